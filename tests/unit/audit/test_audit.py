@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit: every check has its test and its line, and of all recorded nodes just those conflicts are told that are there."""
+"""The audit: each check has a test and a line of documentation; of each recorded node exactly its conflicts are reported."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tracer.audit import audit, checks
 from tracer.commands.audit import status
 
 ROOT = Path(__file__).resolve().parents[3]
-TAKES = ("hostport_takes_service", True)
-BY_SCENARIO = {"S5-nodeport": [TAKES] * 2, "S5-nodeport-proxyrestart": [TAKES] * 2}
+HOSTPORT_CONFLICT = ("hostport_takes_service", True)
+BY_SCENARIO = {"S5-nodeport": [HOSTPORT_CONFLICT] * 2, "S5-nodeport-proxyrestart": [HOSTPORT_CONFLICT] * 2}
 LARGE = "1.36.2-nftables-nft"
-"""The mode of which the node with 2,000 Services is looked at too."""
+"""The mode for which the node with 2,000 Services is audited too."""
 CASES = [(m, n.scenario) for m in MODES for n in nodes(m) if n.scenario != "big2000" or m == LARGE]
 
 
@@ -49,7 +49,7 @@ def test_recorded_nodes(mode: str, scenario: str, tmp_path: Path) -> None:
 def test_hostports_and_nodeports_need_no_api(mode: str, tmp_path: Path) -> None:
     one = next(n for n in nodes(mode) if n.scenario == "S5-nodeport")
     found = audit(audits.state(one, tmp_path, with_api=False))
-    assert [(f.name, f.certain) for f in found] == [TAKES] * 2, [f.cause for f in found]
+    assert [(f.name, f.certain) for f in found] == [HOSTPORT_CONFLICT] * 2, [f.cause for f in found]
 
 
 def test_status() -> None:
@@ -69,8 +69,8 @@ def test_as_text() -> None:
 def test_as_json() -> None:
     out = io.StringIO()
     render.find("json")(out, io.StringIO()).audit([replace(FOUND, packets=0, numbers=())], ["a"], [], 10)
-    told, last = (json.loads(line) for line in out.getvalue().splitlines())
-    for line in (told, last):
+    finding, summary = (json.loads(line) for line in out.getvalue().splitlines())
+    for line in (finding, summary):
         VALIDATOR.validate(line)
-    assert told["count"] == 0 and "first" not in told and told["packets"] == []
-    assert last == {"type": "audit", "checks": ["a"], "findings": 1, "unread": [], "status": 10}
+    assert finding["count"] == 0 and "first" not in finding and finding["packets"] == []
+    assert summary == {"type": "audit", "checks": ["a"], "findings": 1, "unread": [], "status": 10}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that are not ready: found without a packet where requests are refused for it, and nowhere else."""
+"""Pods that are not ready: a finding without a packet where requests are refused for this reason, and nowhere else."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tracer.model.finding import Finding
 
 
 def with_slice(one: Node, ready: bool, **more: Any) -> Node:
-    """The recorded node, on which the Service default/lonely-web has a pod. more: of the endpoint."""
-    made = json.loads(json.dumps(SLICE))
-    made["endpoints"][0]["conditions"]["ready"] = ready
-    made["endpoints"][0] |= more
+    """The recorded node, on which the Service default/lonely-web has a pod. `more` are fields of the endpoint."""
+    slice_ = json.loads(json.dumps(SLICE))
+    slice_["endpoints"][0]["conditions"]["ready"] = ready
+    slice_["endpoints"][0] |= more
     items = [o for o in one.objects if not o["metadata"]["name"].startswith("lonely-web") or o["kind"] == "Service"]
-    return Node(one.mode, one.scenario, {**one.files, "objects.json": json.dumps({"items": [*items, made]})})
+    return Node(one.mode, one.scenario, {**one.files, "objects.json": json.dumps({"items": [*items, slice_]})})
 
 
 def found(mode: str, folder: Path, ready: bool) -> list[Finding]:
@@ -45,12 +45,12 @@ def test_a_pod_that_is_ready(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_service_without_pods_may_be_meant(mode: str, tmp_path: Path) -> None:
+def test_a_service_without_pods_may_be_intended(mode: str, tmp_path: Path) -> None:
     assert list(check(audits.state(node(mode, "S1"), tmp_path))) == []
 
 
-def test_a_rule_of_somebody_else_refuses_the_requests(tmp_path: Path) -> None:
-    """The pods are not ready, but that is not why the requests end: no finding names a cause that does not act."""
+def test_a_rule_of_another_program_that_drops_the_requests_is_no_finding(tmp_path: Path) -> None:
+    """The pods are not ready, but the requests end for another reason: no finding names a cause that does not act."""
     one = with_slice(node("1.20.2-iptables-legacy", "S1"), False)
     text = one.files["iptables-save"]
     first = next(line for line in text.splitlines() if "-A INPUT" in line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets a port that a pod's hostPort and a Service both want, from the order of the rules."""
+"""A port that both a pod's hostPort and a Service use: the order of the rules decides which of them gets it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_portmaps_jump_in_front(tmp_path: Path) -> None:
     )
 
 
-def test_a_jump_that_asks_for_no_local_address_takes_the_port_of_every_machine() -> None:
+def test_a_jump_without_a_local_address_match_takes_the_port_of_every_machine() -> None:
     elsewhere, same = causes("portmap-anywhere", service())
     assert "takes what is meant for Service default/mysql-np:mysql: portmap's jump comes first and does not ask" in elsewhere
     assert "NodePort of Service default/mysql-np:mysql" in same
@@ -80,7 +80,7 @@ def test_healthy_twins(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["1.36.2-nftables-nft", "1.36.2-iptables-nft"])
 def test_portmap_in_another_back_end(mode: str, tmp_path: Path) -> None:
-    """kube-proxy in nftables, or in iptables-nft, and portmap in legacy tables: who was registered last is not known."""
+    """kube-proxy in nftables or in iptables-nft, portmap in legacy tables: which was registered last is not known."""
     one = audits.state(node(mode, "S5-nodeport"), tmp_path)
     nft = one.installed.nft
     assert nft
@@ -97,7 +97,7 @@ def test_portmap_in_another_back_end(mode: str, tmp_path: Path) -> None:
         "-A CNI-DN-1b2d78b7fd62596952a9c -p tcp -m tcp --dport 30306 -j DNAT --to-destination 10.224.0.222:80\nCOMMIT\n"
     )
     listed = replace(nft, ruleset=replace(nft.ruleset, chains=chains), bases=bases)
-    (told,) = check(replace(one, installed=replace(one.installed, legacy=portmap, nft=listed)))
-    assert told.certain and "all requests that come in go to one of them, and so do the node's own: the one" in told.cause
-    assert "every request" not in told.cause and "0.7.5" not in told.cure
-    assert len(told.proofs) == 6, "what decides about it in either order, in PREROUTING and OUTPUT"
+    (finding,) = check(replace(one, installed=replace(one.installed, legacy=portmap, nft=listed)))
+    assert finding.certain and "all requests that come in go to one of them, and so do the node's own: the one" in finding.cause
+    assert "every request" not in finding.cause and "0.7.5" not in finding.cure
+    assert len(finding.proofs) == 6, "the rules that decide in either order, in PREROUTING and OUTPUT"

@@ -15,9 +15,9 @@ def test_forwarding_off(tmp_path: Path) -> None:
     assert list(check(state)) == []
     settings = audits.healthy().settings | {"net/ipv4/ip_forward": "0", "net/ipv6/conf/all/forwarding": "0"}
     state.context.node.settings = settings  # type: ignore[attr-defined]
-    (told,) = check(state)
-    assert told.certain and told.cause.startswith("net.ipv4.ip_forward is 0"), "this node has no IPv6 pods"
-    assert told.proofs[0].text == "net.ipv4.ip_forward = 0"
+    (finding,) = check(state)
+    assert finding.certain and finding.cause.startswith("net.ipv4.ip_forward is 0"), "this node has no IPv6 pods"
+    assert finding.proofs[0].text == "net.ipv4.ip_forward = 0"
 
 
 def test_a_machine_without_kube_proxy_need_not_forward() -> None:

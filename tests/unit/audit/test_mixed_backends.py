@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One program's rules in two back ends, or two modes."""
+"""Rules of one program in two back ends, or of two modes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def test_kube_proxy_in_legacy_and_in_nft_tables(tmp_path: Path) -> None:
     state = audits.state(node("1.36.2-nftables-nft", "S2-one"), tmp_path)
     assert list(check(state)) == []
     both = replace(state, installed=replace(state.installed, legacy=legacy.legacy))
-    (told,) = check(both)
-    assert told.certain and told.cause.startswith("kube-proxy has ip rules in 2 places (")
-    assert " in legacy tables" in told.cause and " in the nftables table kube-proxy" in told.cause
-    assert {p.evidence for p in told.proofs} == {"iptables-save", "nft"}
+    (finding,) = check(both)
+    assert finding.certain and finding.cause.startswith("kube-proxy has ip rules in 2 places (")
+    assert " in legacy tables" in finding.cause and " in the nftables table kube-proxy" in finding.cause
+    assert {p.evidence for p in finding.proofs} == {"iptables-save", "nft"}
 
 
 def test_other_programs_may_use_the_other_back_end(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_other_programs_may_use_the_other_back_end(tmp_path: Path) -> None:
     assert len(only) > 3 and list(check(replace(state, installed=replace(state.installed, nft=nft)))) == []
 
 
-def test_a_cleaned_back_end_is_none(tmp_path: Path) -> None:
-    """`kube-proxy --cleanup` leaves KUBE-MARK-MASQ, which other programs jump to; nothing of kube-proxy's leads there."""
+def test_a_cleaned_back_end_is_no_finding(tmp_path: Path) -> None:
+    """`kube-proxy --cleanup` leaves KUBE-MARK-MASQ, which other programs jump to; no rule of kube-proxy leads there."""
     state = audits.state(node("1.36.2-iptables-legacy", "S2-one"), tmp_path)
     nft = audits.recorded(node("1.36.2-iptables-nft", "S2-one")).nft
     assert nft
@@ -50,7 +50,7 @@ def test_a_cleaned_back_end_is_none(tmp_path: Path) -> None:
     assert any(left.values()) and list(check(with_nft(left))) == []
 
 
-def test_the_chain_that_a_cleanup_leaves_in_force_is_none(tmp_path: Path) -> None:
+def test_the_chain_that_a_cleanup_leaves_in_force_is_no_finding(tmp_path: Path) -> None:
     """kube-proxy 1.36 writes KUBE-FIREWALL as kubelet does, and `--cleanup` leaves it and the jumps to it: the rules are the
     same in both back ends, so none of them is out of date."""
     state = audits.state(node("1.36.2-iptables-legacy", "S2-one"), tmp_path)
@@ -62,14 +62,14 @@ def test_the_chain_that_a_cleanup_leaves_in_force_is_none(tmp_path: Path) -> Non
     assert list(check(replace(state, installed=replace(state.installed, nft=cleaned)))) == []
 
 
-def test_what_portmap_leaves_for_no_pod_is_none(tmp_path: Path) -> None:
-    """portmap removes a pod's rules, and leaves those that mark and masquerade: they are the same in both back ends."""
+def test_rules_that_portmap_leaves_for_no_pod_are_no_finding(tmp_path: Path) -> None:
+    """portmap removes a pod's rules and leaves those that mark and masquerade. These are the same in both back ends."""
     state = audits.state(node("1.36.2-iptables-legacy", "S5"), tmp_path)
     nft = audits.recorded(node("1.36.2-iptables-nft", "S5")).nft
     assert nft
 
     def with_nft(keep: str) -> NodeState:
-        """Of the rules in nft those of portmap; keep: also those for its pods."""
+        """portmap's rules in nft; with `keep` also those for its pods."""
         chains = {
             key: tuple(r for r in rules if "CNI-" in r.chain + r.target and (keep or "CNI-DN-" not in r.chain + r.target))
             for key, rules in nft.ruleset.chains.items()
@@ -77,6 +77,6 @@ def test_what_portmap_leaves_for_no_pod_is_none(tmp_path: Path) -> None:
         ruleset = replace(nft.ruleset, chains=chains)
         return replace(state, installed=replace(state.installed, nft=replace(nft, ruleset=ruleset)))
 
-    (told,) = check(with_nft("pods"))
-    assert told.key == ("portmap", "ip") and "kube-proxy --cleanup" not in told.cure
+    (finding,) = check(with_nft("pods"))
+    assert finding.key == ("portmap", "ip") and "kube-proxy --cleanup" not in finding.cure
     assert list(check(with_nft(""))) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that say "no local endpoints": a finding where the pods run here, and none where the policy does what it is for."""
+"""Rules with "no local endpoints": a finding where the pods run here, no finding where the policy works as intended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL = "node-1.ec2.internal"
 
 
 def moved(one: Node) -> Node:
-    """The recorded node, with the Service's pods on this very node, registered by its full name."""
+    """The recorded node with the Service's pods on it, registered under its full name."""
     text = one.files["objects.json"]
     items = json.loads(text)["items"]
     for item in items:
@@ -37,10 +37,12 @@ def moved(one: Node) -> Node:
 def test_pods_that_run_here(mode: str, tmp_path: Path) -> None:
     state = audits.state(moved(node(mode, "S4")), tmp_path, BARE)
     state.cluster.store.node = FULL
-    (told,) = check(state)
-    assert told.certain and told.cause.startswith("Service 2048-game/service-2048 has externalTrafficPolicy Local")
-    assert "kube-proxy uses the node name node-1 (the host name) but the endpoints have node-1.ec2.internal" in told.cause
-    assert told.proofs[0].what == "rule" and ("no local endpoints" in told.proofs[0].text or ": drop" in told.proofs[0].text)
+    (finding,) = check(state)
+    assert finding.certain and finding.cause.startswith("Service 2048-game/service-2048 has externalTrafficPolicy Local")
+    assert "kube-proxy uses the node name node-1 (the host name) but the endpoints have node-1.ec2.internal" in finding.cause
+    assert finding.proofs[0].what == "rule" and (
+        "no local endpoints" in finding.proofs[0].text or ": drop" in finding.proofs[0].text
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)

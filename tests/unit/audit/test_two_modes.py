@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy went from iptables to ipvs mode: what is left and still acts is told, what acts no more is taken for nothing."""
+"""kube-proxy went from iptables to ipvs mode: rules left that still act are reported, those without effect are no evidence."""
 
 from __future__ import annotations
 
@@ -13,40 +13,46 @@ from tracer.node.node import ListeningSocket
 
 
 def test_a_stale_reject_acts_before_ipvs() -> None:
-    (told,) = check(real_nodes.switched_to_ipvs(ready=True))
-    assert told.certain and "kube-proxy is in ipvs mode, and 4 rules of its iptables mode still act" in told.cause
-    assert "1 of them refuses requests that IPVS has real servers for: 10.77.0.7:32400 (Service video/vod:http)" in told.cause
-    assert "31443" not in told.cause, "IPVS has no real server for that one either"
-    assert told.proofs[0].text.startswith("KUBE-EXTERNAL-SERVICES 1: ") and told.proofs[-1].text.endswith("-> 10.60.7.9:8000")
+    (finding,) = check(real_nodes.switched_to_ipvs(ready=True))
+    assert finding.certain and "kube-proxy is in ipvs mode, and 4 rules of its iptables mode still act" in finding.cause
+    assert (
+        "1 of them refuses requests that IPVS has real servers for: 10.77.0.7:32400 (Service video/vod:http)" in finding.cause
+    )
+    assert "31443" not in finding.cause, "IPVS has no real server for that one either"
+    assert finding.proofs[0].text.startswith("KUBE-EXTERNAL-SERVICES 1: ") and finding.proofs[-1].text.endswith(
+        "-> 10.60.7.9:8000"
+    )
 
 
 def test_rules_that_refuse_what_ipvs_would_refuse_too() -> None:
-    (told,) = check(real_nodes.switched_to_ipvs())
-    assert told.certain and "still act" in told.cause and "refuse" not in told.cause
+    (finding,) = check(real_nodes.switched_to_ipvs())
+    assert finding.certain and "still act" in finding.cause and "refuse" not in finding.cause
 
 
-def test_what_nothing_leads_to_is_no_evidence() -> None:
+def test_a_chain_that_no_rule_leads_to_is_no_evidence() -> None:
     state = real_nodes.switched_to_ipvs()
-    assert list(no_local_endpoints.check(state)) == [], "KUBE-XLB- says it, and nothing leads there"
+    assert list(no_local_endpoints.check(state)) == [], "KUBE-XLB- has such a rule, but no rule leads there"
     shown = [p.text for f in audit(state) if f.name not in ("leftover_chains", "two_modes") for p in f.proofs]
     assert not any(text.startswith(("KUBE-NODEPORTS", "KUBE-SVC-", "KUBE-XLB-")) for text in shown), shown
 
 
-def test_the_pod_wins_in_ipvs_mode_and_the_order_is_not_why() -> None:
-    told = next(f for f in hostport_takes_service.check(real_nodes.switched_to_ipvs()) if f.key[0] == 31555)
-    assert told.certain and "the pod gets every request, for portmap's rule translates it before IPVS is asked" in told.cause
-    assert "0.7.5" not in told.cure and "the order of the rules makes no difference" in told.cure
-    assert "ipvsadm -Ln" in told.check and "do not show" not in told.check
+def test_the_pod_wins_in_ipvs_mode_in_either_order_of_the_rules() -> None:
+    finding = next(f for f in hostport_takes_service.check(real_nodes.switched_to_ipvs()) if f.key[0] == 31555)
+    assert (
+        finding.certain and "the pod gets every request, for portmap's rule translates it before IPVS is asked" in finding.cause
+    )
+    assert "0.7.5" not in finding.cure and "the order of the rules makes no difference" in finding.cure
+    assert "ipvsadm -Ln" in finding.check and "do not show" not in finding.check
     text = real_nodes.text("ipvs-iptables-save").splitlines()
     jump = "-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"
     text.remove(jump)
     text.insert(text.index('-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES') + 1, jump)
     behind = real_nodes.switched_to_ipvs(rules="\n".join(text) + "\n")
     again = next(f for f in hostport_takes_service.check(behind) if f.key[0] == 31555)
-    assert again.cause == told.cause, "behind kube-proxy's jump it is the same"
+    assert again.cause == finding.cause, "the same cause with portmap's jump behind kube-proxy's"
 
 
-def test_a_process_on_a_nodeport_is_told_what_really_happens() -> None:
+def test_the_finding_for_a_process_on_a_nodeport_says_what_ipvs_does() -> None:
     listeners = {(31443, "tcp"): ListeningSocket("0.0.0.0", 31443, 1315, "node-agent"),
                  (30125, "udp"): ListeningSocket("0.0.0.0", 30125, 1317, "statsd-host")}  # fmt: skip
     found = {f.key[0]: f for f in nodeport_host_process.check(real_nodes.switched_to_ipvs(listeners))}
