@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting the BPF text together: one text without includes, whose lines still know where they are from."""
+"""Assembling the BPF source: one text without includes, with #line directives that name the files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracer.events import bpf_source
 GENERATED = {"structs.h": "struct sk_buff;\n", "plan.h": "#define RING_PAGES 4096\n", "acts.h": "/* none */\n"}
 
 
-def test_everything_is_there_once_and_in_order() -> None:
+def test_every_header_is_included_once_and_in_order() -> None:
     text = bpf_source.whole("tracer.c", GENERATED)
     names = re.findall(r'^#include "([\w./]+)"$', bpf_source.read("tracer.c"), re.M)
     assert set(names) >= {"structs.h", "plan.h", "records/event.h", "core/probe.h", "probes/netfilter_hook.h", "probes/drop.h"}
@@ -32,7 +32,7 @@ def test_no_header_is_forgotten() -> None:
     assert there == included - set(GENERATED)
 
 
-def test_every_line_is_still_known_by_file_and_number() -> None:
+def test_every_line_keeps_its_file_and_number() -> None:
     """Follows the #line directives of the whole text, as a compiler does, back to the files."""
     file, number = "", 0
     for line in bpf_source.whole("tracer.c", GENERATED).splitlines():
@@ -75,7 +75,7 @@ def test_a_missing_file_is_an_error(own: Path) -> None:
 
 
 def test_directory_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inside the package if it is there, else beside it."""
+    """bpf/ is inside the package if it exists there, else beside the package."""
     package = tmp_path / "tracer"
     package.mkdir()
     monkeypatch.setattr(bpf_source, "_PACKAGE", package)

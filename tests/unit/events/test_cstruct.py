@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the C structures of bpf/: what numpy makes of them, and that a C compiler makes the same."""
+"""Reading the C structures of bpf/: the numpy layout, and that a C compiler gives the same layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TYPES = {"u8": "char", "u16": "short", "u32": "int", "u64": "long long"}
 
 
 def compiled(tmp_path: Path, structures: str, name: str, fields: tuple[str, ...]) -> dict[str, tuple[int, int]]:
-    """Offset and size of each field, and of the whole as "", as gcc has them."""
+    """Offset and size of each field, and of the whole structure as "", from gcc."""
     sizes = "".join(
         f'printf("{f} %zu %zu\\n", offsetof(struct {name}, {f}), sizeof(((struct {name} *)0)->{f}));' for f in fields
     )
@@ -33,31 +33,31 @@ def compiled(tmp_path: Path, structures: str, name: str, fields: tuple[str, ...]
 
 
 def declaration(file: str, kind: str, name: str) -> str:
-    """One structure or union of a header, whose other lines are for bcc."""
+    """One structure or union of a header; the other lines of the header are for bcc."""
     found = re.search(rf"^{kind} {name} \{{.*?^\}}[^;]*;", bpf_source.read(file), re.S | re.M)
     assert found, f"{kind} {name} in {file}"
     return found[0]
 
 
-def of_numpy(dtype: np.dtype[Any]) -> dict[str, tuple[int, int]]:
+def numpy_layout(dtype: np.dtype[Any]) -> dict[str, tuple[int, int]]:
     fields = dtype.fields
     assert fields
     return {**{n: (f[1], f[0].itemsize) for n, f in fields.items()}, "": (0, dtype.itemsize)}
 
 
-def test_a_c_compiler_lays_the_event_out_the_same(tmp_path: Path) -> None:
+def test_a_c_compiler_gives_the_event_the_same_layout(tmp_path: Path) -> None:
     dtype = cstruct.dtype("records/event.h", "event")
-    assert compiled(tmp_path, bpf_source.read("records/event.h"), "event", dtype.names or ()) == of_numpy(dtype)
+    assert compiled(tmp_path, bpf_source.read("records/event.h"), "event", dtype.names or ()) == numpy_layout(dtype)
 
 
-def test_a_c_compiler_lays_the_filter_out_the_same(tmp_path: Path) -> None:
+def test_a_c_compiler_gives_the_filter_the_same_layout(tmp_path: Path) -> None:
     dtype = cstruct.dtype("records/filter.h", "filter")
     text = declaration("records/filter.h", "struct", "filter")
-    assert compiled(tmp_path, text, "filter", dtype.names or ()) == of_numpy(dtype)
+    assert compiled(tmp_path, text, "filter", dtype.names or ()) == numpy_layout(dtype)
 
 
-def test_a_c_compiler_lays_the_key_of_a_host_out_without_a_gap(tmp_path: Path) -> None:
-    """A trie compares what follows the first four bytes: any gap there would count as the first bits of the address."""
+def test_a_c_compiler_gives_the_key_of_a_network_no_gap(tmp_path: Path) -> None:
+    """A trie compares the bytes after the first four: a gap there would count as the first bits of the address."""
     text = declaration("core/packet.h", "union", "address") + declaration("records/filter.h", "struct", "network")
     assert compiled(tmp_path, text, "network", ("prefix", "addr")) == {"prefix": (0, 4), "addr": (4, 16), "": (0, 20)}
 
@@ -75,14 +75,14 @@ def test_event_fields() -> None:
     assert dtype.itemsize % 8 == 0, "ring buffer records are padded to 8 bytes"
 
 
-def test_a_hit_has_what_it_shares_with_an_event_at_one_place() -> None:
+def test_a_hit_and_an_event_have_their_shared_fields_at_the_same_offsets() -> None:
     hit, event = cstruct.dtype("records/nft_trace.h", "nft_rule_trace"), cstruct.dtype("records/event.h", "event")
     assert hit.itemsize == event.itemsize and hit.fields and event.fields
     shared = ("time", "packet", "object", "netns", "mark", "hop", "kind", "flags", "hook", "pf", "joint1", "joint2")
     assert {name: hit.fields[name][:2] for name in shared} == {name: event.fields[name][:2] for name in shared}
 
 
-def test_the_joints_lie_where_slots_begin() -> None:
+def test_the_joints_are_where_slots_begin() -> None:
     fields = cstruct.dtype("records/event.h", "event").fields
     short = cstruct.define("records/event.h", "SHORT_EVENT")
     assert fields
@@ -114,7 +114,7 @@ def test_enums() -> None:
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A header of our own, read in place of those in bpf/."""
+    """A header written by the test, read in place of those in bpf/."""
     monkeypatch.setattr(bpf_source, "directory", lambda: tmp_path)
     for reader in (cstruct.dtype, cstruct.docs, cstruct.enum):
         reader.cache_clear()
@@ -134,7 +134,7 @@ def test_padding_at_the_end_is_refused(written: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["struct other {\n    u8 a;\n};\n", "struct own {\n    u8 a;\n    union x b;\n};\n"])
-def test_what_is_not_plain_is_an_error(text: str, written: Path) -> None:
+def test_a_missing_structure_or_a_union_is_an_error(text: str, written: Path) -> None:
     written.write_text(text)
     with pytest.raises(LayoutError):
         cstruct.dtype("own.h", "own")

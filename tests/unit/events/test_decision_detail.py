@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clues: from the kernel's record to named facts, and TCP's options."""
+"""Decision details: from the kernel's record to named facts, and TCP options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINUX_SYN = bytes.fromhex("020405b40402080a00001388000000000103 0307".replace(" 
 
 
 def row(what: str, values: tuple[int, ...] = (), options: bytes = b"", **fields: int) -> npt.NDArray[Any]:
-    """An array of one event that is a clue."""
+    """An array of one event that is a decision detail."""
     out = np.zeros(1, record.DTYPE)
     detail = out.view(np.uint8)[: record.DETAIL_DTYPE.itemsize].view(record.DETAIL_DTYPE)
     detail["kind"], detail["what"], detail["flags"] = (
@@ -42,21 +42,28 @@ def read(*args: Any, **fields: Any) -> DecisionDetail:
 
 
 def test_listener() -> None:
-    told = read("LISTENER", (3, 128, 5, 256), LINUX_SYN, status=1)
-    assert told == DecisionDetail("listener", {
+    listener = read("LISTENER", (3, 128, 5, 256), LINUX_SYN, status=1)
+    assert listener == DecisionDetail("listener", {
         "accept_queue": 3, "accept_limit": 128, "syn_queue": 5, "syncookies": 1, "syn_backlog": 256, "tsval": 5000, "mss": 1460,
     })  # fmt: skip
-    assert told.number("accept_queue") == 3, "a number of Python's, not of numpy's"
+    assert listener.number("accept_queue") == 3, "a Python int, not a numpy integer"
 
 
 def test_time_wait() -> None:
-    told = read("TIME_WAIT", (9000, 4, 1), LINUX_SYN, status=2, state=6)
-    assert told.facts == {"answer": "ack", "state": "TIME_WAIT", "ts_recent": 9000, "seconds": 4, "tsval": 5000, "mss": 1460}
+    wait = read("TIME_WAIT", (9000, 4, 1), LINUX_SYN, status=2, state=6)
+    assert wait.facts == {
+        "answer": "ack",
+        "state": "TIME_WAIT",
+        "ts_recent": 9000,
+        "seconds": 4,
+        "tsval": 5000,
+        "mss": 1460,
+    }
     without = read("TIME_WAIT", (0, 0, 0), status=3, state=5)
     assert without.facts == {"answer": "taken over", "state": "FIN_WAIT2"}
 
 
-def test_the_others() -> None:
+def test_other_details() -> None:
     assert read("TABLE_FULL") == DecisionDetail("table-full", {})
     assert read("CONFIRM") == DecisionDetail("confirm", {})
     assert read("ROUTE", (22,)).facts == {"errno": 22}
@@ -79,7 +86,7 @@ def test_tcp_options(raw: bytes, kinds: list[int]) -> None:
     assert [kind for kind, _ in decision_detail.tcp_options(raw)] == kinds
 
 
-def test_a_clue_is_a_hop_of_its_packet() -> None:
+def test_a_decision_detail_is_a_hop_of_its_packet() -> None:
     t = Trail(("10.0.0.1", 1, "10.0.0.2", 80)).hook("INPUT")
     detail = row("ROUTE", (22,))
     for name in ("packet", "time", "hop"):
@@ -87,14 +94,14 @@ def test_a_clue_is_a_hop_of_its_packet() -> None:
     detail["netns"] = t.fields["netns"]
     t.rows.append(detail)
     t.hop += 1
-    told = packet(t.add("DROP", verdict="DROP", object=0x20, reason=6))
-    assert [h.what for h in told.hops] == ["hook", "clue", "drop"] and told.complete
-    assert told.detail("route") == DecisionDetail("route", {"errno": 22}) and told.detail("confirm") is None
-    assert not told.hops[1].decisive
+    emitted = packet(t.add("DROP", verdict="DROP", object=0x20, reason=6))
+    assert [h.what for h in emitted.hops] == ["hook", "clue", "drop"] and emitted.complete
+    assert emitted.detail("route") == DecisionDetail("route", {"errno": 22}) and emitted.detail("confirm") is None
+    assert not emitted.hops[1].decisive
 
 
-def test_clues_alone_are_no_packet() -> None:
-    """With --drops-only, of a SYN that was taken: nothing else of it is written."""
+def test_decision_details_alone_are_no_packet() -> None:
+    """With --drops-only, a SYN that was taken has only this event."""
     assembler = PacketAssembler(hops())
     assembler.feed(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
     assert assembler.flush() == []

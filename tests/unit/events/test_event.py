@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events as Python sees them: names for numbers, addresses, the three tuples."""
+"""Events in Python: names for numbers, addresses, the three tuples."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def test_address(text: str) -> None:
 
 @given(st.ip_addresses())
 def test_any_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    told = ipaddress.ip_address(record.address(raw(str(address))))
+    read = ipaddress.ip_address(record.address(raw(str(address))))
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    assert told == (mapped or address)
+    assert read == (mapped or address)
 
 
 def test_addresses_that_end_in_zero_are_whole() -> None:
-    """numpy's own byte strings would lose the last bytes of 10.0.0.0."""
+    """A numpy byte string would lose the last bytes of 10.0.0.0."""
     assert record.header(one(header=("10.0.0.0", 1, "fd00::", 2), protocol=17)) == Endpoints("10.0.0.0", 1, "fd00::", 2)
 
 
@@ -71,7 +71,7 @@ def test_icmp_has_no_ports() -> None:
 
 
 @pytest.mark.parametrize("ct_info", [1, 4])
-def test_icmp_error_about_a_connection_has_that_ones_ports(ct_info: int) -> None:
+def test_an_icmp_error_about_a_connection_has_the_connections_ports(ct_info: int) -> None:
     error = one(header=("10.0.0.2", 0, "10.0.0.1", 0x303), orig=CLIENT, reply=ANSWER, protocol=1, ct_info=ct_info)
     assert record.header(error) == Endpoints("10.0.0.2", 0, "10.0.0.1", 0)
     assert record.original(error) == Endpoints(*CLIENT)
@@ -102,13 +102,13 @@ def test_hooks_and_verdicts() -> None:
     assert [record.hook(one(hook=name)) for name in names] == names
     assert record.hook(one("DROP")) == ""
     around = [(5, 0), (5, 1), (5, 2), (7, 0), (7, 5), (2, 5)]
-    told = [record.hook(one(hook="INPUT", pf=pf)._replace(hook=hook)) for pf, hook in around]
-    assert told == ["INGRESS", "EGRESS", "", "PREROUTING", "BROUTING", "INGRESS"]
-    told = [record.verdict(one(verdict=n)) for n in (0, 1, 2, 3, 4, 99, 255)]
-    assert told == ["DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "99", ""]
+    hooks = [record.hook(one(hook="INPUT", pf=pf)._replace(hook=hook)) for pf, hook in around]
+    assert hooks == ["INGRESS", "EGRESS", "", "PREROUTING", "BROUTING", "INGRESS"]
+    verdicts = [record.verdict(one(verdict=n)) for n in (0, 1, 2, 3, 4, 99, 255)]
+    assert verdicts == ["DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "99", ""]
 
 
-def test_rows_have_the_fields_of_their_kind() -> None:
+def test_rows_have_the_fields_of_their_record_type() -> None:
     batch = np.concatenate([event("HOOK", hop=1), event("DROP", hop=2), event("CHAIN", hop=3)])
     hit = np.zeros(1, record.HIT_DTYPE)
     hit[0]["kind"], hit[0]["handle"], hit[0]["to"] = record.Kind.EVENT_NFT_RULE, 42, b"next"
@@ -120,7 +120,7 @@ def test_rows_have_the_fields_of_their_kind() -> None:
 
 
 @pytest.mark.parametrize("manip", [0, 1, 2, 3])
-def test_a_rewrite_leaves_an_icmp_message_its_type(manip: int) -> None:
+def test_a_rewrite_does_not_change_the_icmp_type(manip: int) -> None:
     orig: Ends = ("192.168.56.1", 77, "192.168.56.10", 8 << 8)
     reply: Ends = ("10.244.0.11", 99, "10.244.0.1", 0)
     header = orig if manip < 2 else reply

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From batches of events to whole packets: what belongs together, when it is over, and what may be said of it."""
+"""The packet assembler: which events are one packet, when the packet is complete, and which statements about it are safe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def node_port(identity: int = 1 << 8, start: int = SECOND) -> Trail:
 
 
 def answer(identity: int = 2 << 8, start: int = SECOND + 100_000) -> Trail:
-    """The SYN ACK to it: both translations undone."""
+    """The SYN ACK to that SYN: both translations are undone."""
     t = Trail(turned(INSIDE), identity, start, netns=POD, out_name="eth0", tcp_flags=18).hook("OUTPUT")
     t.now(netns=NODE, in_name="cni0", out_name="", orig=CLIENT, reply=turned(INSIDE), ct_info=3)
     t.nat("PREROUTING", 3, turned(HALF), flags="MASQ").hook("PREROUTING").now(out_name="eth0").hook("FORWARD")
@@ -67,7 +67,7 @@ def test_a_syn_to_a_node_port() -> None:
     assert p.complete
 
 
-def test_its_answer() -> None:
+def test_the_answer_to_a_syn() -> None:
     p = packet(answer())
     assert rewrites(p) == [
         ("reverse MASQUERADE", Endpoints(*turned(INSIDE)), Endpoints(*turned(HALF)), Evidence.OBSERVED),
@@ -78,7 +78,7 @@ def test_its_answer() -> None:
     assert (p.verdict, p.outcome) == ("forwarded to eth0", "forwarded")
 
 
-def test_packets_that_interleave_are_told_apart() -> None:
+def test_interleaved_packets_are_kept_apart() -> None:
     first, second = node_port(), node_port(3 << 8, SECOND + 500)
     together, alone = packets(first, second), [packet(first), packet(second)]
     assert [p.number for p in together] == [1, 2]
@@ -86,7 +86,7 @@ def test_packets_that_interleave_are_told_apart() -> None:
     assert all(p.complete for p in together)
 
 
-def test_oldest_first() -> None:
+def test_packets_are_emitted_oldest_first() -> None:
     assert [p.identity for p in packets(answer(), node_port())] == [1 << 8, 2 << 8]
 
 
@@ -101,7 +101,7 @@ def test_batches_may_cut_anywhere() -> None:
     assert (assembler.events, assembler.flush()) == (12, [])
 
 
-def test_over_when_it_has_been_quiet() -> None:
+def test_a_packet_is_closed_after_the_idle_timeout() -> None:
     t = Trail(CLIENT).hook("INPUT").hook("INPUT")
     last = SECOND + 1000
     assembler = PacketAssembler(hops())
@@ -111,7 +111,7 @@ def test_over_when_it_has_been_quiet() -> None:
     assert assembler.closed(last + 9 * IDLE_NS) == []
 
 
-def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
+def test_events_after_the_idle_timeout_become_a_second_packet() -> None:
     t = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING")
     assembler = PacketAssembler(hops(), idle_ns=10)
     assembler.feed(t.rows[0])
@@ -123,7 +123,7 @@ def test_what_comes_after_the_quiet_is_a_part_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 11))
-def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
+def test_the_rest_of_a_packet_has_the_fields_of_the_whole_packet(cut: int) -> None:
     rows = shortened(node_port().batch)
     assembler = PacketAssembler(hops(), idle_ns=10)
     assembler.feed(rows[:cut])
@@ -135,32 +135,32 @@ def test_the_rest_of_a_packet_knows_what_it_was(cut: int) -> None:
     (one,) = together.closed(3 * SECOND)
     assert [r[:3] for r in rewrites(first) + rewrites(rest)] == [r[:3] for r in rewrites(one)]
     assert len(first.hops) + len(rest.hops) == len(one.hops) and rest.complete
-    about = [(p.family, p.protocol, p.endpoints, p.tcp_flags, p.length, p.seq, p.verdict, p.outcome) for p in (rest, one)]
-    assert about[0] == about[1]
+    fields = [(p.family, p.protocol, p.endpoints, p.tcp_flags, p.length, p.seq, p.verdict, p.outcome) for p in (rest, one)]
+    assert fields[0] == fields[1]
 
 
-def test_a_rest_is_incomplete_when_something_before_it_was_lost() -> None:
+def test_a_rest_is_incomplete_when_an_event_before_it_was_lost() -> None:
     t = Trail(CLIENT).hook("PREROUTING").hook("FORWARD").hook("POSTROUTING").hook("POSTROUTING")
     for kept, complete in (((0,), (1, 2, 3)), True), (((0, 2), (3,)), False), (((0,), (2, 3)), False):
         assembler = PacketAssembler(hops(), idle_ns=10)
-        told = []
+        emitted = []
         for now, rows in enumerate(kept, 2):
             assembler.feed(np.concatenate([t.rows[n] for n in rows]))
-            told += assembler.closed(now * SECOND)
-        assert (told[1].complete, told[1].continues) == (complete, told[0].time)
+            emitted += assembler.closed(now * SECOND)
+        assert (emitted[1].complete, emitted[1].continues) == (complete, emitted[0].time)
 
 
-def test_packets_long_over_are_forgotten() -> None:
+def test_packets_closed_long_ago_are_forgotten() -> None:
     t, late = Trail(CLIENT).hook("OUTPUT").hook("POSTROUTING"), Trail(CLIENT, 2 << 8, 30 * SECOND).hook("OUTPUT")
     assembler = PacketAssembler(hops(), idle_ns=10)
     for now, rows in (2, t.rows[0]), (31, late.batch), (32, t.rows[1]):
         assembler.feed(rows)
-        told = assembler.closed(now * SECOND)
-    assert (told[0].identity, told[0].complete, told[0].continues) == (t.packet, False, 0)
+        emitted = assembler.closed(now * SECOND)
+    assert (emitted[0].identity, emitted[0].complete, emitted[0].continues) == (t.packet, False, 0)
 
 
 @pytest.mark.parametrize("missing", [0, 1, 5, 10])
-def test_a_gap_in_the_numbers_is_a_lost_part(missing: int) -> None:
+def test_a_gap_in_the_event_numbers_is_a_lost_event(missing: int) -> None:
     t = node_port()
     del t.rows[missing]
     assert not packet(t).complete
@@ -168,11 +168,11 @@ def test_a_gap_in_the_numbers_is_a_lost_part(missing: int) -> None:
 
 def test_a_gap_before_the_last_event() -> None:
     assert not packet(Trail(CLIENT).hook("INPUT").lose().add("SOCKET", object=48213, state=10)).complete
-    assert packet(Trail(CLIENT).hook("INPUT").lose()).complete, "what is lost at the end leaves no gap"
+    assert packet(Trail(CLIENT).hook("INPUT").lose()).complete, "an event lost at the end leaves no gap"
 
 
-def test_a_copys_numbers_fill_no_gap() -> None:
-    """A copy counts on from its original's number, beside it."""
+def test_the_event_numbers_of_a_copy_fill_no_gap() -> None:
+    """A copy continues with the number of its original, and the original continues with the same numbers."""
     t = Trail(CLIENT).hook("PREROUTING").hook("INPUT", flags="CLONE")
     assert packet(t).complete
     assert not packet(t.add("SOCKET", object=48213, state=10)).complete
@@ -190,44 +190,44 @@ def complete(loss: Loss, *trails: Trail) -> list[bool]:
     return [p.complete for p in assembler.flush()]
 
 
-def test_a_skipped_program_puts_in_doubt_what_was_under_way_then() -> None:
-    """It leaves no gap. All these are open when it is told."""
+def test_a_skipped_program_makes_the_packets_open_at_that_time_incomplete() -> None:
+    """A skipped program leaves no gap. All these packets are open when the loss is reported."""
     at = [Trail(CLIENT, n << 8, SECOND + n * 100 * MS).hook("INPUT") for n in range(1, 6)]
     loss = Loss("hook", -1, 1, SKIPPED, SECOND + 290 * MS, SECOND + 390 * MS)
     assert complete(loss, *at) == [True, True, False, False, True]
-    assert complete(Loss("hook", -1, 1, SKIPPED), *at) == [False] * 5, "when it was is not known"
-    assert complete(Loss("clone", -1, 1, SKIPPED), *at) == [True] * 5, "a copy alone may be missing"
-    assert complete(Loss(LEFT_OUT, 0, 1, "the ring buffer was nearly full"), *at) == [True] * 5, "that others might be whole"
+    assert complete(Loss("hook", -1, 1, SKIPPED), *at) == [False] * 5, "the time of the loss is not known"
+    assert complete(Loss("clone", -1, 1, SKIPPED), *at) == [True] * 5, "only a copy may be missing"
+    assert complete(Loss(LEFT_OUT, 0, 1, "the ring buffer was nearly full"), *at) == [True] * 5, "the others stay whole"
 
 
-def test_what_found_no_room_leaves_a_gap_unless_it_was_the_last() -> None:
+def test_an_event_without_room_leaves_a_gap_unless_it_was_the_last() -> None:
     def loss(probe: str) -> Loss:
         return Loss(probe, 0, 1, NO_ROOM, SECOND - MS, SECOND + 5 * MS)
 
     early, late = Trail(CLIENT, 1 << 8).hook("INPUT"), Trail(CLIENT, 2 << 8, SECOND + 900 * MS).hook("INPUT")
-    assert complete(loss("hook"), early, late) == [False, True], "of the second its number would be missing"
+    assert complete(loss("hook"), early, late) == [False, True], "the second packet would have a gap in its numbers"
     taken = Trail(CLIENT).hook("INPUT").add("SOCKET", object=48213, state=1)
     freed = Trail(CLIENT).hook("INPUT").add("DROP", reason=2, object=0x1010)
-    assert complete(loss("hook"), taken) == complete(loss("drop"), freed) == [True], "nothing of that kind comes behind"
+    assert complete(loss("hook"), taken) == complete(loss("drop"), freed) == [True], "no event of that kind can follow"
     assert complete(loss("drop"), taken) == [False]
-    gone_on = Trail(CLIENT).hook("PREROUTING").now(time=SECOND + 500 * MS).hook("INPUT")
-    assert complete(loss("hook"), gone_on) == [True]
+    continued = Trail(CLIENT).hook("PREROUTING").now(time=SECOND + 500 * MS).hook("INPUT")
+    assert complete(loss("hook"), continued) == [True]
 
 
-def test_of_very_many_losses_the_oldest_become_one() -> None:
-    doubt = LossHistory()
+def test_too_many_losses_merge_the_oldest_into_one() -> None:
+    history = LossHistory()
     for n in range(3 * MAX_LOSSES):
-        doubt.add([Loss("hook", -1, 1, SKIPPED, n * SECOND, n * SECOND + MS)], 0)
-    assert len(doubt) == MAX_LOSSES
+        history.add([Loss("hook", -1, 1, SKIPPED, n * SECOND, n * SECOND + MS)], 0)
+    assert len(history) == MAX_LOSSES
     (first,) = record.events(Trail(CLIENT, start=2 * MAX_LOSSES * SECOND - 500 * MS).hook("INPUT").batch)
     (last,) = record.events(Trail(CLIENT, start=3 * MAX_LOSSES * SECOND - 500 * MS).hook("INPUT").batch)
-    assert doubt.concerns([first]) and not doubt.concerns([last])
-    doubt.forget(3 * MAX_LOSSES * SECOND)
-    assert not doubt
+    assert history.concerns([first]) and not history.concerns([last])
+    history.forget(3 * MAX_LOSSES * SECOND)
+    assert not history
 
 
-def test_a_connection_whose_whole_event_was_lost_is_not_known() -> None:
-    """A short event says that there is a connection, and nothing of its addresses."""
+def test_the_connection_is_unknown_when_the_whole_event_was_lost() -> None:
+    """A short event shows that there is a connection, but not its addresses."""
     t = node_port().now(header=INSIDE)
     rows = shortened(t.batch)
     same = (rows["flags"] & record.Flag.FLAG_SAME != 0) & (rows["kind"] == record.Kind.EVENT_HOOK)
@@ -237,18 +237,18 @@ def test_a_connection_whose_whole_event_was_lost_is_not_known() -> None:
     assert p.endpoints.dst == INSIDE[2] and p.flow is None and not p.complete
 
 
-def test_a_packet_without_addresses_is_counted_and_not_told() -> None:
+def test_a_packet_without_addresses_is_counted_and_not_emitted() -> None:
     t = Trail(CLIENT).lose().add("SYN", verdict=0, accept_len=3, accept_max=2, flags="NO_HEADER")
     assembler = PacketAssembler(hops())
     assembler.feed(t.batch)
     assert (assembler.flush(), assembler.unaddressed) == ([], 1)
     whole = node_port()
     assembler.feed(shortened(whole.batch)[3:4])
-    assert (assembler.flush(), assembler.unaddressed) == ([], 2), "a short event whose whole one was lost"
+    assert (assembler.flush(), assembler.unaddressed) == ([], 2), "a short event, and its whole event was lost"
 
 
-def test_the_connection_is_the_first_namespaces() -> None:
-    """A pod's own conntrack knows nothing of the node's NAT."""
+def test_the_connection_is_that_of_the_first_namespace() -> None:
+    """The conntrack of a pod does not know the node's NAT."""
     t = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2).hook("PREROUTING")
     t.now(netns=POD, header=INSIDE, orig=INSIDE, reply=turned(INSIDE), zone=9).hook("INPUT")
     assert packet(t).flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "NEW", False, 0)
@@ -264,7 +264,7 @@ def test_connection_states(ct_info: int, state: str, is_reply: bool) -> None:
     assert flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(CLIENT)), state, is_reply, 5)
 
 
-def test_invalid_is_told_only_where_conntrack_is_in_use() -> None:
+def test_invalid_is_reported_only_where_conntrack_is_in_use() -> None:
     dropped = Trail(CLIENT, 5 << 8, 2 * SECOND).table("FORWARD", "filter", verdict="DROP")
     tracked = Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT)).hook("INPUT")
     elsewhere = Trail(CLIENT, netns=OTHER_POD, orig=CLIENT, reply=turned(CLIENT)).hook("INPUT")
@@ -276,7 +276,7 @@ def test_invalid_is_told_only_where_conntrack_is_in_use() -> None:
     assert assembler.flush()[0].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
 
 
-def test_untracked_by_rule() -> None:
+def test_a_packet_untracked_by_a_rule() -> None:
     t = Trail(CLIENT, ct_info=7).table("INPUT", "filter", verdict="DROP")
     assert packet(t).verdict == "DROPPED in filter/INPUT, conntrack state UNTRACKED"
 
@@ -289,7 +289,7 @@ def test_ipv6() -> None:
     assert p.verdict == "forwarded to cni0"
 
 
-def test_ipv4_at_an_ipv6_socket_is_told_once() -> None:
+def test_ipv4_at_an_ipv6_socket_is_reported_once() -> None:
     """tcp_v6_syn_recv_sock calls tcp_v4_syn_recv_sock, and both report."""
     t = Trail(CLIENT, tcp_flags=16).add("SOCKET", object=48213, state=10)
     for _ in range(2):
@@ -299,7 +299,7 @@ def test_ipv4_at_an_ipv6_socket_is_told_once() -> None:
     assert p.complete
 
 
-def test_events_are_put_in_order_of_time() -> None:
+def test_events_are_sorted_by_time() -> None:
     t = node_port()
     assembler = PacketAssembler(hops())
     assembler.feed(np.concatenate(t.rows[::-1]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hits in the stream of events: each chain's hop gets its walk, numbering and waiting know of them."""
+"""Rule hits among the events: the hop of each chain gets its rule trace; hits count in event numbers and in waiting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASE = 0xFFFF0000
 
 
 class Rules(Held):
-    """Snapshots that have been read; `reading`: another one is."""
+    """Snapshots that have been read; `reading`: another one is being read."""
 
     def __init__(self, *snapshots: Snapshot, reading: bool = False) -> None:
         super().__init__(*snapshots)
@@ -34,7 +34,7 @@ class Rules(Held):
 
 
 def hit(trail: Trail, handle: int, code: int, trace: str = "RULE") -> None:
-    """A record between the trail's events."""
+    """Adds a hit record between the events of the trail."""
     row = np.zeros(1, HIT_DTYPE)
     fields: dict[str, Any] = {
         "time": trail.time, "packet": trail.packet, "hop": trail.hop, "object": BASE, "netns": NODE, "generation": 7,
@@ -49,7 +49,7 @@ def hit(trail: Trail, handle: int, code: int, trace: str = "RULE") -> None:
 
 
 def trail() -> Trail:
-    """One run of the nat chain, in which two rules act, and one of another chain whose hits were never written."""
+    """One run of the nat chain, in which two rules act, and one run of another chain, without hit records."""
     t = Trail(CLIENT)
     hit(t, 101, -1)
     hit(t, 102, 1)
@@ -64,16 +64,16 @@ def packets(batch: npt.NDArray[Any], rules: Rules | None) -> list[Packet]:
     return assembler.flush()
 
 
-def test_a_chains_hop_has_its_walk() -> None:
+def test_the_hop_of_a_chain_has_its_rule_trace() -> None:
     (packet,) = packets(trail().batch, Rules(snapshot()))
     assert [(h.what, h.table) for h in packet.hops] == [("chain", "ip nat"), ("chain", "ip raw"), ("hook", "")]
-    walk = packet.hops[0].rule_trace
-    assert walk and [v.location.number for v in walk.hits] == [1, 2] and walk.undecided == ""
+    trace = packet.hops[0].rule_trace
+    assert trace and [v.location.number for v in trace.hits] == [1, 2] and trace.undecided == ""
     assert [h.rule_trace for h in packet.hops[1:]] == [None, None]
     assert packet.complete, "hits are numbered with the events"
 
 
-def test_a_hit_that_was_lost_leaves_a_gap() -> None:
+def test_a_lost_hit_leaves_a_gap() -> None:
     t = Trail(CLIENT)
     hit(t, 101, -1)
     t.lose().add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=BASE)
@@ -98,14 +98,14 @@ def test_a_packet_waits_for_its_rules() -> None:
     assembler = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
     t = trail()
     assembler.feed(t.batch)
-    quiet = t.time + IDLE_NS
-    assert assembler.closed(quiet) == []
+    idle = t.time + IDLE_NS
+    assert assembler.closed(idle) == []
     rules._snapshots = (snapshot(),)
-    (packet,) = assembler.closed(quiet)
+    (packet,) = assembler.closed(idle)
     assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.decision
 
 
-def test_but_not_for_ever() -> None:
+def test_a_packet_does_not_wait_for_its_rules_for_ever() -> None:
     assembler = PacketAssembler(hops(), rules=RuleResolver(nft=Rules(reading=True)))
     t = trail()
     assembler.feed(t.batch)

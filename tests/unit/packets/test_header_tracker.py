@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet's header: short events, and rewrites that are confirmed, or not, or were not announced."""
+"""The header tracker: short events, and rewrites that are confirmed, not confirmed, or not announced."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from tracer.model.packet import Endpoints, Flow, Hop, Nat
 from tracer.packets.assembler import PacketAssembler
 
 
-def test_short_events_say_the_same() -> None:
+def test_short_events_give_the_same_packets() -> None:
     batch = np.concatenate([node_port().batch, answer().batch])
     fewer = shortened(batch)
     assert np.count_nonzero(fewer["flags"] & Flag.FLAG_SAME) == 9
-    told = []
+    emitted = []
     for rows in (batch, fewer):
         assembler = PacketAssembler(hops())
         assembler.feed(rows)
-        told.append(assembler.flush())
-    assert told[0] == told[1]
+        emitted.append(assembler.flush())
+    assert emitted[0] == emitted[1]
 
 
-def test_a_short_event_whose_whole_one_was_lost_has_no_header() -> None:
+def test_a_short_event_has_no_header_when_its_whole_event_was_lost() -> None:
     rows = shortened(node_port().batch)
     short = np.flatnonzero(rows["flags"] & Flag.FLAG_SAME)[0]
     assembler = PacketAssembler(hops())
     assembler.feed(rows[short:])
     (p,) = assembler.flush()
     assert not p.complete
-    assert p.endpoints == Endpoints(*HALF), "as the next whole event has it"
-    assert [h.nat.kind for h in p.hops if h.nat] == ["MASQUERADE"], "what the DNAT made of it is not known"
+    assert p.endpoints == Endpoints(*HALF), "the header of the next whole event"
+    assert [h.nat.kind for h in p.hops if h.nat] == ["MASQUERADE"], "the result of the DNAT is not known"
 
 
-def test_a_rewrite_that_nothing_confirms_stays_derived() -> None:
+def test_a_rewrite_without_confirmation_stays_derived() -> None:
     t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF)
     assert rewrites(packet(t)) == [("DNAT", Endpoints(*CLIENT), Endpoints(*HALF), Evidence.DERIVED)]
 
 
-def test_a_rewrite_that_did_not_come_out_as_announced() -> None:
+def test_a_rewrite_with_another_result_than_announced() -> None:
     other: Ends = (*HALF[:3], 9090)
     t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF).now(header=other).hook("PREROUTING")
     assert rewrites(packet(t)) == [
@@ -50,13 +50,13 @@ def test_a_rewrite_that_did_not_come_out_as_announced() -> None:
     ]
 
 
-def test_a_rewrite_to_the_same_is_none() -> None:
+def test_a_rewrite_to_the_same_address_is_no_rewrite() -> None:
     t = Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT)).nat("POSTROUTING", 0, CLIENT).hook("POSTROUTING")
     assert [h.what for h in packet(t).hops] == ["hook"]
     assert packet(t).complete
 
 
-def test_a_header_that_changes_unannounced() -> None:
+def test_a_header_that_changes_without_an_announcement() -> None:
     """An ICMP error about a translated connection: conntrack rewrites it outside of nf_nat_manip_pkt."""
     before: Ends = ("10.244.0.11", 0, "10.244.0.1", 0x303)
     after: Ends = ("192.168.56.10", 0, "192.168.56.1", 0x303)
@@ -76,7 +76,7 @@ def test_fragments_and_copies_do_not_look_rewritten() -> None:
     assert rewrites(packet(t)) == []
 
 
-def test_the_first_event_may_come_after_its_hooks_nat() -> None:
-    """A packet is matched by its connection only once NAT has set that up; the tables before are not seen."""
+def test_the_first_event_may_come_after_the_nat_of_its_hook() -> None:
+    """A packet matches the filter by its connection only after NAT has set it up; the tables before that are not seen."""
     t = Trail(CLIENT, orig=CLIENT, reply=turned(HALF)).nat("PREROUTING", 1, HALF).hook("PREROUTING")
     assert packet(t).endpoints == Endpoints(*CLIENT)

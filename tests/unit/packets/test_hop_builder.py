@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One event becomes one hop."""
+"""The hop builder: one event becomes one hop."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def test_hook() -> None:
     assert hop == Hop(77, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000)
 
 
-def test_names_end_where_the_kernel_ended_them() -> None:
-    """A device that had a longer name keeps its end behind the new one's zero."""
+def test_names_end_at_the_first_zero_byte() -> None:
+    """A renamed device keeps the end of its longer old name after the zero byte of the new name."""
     assert make("HOOK", hook="INPUT", in_name=b"eth0\0\0\0\0a1b2").in_iface == "eth0"
     assert make("HOOK", hook="OUTPUT", out_name=b"lo\0h0").out_iface == "lo"
     chain = make("CHAIN", hook="INPUT", table=b"nat\0gle", chain=b"in\0put")
     assert (chain.table, chain.chain) == ("nat", "in")
 
 
-def test_names_that_an_event_has_no_room_for() -> None:
-    """What is not known whole is not shown as if it were."""
+def test_names_that_are_longer_than_the_field() -> None:
+    """A name that was cut is shown as cut."""
     cut = make("CHAIN", hook="INPUT", table="t" * 31, chain="c" * 31, manip=3)
     assert (cut.table, cut.chain) == ("t" * 31 + "…", "c" * 31 + "…")
     whole = make("CHAIN", hook="INPUT", table="t" * 31, chain="c" * 31)
@@ -71,7 +71,7 @@ def test_reject(kind: str, reason: int, header: Ends, text: str) -> None:
     assert (hop.verdict, hop.reject) == ("REJECT", text)
 
 
-# What nf_nat_manip_pkt is about to write: 0 source, 1 destination, +2 in the reply direction.
+# The manipulation that nf_nat_manip_pkt starts: 0 source, 1 destination, +2 in the reply direction.
 @pytest.mark.parametrize(
     ("manip", "flags", "before", "after", "kind"),
     [
@@ -103,11 +103,11 @@ def test_socket() -> None:
     assert hop.evidence == Evidence.OBSERVED
     assert make("SOCKET", object=48300, state=7, protocol=17).socket == Socket(48300, "", 4343, "dnsmasq")
     assert make("SOCKET", object=1, state=ESTABLISHED).socket == Socket(1, "ESTABLISHED", 0, "")
-    nobodys = make("SOCKET", object=1, state=LISTEN)
-    assert (nobodys.socket, nobodys.evidence) == (Socket(1, "LISTEN", 0, ""), Evidence.OBSERVED), "it is no other listener's"
+    unknown = make("SOCKET", object=1, state=LISTEN)
+    assert (unknown.socket, unknown.evidence) == (Socket(1, "LISTEN", 0, ""), Evidence.OBSERVED), "no other listener's"
 
 
-def test_a_connection_nobody_has_accepted_is_its_listeners() -> None:
+def test_a_connection_before_accept_belongs_to_its_listener() -> None:
     maker = hops()
     listens, waits, elsewhere = (
         next(record.events(event("SOCKET", object=o, state=s, header=CLIENT, netns=n, protocol=6)))
@@ -117,7 +117,7 @@ def test_a_connection_nobody_has_accepted_is_its_listeners() -> None:
     hop = maker.make(waits)
     assert hop.socket == Socket(0, "ESTABLISHED", 4242, "nginx")
     assert hop.evidence == Evidence.DERIVED
-    assert maker.make(elsewhere).socket == Socket(0, "ESTABLISHED", 0, ""), "another namespace's listener is another"
+    assert maker.make(elsewhere).socket == Socket(0, "ESTABLISHED", 0, ""), "not the listener of this namespace"
 
 
 @pytest.mark.parametrize(("verdict", "accepted", "word"), [(0, False, "DROP"), (1, True, ""), (255, None, "")])
@@ -144,8 +144,8 @@ def test_clone_and_unknown_namespace() -> None:
 
 
 def test_every_kind_of_event_has_a_hop() -> None:
-    told = {kind.name: make(kind.name.removeprefix("EVENT_")).what for kind in Kind if kind not in (*PARTS, Kind.EVENT_CLUE)}
-    assert told == {
+    hops_of = {kind.name: make(kind.name.removeprefix("EVENT_")).what for kind in Kind if kind not in (*PARTS, Kind.EVENT_CLUE)}
+    assert hops_of == {
         "EVENT_HOOK": "hook", "EVENT_TABLE": "table", "EVENT_CHAIN": "chain", "EVENT_NAT": "nat",
         "EVENT_NAT_HOOK": "nat-hook", "EVENT_SOCKET": "socket", "EVENT_SYN": "handshake", "EVENT_ACCEPT": "handshake",
         "EVENT_REQUEST": "handshake", "EVENT_DROP": "drop", "EVENT_IPVS": "ipvs",

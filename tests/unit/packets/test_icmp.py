@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ICMP errors have names; other messages have none."""
+"""Names of ICMP errors; other ICMP messages have no name."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def test_names(protocol: str, kind: int, code: int, name: str) -> None:
     assert icmp.error_name(message(protocol, kind, code)) == name
 
 
-def test_neighbours_finding_each_other() -> None:
+def test_neighbor_discovery() -> None:
     assert icmp.is_neighbor_discovery(message("ICMPv6", 135, 0)) and icmp.is_neighbor_discovery(message("ICMPv6", 143, 0))
     assert not any(
         map(icmp.is_neighbor_discovery, (message("ICMPv6", 1, 4), message("ICMPv6", 128, 0), message("ICMP", 135, 0)))
     )
 
 
-def test_what_is_no_icmp_has_none() -> None:
+def test_other_protocols_have_no_icmp_type() -> None:
     tcp = Packet(1, 0, "node", "", "IPv4", "TCP", Endpoints("10.0.0.1", 3 << 8, "10.0.0.2", 3 << 8 | 1))
     assert tcp.icmp is None and icmp.error_name(tcp) == ""
 
 
 def test_type_and_code_come_from_the_record() -> None:
-    """They stand where ports would, and are no ports."""
+    """Type and code are in the record's port fields, but are not ports."""
     made = packet(Trail(("10.0.0.1", 77, "10.0.0.2", 3 << 8 | 3), protocol=1, tcp_flags=0).hook("OUTPUT"))
     assert made.icmp == (3, 3) and made.endpoints == Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     assert icmp.error_name(made) == "ICMP icmp-port-unreachable"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What IPVS did with packets: the choice that was seen, the one that was not, and answers."""
+"""IPVS decisions: a choice that was seen, a choice that was not seen, and answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSIDE: Ends = ("10.244.0.1", 23711, "10.244.0.11", 8080)
 CONNECTION = 0xFFFF_8000_1234_0000
 
 
-def told(act: int, **fields: Any) -> Any:
+def ipvs_event(act: int, **fields: Any) -> Any:
     given = {"orig": CLIENT, "reply": turned(SENT), "protocol": 6, "table": "rr", "object": CONNECTION, "netns": NODE}
     (e,) = record.events(event("IPVS", hook="INPUT", state=act, **{**given, **fields}))
     return e
@@ -30,37 +30,37 @@ def told(act: int, **fields: Any) -> Any:
 def test_the_choice_is_observed_and_later_packets_refer_to_it() -> None:
     connections = IpvsConnections()
     server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080)
-    assert connections.decision(told(Act.IPVS_CHOSEN)) == replace(server, chosen="now")
-    assert connections.decision(told(Act.IPVS_KNOWN)) == replace(server, chosen="earlier")
-    assert connections.decision(told(Act.IPVS_REPLY)) == replace(server, chosen="earlier")
+    assert connections.decision(ipvs_event(Act.IPVS_CHOSEN)) == replace(server, chosen="now")
+    assert connections.decision(ipvs_event(Act.IPVS_KNOWN)) == replace(server, chosen="earlier")
+    assert connections.decision(ipvs_event(Act.IPVS_REPLY)) == replace(server, chosen="earlier")
     elsewhere = ("10.244.0.12", 8080, *CLIENT[:2])
-    unseen = connections.decision(told(Act.IPVS_KNOWN, reply=elsewhere))
+    unseen = connections.decision(ipvs_event(Act.IPVS_KNOWN, reply=elsewhere))
     assert (unseen.real, unseen.chosen, unseen.evidence) == ("10.244.0.12", "earlier", Evidence.DERIVED)
 
 
 @pytest.mark.parametrize("other", [{"object": 1}, {"netns": 7}, {"protocol": 17}, {"orig": (*CLIENT[:1], 5, *CLIENT[2:])}])
-def test_another_connection_is_not_taken_for_one_that_was_seen(other: dict[str, Any]) -> None:
-    """The memory of an ended connection is used again."""
+def test_another_connection_is_not_confused_with_a_seen_one(other: dict[str, Any]) -> None:
+    """The kernel uses the memory of an ended connection again."""
     connections = IpvsConnections()
-    connections.decision(told(Act.IPVS_CHOSEN))
-    assert connections.decision(told(Act.IPVS_KNOWN, **other)).evidence is Evidence.DERIVED
+    connections.decision(ipvs_event(Act.IPVS_CHOSEN))
+    assert connections.decision(ipvs_event(Act.IPVS_KNOWN, **other)).evidence is Evidence.DERIVED
 
 
-def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ipvs_connections, "CONNECTIONS_KEPT", 2)
     connections = IpvsConnections()
     for n in (1, 2, 3):
-        connections.decision(told(Act.IPVS_CHOSEN, object=n))
-    known = [connections.decision(told(Act.IPVS_KNOWN, object=n)).evidence for n in (1, 2, 3)]
+        connections.decision(ipvs_event(Act.IPVS_CHOSEN, object=n))
+    known = [connections.decision(ipvs_event(Act.IPVS_KNOWN, object=n)).evidence for n in (1, 2, 3)]
     assert known == [Evidence.DERIVED, Evidence.OBSERVED, Evidence.OBSERVED]
 
 
 def test_no_real_server_and_no_reason() -> None:
     connections = IpvsConnections()
-    none = connections.decision(told(Act.IPVS_NO_SERVER, ct_info=PERSISTENT, reply=None))
+    none = connections.decision(ipvs_event(Act.IPVS_NO_SERVER, ct_info=PERSISTENT, reply=None))
     assert none == IpvsDecision("172.30.253.123", 8080, "tcp", "rr", persistent=True)
-    assert connections.decision(told(Act.IPVS_DROPPED, orig=None, reply=None, table="")) == IpvsDecision()
-    by_mark = connections.decision(told(Act.IPVS_NO_SERVER, orig=None, reply=None, mark=5, orig_dst=bytes(16)))
+    assert connections.decision(ipvs_event(Act.IPVS_DROPPED, orig=None, reply=None, table="")) == IpvsDecision()
+    by_mark = connections.decision(ipvs_event(Act.IPVS_NO_SERVER, orig=None, reply=None, mark=5, orig_dst=bytes(16)))
     assert (by_mark.virtual, by_mark.virtual_port) == ("fwmark 5", 0)
 
 
@@ -73,23 +73,23 @@ def sent_on() -> Trail:
     return t.now(header=SENT, orig=CLIENT, reply=turned(INSIDE), in_name="", out_name="cni0").hook("OUTPUT")
 
 
-def test_its_rewrite_is_one_that_the_next_event_confirms() -> None:
+def test_the_rewrite_of_ipvs_is_confirmed_by_the_next_event() -> None:
     p = packet(sent_on().nat("POSTROUTING", 0, INSIDE, flags="MASQ").hook("POSTROUTING"))
     assert [h.what for h in p.hops] == ["hook", "ipvs", "hook", "nat", "hook"]
     hop = p.hops[1]
     assert hop.nat == Nat("DNAT", Endpoints(*CLIENT), Endpoints(*SENT)) and hop.evidence is Evidence.OBSERVED
     assert (hop.hook, hop.verdict, hop.decisive) == ("INPUT", "", True)
     assert (p.verdict, p.outcome) == ("forwarded to cni0", "forwarded")
-    assert p.flow and p.flow.reply == Endpoints(*turned(INSIDE)), "IPVS's connection is not conntrack's"
+    assert p.flow and p.flow.reply == Endpoints(*turned(INSIDE)), "the connection of IPVS is not that of conntrack"
 
 
-def test_a_rewrite_that_nothing_confirmed_is_derived() -> None:
+def test_a_rewrite_without_confirmation_is_derived() -> None:
     t = sent_on()
     t.rows.pop()
     assert packet(t).hops[-1].evidence is Evidence.DERIVED
 
 
-def test_answers_get_the_virtual_servers_address_back() -> None:
+def test_answers_get_the_address_of_the_virtual_server() -> None:
     back = turned(SENT)
     answer: Any = {"orig": CLIENT, "reply": back, "header": back, "protocol": 6, "netns": NODE, "table": "rr"}
     (e,) = record.events(event("IPVS", hook="FORWARD", state=3, manip=2, **answer))
@@ -98,7 +98,7 @@ def test_answers_get_the_virtual_servers_address_back() -> None:
     assert hop.ipvs and (hop.ipvs.virtual, hop.ipvs.real) == ("172.30.253.123", "10.244.0.11")
 
 
-def test_packets_of_one_connection_in_order() -> None:
+def test_later_packets_of_a_connection_refer_to_its_choice() -> None:
     first = sent_on()
     later = Trail(CLIENT, packet=2 << 8, start=2 * SECOND, in_name="eth0", tcp_flags=16).hook("PREROUTING")
     later.add("IPVS", hook="INPUT", state=2, manip=1, object=CONNECTION, orig=CLIENT, reply=turned(SENT), table="rr")
@@ -107,8 +107,8 @@ def test_packets_of_one_connection_in_order() -> None:
     assert raw(chosen[0].real) == raw("10.244.0.11")
 
 
-def test_nothing_is_completed_from_its_connection() -> None:
-    """When the whole event behind it was lost, short ones have no header, and no connection but IPVS's came before them."""
+def test_short_events_are_not_completed_from_the_ipvs_connection() -> None:
+    """When the whole event after it was lost, short events have no header, and only the IPVS connection came before them."""
     t = sent_on().hook("POSTROUTING", flags="SAME")
     del t.rows[-2]
     p = packet(t)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a packet ended: each rule, and which of them goes before which."""
+"""Outcomes of packets: each rule, and the order of the rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.builders import POD, SECOND, Ends, Trail, packet, turned
 from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Packet
 from tracer.packets.outcome import BAD, RULES, classify, is_benign
 
-ASKED: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
+REQUEST: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 INSIDE: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
 NO_SOCKET, NETFILTER_DROP, TCP_RESET = 2, 6, 7
 IN_HOOK, IN_TCP, IN_UDP, IN_PURGE, IN_DESTRUCT, IN_NEIGHBOUR, IN_RECEIVE = 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70
@@ -20,7 +20,7 @@ IN_HOOK, IN_TCP, IN_UDP, IN_PURGE, IN_DESTRUCT, IN_NEIGHBOUR, IN_RECEIVE = 0x10,
 
 def came(**fields: object) -> Trail:
     """A packet that came in by eth0 and passed PREROUTING."""
-    return Trail(ASKED).now(**{"in_name": "eth0", **fields}).hook("PREROUTING")
+    return Trail(REQUEST).now(**{"in_name": "eth0", **fields}).hook("PREROUTING")
 
 
 def at_listener(**fields: object) -> Trail:
@@ -32,7 +32,7 @@ def forwarded() -> Trail:
 
 
 def rejected() -> Trail:
-    """REJECT also drops, and the hook says so: the rule is what counts."""
+    """REJECT also drops, and the hook reports the drop: the rule decides."""
     t = came().table("INPUT", "filter", verdict="DROP", flags="REJECT", reason=3)
     return t.add("DROP", reason=NETFILTER_DROP, object=IN_HOOK).hook("INPUT", verdict="DROP", flags="NO_HEADER")
 
@@ -57,7 +57,7 @@ def full_queue() -> Trail:
     return t.add("DROP", reason=0, object=IN_TCP)
 
 
-def nobody(**fields: object) -> Trail:
+def no_listener(**fields: object) -> Trail:
     return came(protocol=17, **fields).hook("INPUT").add("DROP", reason=NO_SOCKET, object=IN_UDP)
 
 
@@ -65,7 +65,7 @@ ICMP = {"protocol": 1, "tcp_flags": 0}
 CASES = {
     "reject": (rejected(), "REJECTED in filter/INPUT with icmp-port-unreachable", "rejected"),
     "no real server": (
-        by_ipvs(4, flags="REJECT", reason=3, pf=2, header=ASKED, orig=ASKED),
+        by_ipvs(4, flags="REJECT", reason=3, pf=2, header=REQUEST, orig=REQUEST),
         "REJECTED by IPVS with icmp-port-unreachable: TCP 192.168.56.10:30285 has no real server available", "rejected",
     ),
     "dropped by IPVS": (by_ipvs(5, flags="NO_HEADER"), "DROPPED by IPVS, which gives no reason", "dropped"),
@@ -93,12 +93,12 @@ CASES = {
     "SYN refused, no drop seen": (
         at_listener().add("SYN", verdict=0, accept_max=128, flags="NO_HEADER"), "SYN dropped: no reason seen", "dropped",
     ),
-    "no listener": (nobody(), "nobody listens here: UDP 192.168.56.10:30285", "refused"),
-    "no listener in a pod": (nobody(netns=POD), "nobody listens in pod-a: UDP 192.168.56.10:30285", "refused"),
+    "no listener": (no_listener(), "nobody listens here: UDP 192.168.56.10:30285", "refused"),
+    "no listener in a pod": (no_listener(netns=POD), "nobody listens in pod-a: UDP 192.168.56.10:30285", "refused"),
     "delivered": (
         came().hook("INPUT").add("SOCKET", object=48213, state=1), "delivered to pid 4242 nginx", "delivered",
     ),
-    "delivered to nobody known": (
+    "delivered to an unknown socket": (
         came(netns=POD).hook("INPUT").add("SOCKET", object=1, state=1),
         "delivered to a socket in pod-a", "delivered",
     ),
@@ -108,18 +108,18 @@ CASES = {
     "not known whether answered": (
         at_listener().add("SYN", verdict=255, flags="NO_HEADER"), "delivered to pid 4242 nginx", "delivered",
     ),
-    "last segment of a connection that is over": (
+    "last segment of a closed connection": (
         came(netns=POD, tcp_flags=17).add("SOCKET", state=6).add("DROP", object=IN_TCP),
         "delivered to a connection in TIME_WAIT in pod-a", "delivered",
     ),
-    "a bad checksum of a connection that is over": (
+    "a bad checksum at a closed connection": (
         came(tcp_flags=17).add("SOCKET", state=6).add("DROP", reason=9, object=IN_TCP), "DROPPED in tcp_v4_rcv: 9", "dropped",
     ),
     "a SYN that hit TIME_WAIT": (
         came().add("SOCKET", state=6).add("DROP", object=IN_TCP),
         "DROPPED in tcp_v4_rcv: no reason given by this kernel", "dropped",
     ),
-    "unread, as its end tells": (
+    "unread, freed with its socket": (
         came(netns=POD, protocol=17).add("DROP", object=IN_DESTRUCT),
         "delivered to a socket in pod-a, which was closed before it read the packet", "delivered",
     ),
@@ -133,10 +133,10 @@ CASES = {
         "taken over in INPUT: queued or stolen in pod-a", "stolen",
     ),
     "forwarded": (forwarded(), "forwarded to cni0", "forwarded"),
-    "sent": (Trail(ASKED, out_name="eth0").hook("OUTPUT").hook("POSTROUTING"), "sent to eth0", "sent"),
+    "sent": (Trail(REQUEST, out_name="eth0").hook("OUTPUT").hook("POSTROUTING"), "sent to eth0", "sent"),
     "ping": (came(**ICMP).hook("INPUT"), "delivered to node's kernel", "delivered"),
     "let in": (came().hook("INPUT"), "accepted in INPUT, no socket took it while watched", "unknown"),
-    "out of sight": (came(), "passed PREROUTING, no later event seen", "unknown"),
+    "no later event": (came(), "passed PREROUTING, no later event seen", "unknown"),
 }  # fmt: skip
 
 
@@ -147,15 +147,15 @@ def test_ending(case: str) -> None:
     assert (p.verdict, p.outcome) == (sentence, word)
 
 
-def test_every_rule_is_seen_at_work() -> None:
+def test_every_rule_decides_a_case() -> None:
     ended = [packet(trail) for trail, _, _ in CASES.values()]
     ended.append(packet(at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")))
     first = {next(rule.__name__ for rule in RULES if rule(p, p.hops)) for p in ended}
     assert first == {rule.__name__ for rule in RULES}
 
 
-def test_no_listener_names_where_dnat_led() -> None:
-    t = Trail(ASKED, protocol=17, in_name="eth0", orig=ASKED, reply=turned(INSIDE)).nat("PREROUTING", 1, INSIDE)
+def test_no_listener_names_the_address_after_dnat() -> None:
+    t = Trail(REQUEST, protocol=17, in_name="eth0", orig=REQUEST, reply=turned(INSIDE)).nat("PREROUTING", 1, INSIDE)
     p = packet(t.hook("PREROUTING").now(netns=POD).hook("INPUT").add("DROP", reason=NO_SOCKET, object=IN_UDP))
     assert (p.verdict, p.outcome) == ("nobody listens in pod-a: UDP 10.244.0.11:8080", "refused")
 
@@ -166,24 +166,24 @@ def test_no_listener_of_ipv6() -> None:
 
 
 @pytest.mark.parametrize(("place", "outcome"), [(IN_DESTRUCT, "delivered"), (IN_NEIGHBOUR, "dropped")])
-def test_who_had_taken_it_decides_also_without_the_socket(place: int, outcome: str) -> None:
+def test_the_function_that_freed_it_decides_also_without_the_socket(place: int, outcome: str) -> None:
     assert packet(came(protocol=17).hook("INPUT").add("DROP", object=place)).outcome == outcome
     late = came(protocol=17).hook("INPUT").add("SOCKET", object=48213, state=7).add("DROP", object=place, flags="AT_SOCKET")
     assert packet(late).outcome == outcome
 
 
-def test_what_becomes_of_a_copy_does_not_decide() -> None:
+def test_the_end_of_a_copy_does_not_decide() -> None:
     t = came().add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE").hook("INPUT")
     assert packet(t.add("SOCKET", object=48213, state=1)).verdict == "delivered to pid 4242 nginx"
 
 
-def test_a_packet_sockets_queue_does_not_decide_where_the_stack_had_the_copy() -> None:
+def test_the_queue_of_a_packet_socket_does_not_decide_when_the_stack_had_the_copy() -> None:
     t = came(netns=POD, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE").add("DROP", object=IN_PURGE)
     assert packet(t).verdict == "nobody listens in pod-a: UDP 192.168.56.10:30285"
 
 
 def test_copies_alone_decide_nothing() -> None:
-    t = Trail(ASKED, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE")
+    t = Trail(REQUEST, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE")
     assert (packet(t).verdict, packet(t).outcome) == ("only a copy of it was seen", "unknown")
 
 
@@ -192,34 +192,34 @@ def test_a_segment_that_tcp_has_acted_on_was_delivered(reason: int, place: int) 
     taken = came(tcp_flags=4).hook("INPUT").add("SOCKET", object=48213, state=1)
     assert packet(taken.add("DROP", reason=reason, object=place, flags="AT_SOCKET")).outcome == "delivered"
     untaken = came(tcp_flags=4).add("DROP", reason=reason, object=place)
-    assert packet(untaken).outcome == ("unknown" if place == IN_PURGE else "dropped"), "only where it had reached a socket"
+    assert packet(untaken).outcome == ("unknown" if place == IN_PURGE else "dropped"), "delivered only if a socket had it"
 
 
-def test_a_segment_refused_after_a_socket_had_it_was_dropped_all_the_same() -> None:
+def test_a_segment_refused_after_its_socket_was_found_was_dropped() -> None:
     t = came(tcp_flags=16).hook("INPUT").add("SOCKET", object=48213, state=1)
     assert packet(t.add("DROP", reason=NO_SOCKET + 7, object=IN_TCP, flags="AT_SOCKET")).outcome == "dropped"
 
 
 def test_a_repeated_syn_that_a_half_open_connection_answers_was_not_dropped() -> None:
-    """tcp_check_req answers it again and takes no segment of it; of any other segment that is a refusal."""
-    asked = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")
-    again = ("repeated SYN, its connection is already half-open", "delivered")
-    assert (packet(asked).verdict, packet(asked).outcome) == again
+    """tcp_check_req answers it again and does not take the segment; for any other segment that is a refusal."""
+    repeated = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")
+    expected = ("repeated SYN, its connection is already half-open", "delivered")
+    assert (packet(repeated).verdict, packet(repeated).outcome) == expected
     freed = at_listener().add("REQUEST", verdict=0, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP)
-    assert (packet(freed).verdict, packet(freed).outcome) == again
+    assert (packet(freed).verdict, packet(freed).outcome) == expected
     last = at_listener(tcp_flags=16).add("REQUEST", verdict=0, flags="NO_HEADER").add("DROP", reason=9, object=IN_TCP)
     assert (packet(last).verdict, packet(last).outcome) == ("ACK dropped: 9 in tcp_v4_rcv", "dropped")
 
 
-def test_taken_by_a_socket_and_sent_on_all_the_same() -> None:
-    """A raw socket's copy is not the end of a packet that goes through more hooks."""
+def test_a_packet_taken_by_a_raw_socket_is_still_forwarded() -> None:
+    """A raw socket's copy does not end a packet that goes through more hooks."""
     t = came(**ICMP).add("SOCKET", object=48213).hook("FORWARD", out_name="cni0").hook("POSTROUTING", out_name="cni0")
     assert packet(t).verdict == "forwarded to cni0"
 
 
-def test_a_rule_that_might_have_taken_the_packet_over() -> None:
-    """A device's hook without a verdict: a rule of nftables with `fwd` was asked. Only its chain tells what became of it."""
-    t = Trail(ASKED, out_name="eth0").hook("OUTPUT").hook("POSTROUTING").hook("INPUT", pf=5, verdict=255)
+def test_a_rule_that_may_have_taken_over_the_packet() -> None:
+    """A device's hook without a verdict: an nftables rule with `fwd` was evaluated. Only its chain reports the result."""
+    t = Trail(REQUEST, out_name="eth0").hook("OUTPUT").hook("POSTROUTING").hook("INPUT", pf=5, verdict=255)
     assert [(h.hook, h.verdict) for h in packet(t).hops[-2:]] == [("POSTROUTING", "ACCEPT"), ("EGRESS", "")]
     assert packet(t).verdict == "sent to eth0" and not packet(t).hops[-1].decisive
     t.add("CHAIN", hook="INPUT", pf=5, verdict=2, flags="NO_HEADER")
@@ -227,27 +227,27 @@ def test_a_rule_that_might_have_taken_the_packet_over() -> None:
 
 
 def test_through_two_namespaces_the_last_one_counts() -> None:
-    """What a pod sends comes in by a device of the node: there it is forwarded, though in the pod it was sent."""
-    t = Trail(ASKED, netns=POD, out_name="eth0").hook("OUTPUT").hook("POSTROUTING")
+    """A packet that a pod sent enters the node by a device: the pod sent it, the node forwarded it."""
+    t = Trail(REQUEST, netns=POD, out_name="eth0").hook("OUTPUT").hook("POSTROUTING")
     assert packet(t).verdict == "sent to eth0 in pod-a"
     t.now(netns=100, in_name="cni0", out_name="").hook("PREROUTING").now(out_name="eth1").hook("FORWARD")
     assert packet(t.now(in_name="").hook("POSTROUTING")).verdict == "forwarded to eth1"
 
 
-def test_conntrack_state_is_told_of_drops_only() -> None:
+def test_conntrack_state_is_reported_for_drops_only() -> None:
     dropped, fine = packet(rejected()), packet(forwarded())
     assert classify(dropped, "INVALID")[0].endswith(" with icmp-port-unreachable, conntrack state INVALID")
     assert classify(dropped, "")[0] == dropped.verdict
     assert classify(fine, "INVALID") == (fine.verdict, fine.outcome)
 
 
-def test_nothing_known() -> None:
+def test_an_unknown_outcome() -> None:
     p = Packet(1, SECOND, "node", "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
     p.hops = [Hop(SECOND, "nat-hook", "node")]
     assert classify(p) == ("seen, but not how it ended", "unknown")
 
 
-def test_sentences_are_one_line_and_words_are_few() -> None:
+def test_sentences_are_one_line_and_outcomes_are_a_fixed_set() -> None:
     words = {word for _, _, word in CASES.values()}
     assert words == {"rejected", "dropped", "refused", "delivered", "stolen", "forwarded", "sent", "unknown"}
     assert words > BAD
@@ -259,11 +259,11 @@ def test_sentences_are_one_line_and_words_are_few() -> None:
 def test_benign_drops() -> None:
     for drop in (Drop("TCP_RESET", "tcp_v4_rcv"), Drop("", "skb_queue_purge")):
         assert is_benign(replace(drop, after_socket=True))
-        assert not is_benign(drop), "only what a socket had taken"
+        assert not is_benign(drop), "benign only if a socket had taken it"
     for drop in (Drop("", "udp_destruct_common"), Drop("QUEUE_PURGE", "inet_sock_destruct"), Drop("", "tun_ptr_free")):
-        assert is_benign(drop) and is_benign(replace(drop, after_socket=True)), "that function empties nothing else"
+        assert is_benign(drop) and is_benign(replace(drop, after_socket=True)), "that function frees only packets of sockets"
     for drop in (Drop("QUEUE_PURGE", "neigh_destroy"), Drop("NEIGH_FAILED", "neigh_invalidate"), Drop("", "qdisc_reset")):
-        assert not is_benign(drop), "nobody had taken it"
+        assert not is_benign(drop), "no socket had taken it"
     for drop in (Drop("NO_SOCKET", "tcp_v4_rcv"), Drop("", "")):
         assert not is_benign(replace(drop, after_socket=True))
         assert not is_benign(drop)
@@ -276,7 +276,7 @@ def test_benign_drops() -> None:
         ({"state": "ESTABLISHED"}, ("DROPPED in tcp_v4_rcv: no reason given by this kernel", "dropped")),
     ],
 )
-def test_whose_reset_it_is_tells_where_kernels_give_no_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
+def test_the_sender_of_the_reset_decides_without_a_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
     p = packet(came().hook("INPUT").add("DROP", object=IN_TCP))
     p.hops.insert(-1, Hop(0, "clue", "node", detail=DecisionDetail("reset", {"reason": 0, **answering})))
     assert classify(p) == ending
