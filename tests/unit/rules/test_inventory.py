@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rules in force: tables joined, texts of iptables-nft-save put in the place of nft's, and who told a rule."""
+"""All rules in force: tables are joined, texts of iptables-nft-save replace nft's texts, and each rule has its source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracer.rules.iptables import sockopt
 from tracer.rules.nftables import json_parser
 
 
-def test_tables_that_were_read_one_by_one() -> None:
+def test_tables_read_one_by_one_are_joined() -> None:
     nat = save_parser.parse("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j ACCEPT\nCOMMIT\n", "ip")
     filters = save_parser.parse("*filter\n:INPUT DROP [0:0]\nCOMMIT\n", "ip6")
     both = joined([nat, filters])
@@ -32,7 +32,7 @@ def test_texts_of_iptables_nft(mode: str) -> None:
     assert found.source(jump, found.nft.ruleset) == "iptables-nft-save"
 
 
-def test_a_table_whose_rules_changed_meanwhile_keeps_nfts_words() -> None:
+def test_a_table_that_changed_between_two_readings_keeps_the_text_of_nft() -> None:
     one = node("1.36.2-iptables-nft", "S2-three")
     listed = json_parser.parse(one.files["nft.json"])
 
@@ -45,7 +45,7 @@ def test_a_table_whose_rules_changed_meanwhile_keeps_nfts_words() -> None:
     assert found.ruleset.chain("ip", "nat", "PREROUTING") == listed.ruleset.chain("ip", "nat", "PREROUTING")
 
 
-def test_who_told_a_rule() -> None:
+def test_the_source_of_a_rule() -> None:
     legacy = save_parser.parse("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j ACCEPT\nCOMMIT\n", "ip6")
     (rule,) = legacy.chain("ip6", "nat", "PREROUTING")
     assert RuleInventory(legacy).source(rule, legacy) == "ip6tables-save"
@@ -55,7 +55,7 @@ def test_who_told_a_rule() -> None:
     assert native.source(jump, native.nft.ruleset) == "nft" and len(native.rulesets) == 1
 
 
-def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_cannot_be_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockopt, "present", lambda family: ["nat"] if family == "ip" else [])
     monkeypatch.setattr(sockopt, "save", lambda family, table: None)
     found = inventory.read(False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that are told for a rule belong to the back end that it is in."""
+"""The commands printed for a rule belong to the rule's back end."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tracer.rules import operator_commands
 
 LEGACY = Rule("ip", "nat", "POSTROUTING", 5, "-d 10.244.3.0/24 -j RETURN")
 LEGACY6 = Rule("ip6", "nat", "POSTROUTING", 5, "! -s fd00::/16 -j RETURN")
-UNTOLD = Rule("ip", "nat", "POSTROUTING", 5, "")
+WITHOUT_TEXT = Rule("ip", "nat", "POSTROUTING", 5, "")
 BY_IPTABLES = Rule("ip", "nat", "POSTROUTING", 5, "-d 10.244.3.0/24 -j RETURN", handle=17)
 BY_NFT = Rule("ip", "nat", "POSTROUTING", 5, "ip daddr 10.244.3.0/24 return", handle=17)
 KUBE = Rule("ip6", "kube-proxy", "services", 2, "jump x", handle=9)
 
 
 @pytest.mark.parametrize(
-    ("rule", "shown", "deleted", "this_one"),
+    ("rule", "shown", "deleted", "deleted_by_position"),
     [
         (LEGACY, "iptables-legacy -t nat -L POSTROUTING -v -n --line-numbers",
          "iptables-legacy -t nat -D POSTROUTING -d 10.244.3.0/24 -j RETURN", "iptables-legacy -t nat -D POSTROUTING 5"),
         (LEGACY6, "ip6tables-legacy -t nat -L POSTROUTING -v -n --line-numbers",
          "ip6tables-legacy -t nat -D POSTROUTING ! -s fd00::/16 -j RETURN", "ip6tables-legacy -t nat -D POSTROUTING 5"),
-        (UNTOLD, "iptables-legacy -t nat -L POSTROUTING -v -n --line-numbers",
+        (WITHOUT_TEXT, "iptables-legacy -t nat -L POSTROUTING -v -n --line-numbers",
          "iptables-legacy -t nat -D POSTROUTING 5", "iptables-legacy -t nat -D POSTROUTING 5"),
         (BY_IPTABLES, "iptables-nft -t nat -L POSTROUTING -v -n --line-numbers",
          "iptables-nft -t nat -D POSTROUTING -d 10.244.3.0/24 -j RETURN", "nft delete rule ip nat POSTROUTING handle 17"),
@@ -34,11 +34,11 @@ KUBE = Rule("ip6", "kube-proxy", "services", 2, "jump x", handle=9)
     ],
     ids=["legacy", "IPv6", "without text", "iptables-nft", "nft in iptables' table", "nftables"],
 )  # fmt: skip
-def test_a_rule(rule: Rule, shown: str, deleted: str, this_one: str) -> None:
+def test_a_rule(rule: Rule, shown: str, deleted: str, deleted_by_position: str) -> None:
     assert (operator_commands.shows(rule), operator_commands.deletes(rule), operator_commands.deletes_by_position(rule)) == (
         shown,
         deleted,
-        this_one,
+        deleted_by_position,
     )
 
 

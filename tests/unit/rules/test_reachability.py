@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rules a packet can get to, from the base chains on."""
+"""The rules that a packet can reach from the base chains."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_jumps_gotos_and_ends() -> None:
     reach = Reachability(rules)
     assert {chain for _, _, chain in reach.chains} == {"PREROUTING", "A", "B"}
     assert [r.text for r in reach.acting(("ip", "nat", "PREROUTING"))] == ["-p tcp -j A", "-j RETURN"]
-    assert [r.text for r in reach.acting(("ip", "nat", "A"))] == ["-g B"], "a goto does not come back"
-    assert reach.acting(("ip", "nat", "C")) == (), "chains that lead to each other, and none leads to them"
+    assert [r.text for r in reach.acting(("ip", "nat", "A"))] == ["-g B"], "a goto does not return"
+    assert reach.acting(("ip", "nat", "C")) == (), "C and D jump to each other, and no reachable rule jumps to them"
     assert not reach.acts(rules.chain("ip", "nat", "D")[0]) and reach.acts(rules.chain("ip", "nat", "B")[0])
 
 
@@ -47,5 +47,7 @@ def test_verdict_maps(mode: str) -> None:
     chains = {chain for _, table, chain in reach.chains if table == "kube-proxy"}
     assert any(c.startswith("external-") for c in chains) and any(c.startswith("service-") for c in chains)
     assert ("ip", "kube-proxy", "service-nodeports") in reach.maps
-    all_of = {chain for _, table, chain in listed.ruleset.chains if table == "kube-proxy"}
-    assert not any(c.startswith("service-") for c in all_of - chains), "kube-proxy leaves none that it does not lead to"
+    all_chains = {chain for _, table, chain in listed.ruleset.chains if table == "kube-proxy"}
+    assert not any(c.startswith("service-") for c in all_chains - chains), (
+        "kube-proxy leaves no service chain that is unreachable"
+    )

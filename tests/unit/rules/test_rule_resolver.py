@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets get the rules that acted on them; later packets of a connection, the one that translated the first."""
+"""A packet gets the rules that acted on it; later packets of a connection get the rule that translated the first one."""
 
 from __future__ import annotations
 
@@ -10,59 +10,59 @@ import pytest
 
 from tests.support.blobs import R, build
 from tests.support.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, turned
-from tests.unit.rules.iptables.test_generations import READER, Shelf, legacy
+from tests.unit.rules.iptables.test_generations import READER_THREAD, FakeTableReader, new_generations
 from tracer.events import record
 from tracer.events.record import DTYPE, Flag, Kind
 from tracer.events.table_trace import STEPS, WATCHED, TableLookup
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.packets.assembler import PacketAssembler
-from tracer.rules import rule_resolver as hits_module
+from tracer.rules import rule_resolver as resolver_module
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.rules.rule_resolver import DECIDED_EARLIER, UNKNOWN_HEADER, UNSEEN, RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
-HALF: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
-INSIDE: Ends = ("10.244.0.1", 23711, "10.244.0.11", 8080)
+AFTER_DNAT: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
+AFTER_SNAT: Ends = ("10.244.0.1", 23711, "10.244.0.11", 8080)
 NAT = TableRequest(NODE, "ip", "nat")
 
 
-def traced() -> tuple[PacketAssembler, RuleResolver, TableGenerations, Shelf]:
-    node, shelf = legacy()
+def assembler_with_rules() -> tuple[PacketAssembler, RuleResolver, TableGenerations, FakeTableReader]:
+    node, reader = new_generations()
     rules = RuleResolver(node)
-    return PacketAssembler(hops(), idle_ns=0, rules=rules), rules, node, shelf
+    return PacketAssembler(hops(), idle_ns=0, rules=rules), rules, node, reader
 
 
-def read(node: TableGenerations, shelf: Shelf) -> None:
-    # Without the kernel side a DNAT would be refuted, so plain rules stand for it.
+def read_rules(node: TableGenerations, reader: FakeTableReader) -> None:
+    # Without events of the kernel side a DNAT rule would be refuted, so plain rules take its place.
     table = build({"PREROUTING": [R("A")], "POSTROUTING": [], "A": [R("ACCEPT")]}, name="nat").table()
-    shelf.ready.append(TableSnapshot(NAT, READER, 100, 200, table, SavedRules(table, None)))
+    reader.ready.append(TableSnapshot(NAT, READER_THREAD, 100, 200, table, SavedRules(table, None)))
     node.add_changes([])
-    node.add_changes([TableLookup(110, READER, NODE, "ip", "nat", 0x1000)])
+    node.add_changes([TableLookup(110, READER_THREAD, NODE, "ip", "nat", 0x1000)])
 
 
-def first(packet: int = 1 << 8) -> Trail:
-    trail = Trail(CLIENT, packet, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2)
+def first_packet(packet: int = 1 << 8) -> Trail:
+    trail = Trail(CLIENT, packet, orig=CLIENT, reply=turned(AFTER_SNAT), ct_info=2, pf=2)
     trail.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
-    trail.nat("PREROUTING", 1, HALF)
+    trail.nat("PREROUTING", 1, AFTER_DNAT)
     return trail.hook("PREROUTING")
 
 
 def reply(packet: int = 2 << 8) -> Trail:
-    trail = Trail(turned(INSIDE), packet, start=2_000_000_000, orig=CLIENT, reply=turned(INSIDE), ct_info=3, pf=2)
-    return trail.nat("POSTROUTING", 2, turned(HALF)).hook("POSTROUTING")
+    trail = Trail(turned(AFTER_SNAT), packet, start=2_000_000_000, orig=CLIENT, reply=turned(AFTER_SNAT), ct_info=3, pf=2)
+    return trail.nat("POSTROUTING", 2, turned(AFTER_DNAT)).hook("POSTROUTING")
 
 
 def other_reply() -> Trail:
-    """Of a connection that goes to another pod."""
+    """The answer of a connection to another pod."""
     elsewhere: Ends = ("10.244.0.1", 23711, "10.244.0.12", 8080)
     trail = Trail(turned(elsewhere), 2 << 8, start=2_000_000_000, orig=CLIENT, reply=turned(elsewhere), ct_info=3, pf=2)
     return trail.nat("POSTROUTING", 2, turned(("192.168.56.1", 40812, "10.244.0.12", 8080))).hook("POSTROUTING")
 
 
-def told(packet: Packet) -> list[tuple[str, str, bool]]:
+def rule_traces(packet: Packet) -> list[tuple[str, str, bool]]:
     return [
         (
             h.what,
@@ -74,23 +74,23 @@ def told(packet: Packet) -> list[tuple[str, str, bool]]:
     ]
 
 
-def test_a_translation_is_told_by_the_rule_that_decided() -> None:
-    assembler, _, node, shelf = traced()
-    assembler.feed(first().batch)
-    read(node, shelf)
+def test_a_translation_has_the_rule_that_decided_it() -> None:
+    assembler, _, node, reader = assembler_with_rules()
+    assembler.feed(first_packet().batch)
+    read_rules(node, reader)
     (packet,) = assembler.closed(3_000_000_000)
     path = "PREROUTING 1 > A 1"
-    assert told(packet) == [("table", path, False), ("nat", path, False)]
+    assert rule_traces(packet) == [("table", path, False), ("nat", path, False)]
     assembler.feed(reply().batch)
     (answer,) = assembler.closed(3_000_000_000)
-    assert told(answer) == [("nat", path, True)]
+    assert rule_traces(answer) == [("nat", path, True)]
 
 
-def test_a_connection_from_before() -> None:
-    assembler, *_ = traced()
+def test_a_connection_from_before_the_run() -> None:
+    assembler, *_ = assembler_with_rules()
     assembler.feed(reply().batch)
     (answer,) = assembler.flush()
-    assert told(answer) == [("nat", DECIDED_EARLIER.undecided, True)]
+    assert rule_traces(answer) == [("nat", DECIDED_EARLIER.undecided, True)]
 
 
 @pytest.mark.parametrize(
@@ -99,84 +99,93 @@ def test_a_connection_from_before() -> None:
      ("drop", other_reply, "PREROUTING 1 > A 1")],
     ids=["same translation", "same, of no rule", "another translation", "another, of no rule"],
 )  # fmt: skip
-def test_after_a_loss_a_connection_is_believed_by_its_translation(probe: str, answer: Callable[[], Trail], rule: str) -> None:
+def test_after_a_loss_a_connection_is_recognised_by_its_translation(probe: str, answer: Callable[[], Trail], rule: str) -> None:
     """Another connection of the same addresses and ports may have begun unseen."""
-    assembler, _, node, shelf = traced()
-    assembler.feed(first().batch)
-    read(node, shelf)
+    assembler, _, node, reader = assembler_with_rules()
+    assembler.feed(first_packet().batch)
+    read_rules(node, reader)
     assembler.closed(3_000_000_000)
     assembler.add_losses([Loss(probe, -1, 1, "another probe was running", 2_000_000_000, 2_100_000_000)], 2_100_000_000)
     assembler.feed(answer().batch)
-    assert told(assembler.flush()[0]) == [("nat", rule, True)]
+    assert rule_traces(assembler.flush()[0]) == [("nat", rule, True)]
 
 
-def test_after_a_loss_and_other_rules_nothing_is_concluded() -> None:
-    assembler, hits, node, shelf = traced()
-    assembler.feed(first().batch)
-    read(node, shelf)
+def test_after_a_loss_and_a_rule_change_the_rule_is_unknown() -> None:
+    assembler, resolver, node, reader = assembler_with_rules()
+    assembler.feed(first_packet().batch)
+    read_rules(node, reader)
     assembler.closed(3_000_000_000)
-    hits.nft_changed(2_000_000_000)
+    resolver.nft_changed(2_000_000_000)
     assembler.add_losses([Loss("table", -1, 1, "another probe was running")], 2_100_000_000)
     assembler.feed(reply().batch)
-    assert told(assembler.flush()[0]) == [("nat", UNSEEN.undecided, True)]
+    assert rule_traces(assembler.flush()[0]) == [("nat", UNSEEN.undecided, True)]
 
 
-def test_a_part_that_is_missing_is_no_sign_of_another_translator() -> None:
-    """The table's event was lost: that no rule was asked is not known."""
-    assembler, *_ = traced()
-    new = Trail(CLIENT, orig=CLIENT, reply=turned(HALF), ct_info=2, pf=2).lose().nat("PREROUTING", 1, HALF).hook("PREROUTING")
+def test_a_lost_event_does_not_show_another_translator() -> None:
+    """The table's event was lost, so it is not known whether a rule was evaluated."""
+    assembler, *_ = assembler_with_rules()
+    new = (
+        Trail(CLIENT, orig=CLIENT, reply=turned(AFTER_DNAT), ct_info=2, pf=2)
+        .lose()
+        .nat("PREROUTING", 1, AFTER_DNAT)
+        .hook("PREROUTING")
+    )
     assembler.feed(new.batch)
-    assert told(assembler.flush()[0]) == [("nat", UNSEEN.undecided, True)]
+    assert rule_traces(assembler.flush()[0]) == [("nat", UNSEEN.undecided, True)]
 
 
 def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
     """A table's short event refers to a whole one; without that its addresses are zero."""
-    assembler, _, node, shelf = traced()
-    table = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2)
+    assembler, _, node, reader = assembler_with_rules()
+    table = Trail(CLIENT, orig=CLIENT, reply=turned(AFTER_SNAT), ct_info=2, pf=2)
     table.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
     for name in FIELDS[SHORT:]:
         table.rows[0][name] = np.zeros((), DTYPE[name])
     table.rows[0]["flags"] |= np.uint8(Flag.FLAG_SAME)
     assembler.feed(np.concatenate([table.rows[0], table.now(netns=200, orig=None, reply=None).hook("INPUT").rows[1]]))
-    read(node, shelf)
+    read_rules(node, reader)
     (packet,) = assembler.flush()
-    assert told(packet) == [("table", UNKNOWN_HEADER.undecided, False)]
+    assert rule_traces(packet) == [("table", UNKNOWN_HEADER.undecided, False)]
 
 
-def test_what_no_legacy_table_translates() -> None:
-    """nftables or IPVS may: that no table was asked is no reason to name one."""
-    assembler, *_ = traced()
-    new = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2, pf=2).nat("PREROUTING", 1, HALF).hook("PREROUTING")
+def test_a_translation_without_a_legacy_table_has_no_rule() -> None:
+    """nftables or IPVS may have translated: without an event of a legacy table no table is named."""
+    assembler, *_ = assembler_with_rules()
+    new = (
+        Trail(CLIENT, orig=CLIENT, reply=turned(AFTER_SNAT), ct_info=2, pf=2)
+        .nat("PREROUTING", 1, AFTER_DNAT)
+        .hook("PREROUTING")
+    )
     assembler.feed(new.batch)
     assembler.feed(reply().batch)
-    assert [told(p) for p in assembler.flush()] == [[], []]
+    assert [rule_traces(p) for p in assembler.flush()] == [[], []]
 
 
 def test_a_packet_waits_for_its_rules() -> None:
-    assembler, _, node, shelf = traced()
-    assembler.feed(first().batch)
+    assembler, _, node, reader = assembler_with_rules()
+    assembler.feed(first_packet().batch)
     assert assembler.is_waiting_for_rules and assembler.closed(2_000_000_000) == []
-    read(node, shelf)
+    read_rules(node, reader)
     assert not assembler.is_waiting_for_rules and len(assembler.closed(2_000_000_000)) == 1
 
 
-def test_not_for_ever() -> None:
-    assembler, *_ = traced()
-    assembler.feed(first().batch)
+def test_a_packet_does_not_wait_for_ever() -> None:
+    assembler, *_ = assembler_with_rules()
+    assembler.feed(first_packet().batch)
     (packet,) = assembler.closed(60_000_000_000)
-    assert told(packet)[0][1] == "the rules have not been read"
+    assert rule_traces(packet)[0][1] == "the rules have not been read"
 
 
-def test_without_rules_no_hop_has_a_walk() -> None:
+def test_without_rules_no_hop_has_a_rule_trace() -> None:
     assembler = PacketAssembler(hops())
-    assembler.feed(first().batch)
-    assert told(assembler.flush()[0]) == []
+    assembler.feed(first_packet().batch)
+    assert rule_traces(assembler.flush()[0]) == []
 
 
-def test_notes_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hits_module, "PACKETS_KEPT", 10)
-    _, rules, node, shelf = traced()
-    read(node, shelf)
+def test_table_traces_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "PACKETS_KEPT", 10)
+    _, rules, node, reader = assembler_with_rules()
+    read_rules(node, reader)
     rows = np.zeros(50, STEPS)
     rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, np.arange(1, 51), 300, 1
     rules.feed(rows.view(record.DTYPE))

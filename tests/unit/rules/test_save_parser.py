@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iptables-save's text."""
+"""The text of iptables-save is parsed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table assembled from text is the one that the kernel would have: its headers, its matches, its jumps."""
+"""A table assembled from text equals the kernel's table: its headers, its matches, its jumps."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def one(rule: str, family: str = "ip") -> Entry:
         ("-f -j DROP", R("DROP", fragment=True)),
     ],
 )  # fmt: skip
-def test_as_the_kernel_has_it(text: str, rule: R) -> None:
-    """Against the blob that iptables would have handed to the kernel."""
+def test_a_rule_is_assembled_as_the_kernel_has_it(text: str, rule: R) -> None:
+    """Compared with the blob that iptables would give to the kernel."""
     expected = build({"MINE": [rule]}).table().rules("MINE")[0]
     made = one(text)
     assert made.header == expected.header and made.goto == expected.goto
-    for mine, kernels in zip(made.matches, expected.matches, strict=True):
-        assert (mine.name, mine.revision) == (kernels.name, kernels.revision)
-        assert kernels.data.startswith(mine.data) and not kernels.data[len(mine.data) :].strip(b"\0")
+    for match, expected_match in zip(made.matches, expected.matches, strict=True):
+        assert (match.name, match.revision) == (expected_match.name, expected_match.revision)
+        assert expected_match.data.startswith(match.data) and not expected_match.data[len(match.data) :].strip(b"\0")
     if rule.target == "MARK":
         assert (made.target.name, made.target.revision, made.target.data) == ("MARK", 2, expected.target.data[:8])
     elif rule.target in ("ACCEPT", "DROP", "RETURN"):
@@ -76,7 +76,7 @@ def test_jumps_numbers_and_policies() -> None:
     )
 
 
-def test_what_is_not_computed_is_kept_in_words() -> None:
+def test_options_that_are_not_computed_are_kept_as_text() -> None:
     made = one(
         "-m set ! --match-set KUBE-X dst,dst -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.0.0.1:80"
     )
@@ -88,7 +88,7 @@ def test_what_is_not_computed_is_kept_in_words() -> None:
 @pytest.mark.parametrize(
     "text", ["-p nonsense -j DROP", "--what -j DROP", "-s 10.0.0.0/99 -j DROP", '-m comment --comment "open']
 )
-def test_a_rule_that_is_not_understood_is_named(text: str) -> None:
+def test_a_rule_that_is_not_understood_is_reported(text: str) -> None:
     with pytest.raises(UnknownOption, match="MINE 1: "):
         one(text)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blobs as the kernel hands them out become chains with numbered rules."""
+"""The kernel's table blobs become chains with numbered rules."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_chains_and_numbers(family: str) -> None:
     assert table.rules("KUBE-A")[0].comment == "why"
 
 
-def test_a_targets_data_is_named_by_its_place() -> None:
+def test_the_position_of_a_targets_data() -> None:
     blob = build(CHAINS, policies={})
     target = blob.table().rules("KUBE-C")[0].target
     assert (target.name, target.revision, len(target.data)) == ("DNAT", 2, 40)
     assert blob.data[target.at - 32 + 2 : target.at - 32 + 6] == b"DNAT"
 
 
-def test_what_a_rule_wants() -> None:
+def test_the_header_of_a_rule() -> None:
     rule = build(CHAINS).table().rules("INPUT")[0].header
     assert (rule.src, rule.src_mask, rule.is_empty) == (10 << 24, 0xFF000000, False)
     assert build(CHAINS).table().rules("INPUT")[1].header.is_empty
@@ -60,7 +60,7 @@ def test_counters_make_no_difference() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 50, 113, 200])
-def test_what_is_no_blob(cut: int) -> None:
+def test_malformed_blobs_are_refused(cut: int) -> None:
     blob = build(CHAINS)
     with pytest.raises(MalformedTable):
         BlobTable("ip", "filter", blob.data[:-cut], blob.hooks, blob.underflows)
@@ -69,7 +69,7 @@ def test_what_is_no_blob(cut: int) -> None:
 
 
 def test_names_are_bytes_and_not_always_text() -> None:
-    """A container chooses them; what it chooses must not end who reads the node's."""
+    """A container chooses them; its choice must not stop the reading of the node's rules."""
     blob = build({"INPUT": [R("x" * 5), R("ACCEPT")], "x" * 5: [R("DROP")]})
     blob.data = blob.data.replace(b"x" * 5, b"\xffa\nb\x0b")
     table = blob.table()
@@ -78,7 +78,7 @@ def test_names_are_bytes_and_not_always_text() -> None:
 
 
 def test_two_chains_of_one_name() -> None:
-    """The kernel does not mind; a rule of the wrong one might be told."""
+    """The kernel allows it; a rule of the wrong chain might be shown."""
     blob = build({"INPUT": [R("AAAA")], "AAAA": [R("DROP")], "BBBB": [R("ACCEPT")]})
     blob.data = blob.data.replace(b"BBBB", b"AAAA")
     with pytest.raises(MalformedTable, match="two chains of filter have the same name"):

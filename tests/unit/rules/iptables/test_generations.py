@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which generation of rules an event belongs to, and what is said when that generation could not be read."""
+"""The generation of rules of an event, and the reason that is shown when that generation could not be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracer.events import table_trace
 from tracer.events.record import Event, Kind
 from tracer.events.table_trace import WATCHED, TableLookup, TableReplaced, TableTrace
 from tracer.rules.iptables import generation
-from tracer.rules.iptables import generations as legacy_module
+from tracer.rules.iptables import generations as generations_module
 from tracer.rules.iptables.generations import FORGOTTEN, GONE, TableGenerations
 from tracer.rules.iptables.path_search import TARGET, TRUE
 from tracer.rules.iptables.save_join import SavedRules
@@ -23,18 +23,18 @@ from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableS
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 FILTER = TableRequest(NODE, "ip", "filter")
 OLD, NEW = 0x1000, 0x2000
-READER = 77
+READER_THREAD = 77
 
 
-class Shelf(TableReader):
-    """A reader that a test answers for."""
+class FakeTableReader(TableReader):
+    """A table reader; the test puts its answers into `ready`."""
 
     def __init__(self) -> None:
-        self.asked: list[TableRequest] = []
+        self.requests: list[TableRequest] = []
         self.ready: list[TableSnapshot] = []
 
     def request(self, request: TableRequest) -> None:
-        self.asked.append(request)
+        self.requests.append(request)
 
     def read(self) -> list[TableSnapshot]:
         ready, self.ready = self.ready, []
@@ -43,12 +43,12 @@ class Shelf(TableReader):
 
 def reading(*rules: R, began: int = 100, ended: int = 200, request: TableRequest = FILTER, why: str = "") -> TableSnapshot:
     if why:
-        return TableSnapshot(request, READER, began, ended, why=why)
+        return TableSnapshot(request, READER_THREAD, began, ended, why=why)
     table = build({"INPUT": [*rules], "FORWARD": [], "OUTPUT": []}).table()
-    return TableSnapshot(request, READER, began, ended, table, SavedRules(table, None))
+    return TableSnapshot(request, READER_THREAD, began, ended, table, SavedRules(table, None))
 
 
-def looked(time: int, address: int = OLD, thread: int = READER, netns: int = NODE) -> TableLookup:
+def lookup(time: int, address: int = OLD, thread: int = READER_THREAD, netns: int = NODE) -> TableLookup:
     return TableLookup(time, thread, netns, "ip", "filter", address)
 
 
@@ -57,74 +57,80 @@ def table(time: int = 300, address: int = OLD, watched: int = WATCHED, **fields:
     return table_trace.event(event("TABLE", time=time, object=address, state=watched, **given)[0])
 
 
-def legacy() -> tuple[TableGenerations, Shelf]:
-    shelf = Shelf()
-    return TableGenerations(cast(TableReader, shelf), lambda act: act == ("target", "DNAT", 2, "ip")), shelf
+def new_generations() -> tuple[TableGenerations, FakeTableReader]:
+    reader = FakeTableReader()
+    return TableGenerations(cast(TableReader, reader), lambda extension: extension == ("target", "DNAT", 2, "ip")), reader
 
 
-def finish(node: TableGenerations, shelf: Shelf, done: TableSnapshot, *changes: TableLookup | TableReplaced) -> None:
-    """A reading ends; its look-ups come with the drain after it."""
-    shelf.ready.append(done)
+def finish(node: TableGenerations, reader: FakeTableReader, done: TableSnapshot, *changes: TableLookup | TableReplaced) -> None:
+    """Ends a reading; its look-ups come with the next drain."""
+    reader.ready.append(done)
     node.add_changes([])
     node.add_changes(changes)
 
 
-def verdicts(node: TableGenerations, e: Event, *notes: TableTrace) -> list[str] | str:
-    trace = node.reconstruct(e, list(notes))
+def verdicts(node: TableGenerations, e: Event, *table_traces: TableTrace) -> list[str] | str:
+    trace = node.reconstruct(e, list(table_traces))
     return trace.undecided or [v.verdict for v in trace.hits]
 
 
 def test_rules_are_read_when_a_packet_met_them() -> None:
-    node, shelf = legacy()
+    node, reader = new_generations()
     e = table()
     node.request_for(e)
-    assert shelf.asked == [FILTER]
+    assert reader.requests == [FILTER]
     assert node.is_waiting_for(e)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(190))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110), lookup(190))
     assert not node.is_waiting_for(e)
     assert verdicts(node, e) == ["ACCEPT"]
-    assert shelf.asked == [FILTER], "once"
+    assert reader.requests == [FILTER], "once"
 
 
-def test_an_event_of_replaced_rules_is_explained_by_those() -> None:
-    node, shelf = legacy()
+def test_an_event_of_replaced_rules_gets_the_replaced_rules() -> None:
+    node, reader = new_generations()
     node.request(FILTER)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110))
-    node.add_changes([looked(900, OLD, thread=5), TableReplaced(1000, 5, OLD, NEW)])
-    assert shelf.asked == [FILTER, FILTER], "the new ones are read at once"
-    finish(node, shelf, reading(R(""), R("ACCEPT"), began=1100, ended=1200), looked(1110, NEW))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110))
+    node.add_changes([lookup(900, OLD, thread=5), TableReplaced(1000, 5, OLD, NEW)])
+    assert reader.requests == [FILTER, FILTER], "the new ones are read at once"
+    finish(node, reader, reading(R(""), R("ACCEPT"), began=1100, ended=1200), lookup(1110, NEW))
     assert verdicts(node, table(300)) == ["ACCEPT"]
     assert verdicts(node, table(1300, NEW)) == ["", "ACCEPT"]
-    assert verdicts(node, table(995, NEW)) == ["", "ACCEPT"], "in force a moment before that is told"
+    assert verdicts(node, table(995, NEW)) == ["", "ACCEPT"], "in force just before the event of the replacement"
 
 
 def test_an_address_that_is_used_again() -> None:
-    node, shelf = legacy()
+    node, reader = new_generations()
     node.request(FILTER)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110))
     node.add_changes(
-        [looked(900, thread=5), TableReplaced(1000, 5, OLD, NEW), looked(1900, NEW, thread=5), TableReplaced(2000, 5, NEW, OLD)]
+        [lookup(900, thread=5), TableReplaced(1000, 5, OLD, NEW), lookup(1900, NEW, thread=5), TableReplaced(2000, 5, NEW, OLD)]
     )
     assert verdicts(node, table(300)) == ["ACCEPT"]
     assert verdicts(node, table(1500, NEW)) == GONE
     assert node.is_waiting_for(table(2500, OLD))
-    finish(node, shelf, reading(R(""), R("ACCEPT"), began=2100, ended=2200), looked(2110, OLD))
+    finish(node, reader, reading(R(""), R("ACCEPT"), began=2100, ended=2200), lookup(2110, OLD))
     assert verdicts(node, table(2500, OLD)) == ["", "ACCEPT"]
-    assert verdicts(node, table(300)) == ["ACCEPT"], "the first life is still known"
+    assert verdicts(node, table(300)) == ["ACCEPT"], "the first generation is still known"
 
 
-def test_rules_replaced_while_they_were_read_are_not_taken() -> None:
-    node, shelf = legacy()
+def test_rules_replaced_while_they_were_read_are_not_used() -> None:
+    node, reader = new_generations()
     node.request(FILTER)
     finish(
-        node, shelf, reading(R("ACCEPT")), looked(110), looked(120, thread=5), TableReplaced(130, 5, OLD, NEW), looked(190, NEW)
+        node,
+        reader,
+        reading(R("ACCEPT")),
+        lookup(110),
+        lookup(120, thread=5),
+        TableReplaced(130, 5, OLD, NEW),
+        lookup(190, NEW),
     )
     assert verdicts(node, table(105)) == GONE
     assert node.is_waiting_for(table(300, NEW)), "they are being read again"
 
 
-def test_rules_that_came_and_went() -> None:
-    node, _ = legacy()
+def test_rules_that_were_replaced_before_they_were_read() -> None:
+    node, _ = new_generations()
     node.add_changes([TableReplaced(1000, 5, OLD, NEW)])
     e = table(300)
     node.request_for(e)
@@ -133,21 +139,21 @@ def test_rules_that_came_and_went() -> None:
 
 
 def test_other_readers_look_ups_prove_nothing() -> None:
-    node, shelf = legacy()
+    node, reader = new_generations()
     e = table()
     node.request_for(e)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110, thread=5), looked(110, netns=POD), looked(500))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110, thread=5), lookup(110, netns=POD), lookup(500))
     assert verdicts(node, e) == "it is not known which generation of the rules was read"
 
 
-def test_what_cannot_be_read_is_not_asked_for_for_ever() -> None:
-    node, shelf = legacy()
+def test_a_table_that_cannot_be_read_is_not_requested_for_ever() -> None:
+    node, reader = new_generations()
     e = table()
     for _ in range(20):
         node.request_for(e)
-        if shelf.asked and node.is_waiting_for(e):
-            finish(node, shelf, reading(why="they could not be read (no)"), looked(110))
-    assert 1 < len(shelf.asked) < 10
+        if reader.requests and node.is_waiting_for(e):
+            finish(node, reader, reading(why="they could not be read (no)"), lookup(110))
+    assert 1 < len(reader.requests) < 10
     assert verdicts(node, e) == "they could not be read (no)"
 
 
@@ -159,18 +165,18 @@ def test_what_cannot_be_read_is_not_asked_for_for_ever() -> None:
         (WATCHED | 1, "a part of the table's trace was lost"),
     ],
 )
-def test_what_was_not_seen_whole(watched: int, why: str) -> None:
-    node, shelf = legacy()
+def test_a_table_run_that_was_not_seen_whole(watched: int, why: str) -> None:
+    node, reader = new_generations()
     node.request(FILTER)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110))
     assert verdicts(node, table(watched=watched)) == why
 
 
-def test_steps_are_put_together() -> None:
-    node, shelf = legacy()
+def test_the_steps_of_a_table_trace_are_joined() -> None:
+    node, reader = new_generations()
     node.request(FILTER)
     done = reading(R("DNAT", data=bytes(40), revision=2))
-    finish(node, shelf, done, looked(110))
+    finish(node, reader, done, lookup(110))
     assert done.table
     at = done.table.rules("INPUT")[0].target.at
     assert verdicts(node, table(watched=WATCHED + 1), TableTrace(0, 1, 0, (), ((at, TARGET),))) == ["DNAT"]
@@ -178,9 +184,9 @@ def test_steps_are_put_together() -> None:
 
 
 def test_rulesets_in_force() -> None:
-    node, shelf = legacy()
+    node, reader = new_generations()
     node.request(FILTER)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110))
     (found,) = node.rulesets()
     assert (found.backend, found.netns) == ("legacy", NODE)
     assert [r.target for r in found.chain("ip", "filter", "INPUT")] == ["ACCEPT"]
@@ -206,61 +212,61 @@ def test_records_beside_the_events() -> None:
 
 
 def test_an_address_that_another_table_has() -> None:
-    """A table goes with its namespace, and nothing tells that; its address may be the next table's."""
-    node, shelf = legacy()
+    """A table is freed with its namespace without any event; another table may then get its address."""
+    node, reader = new_generations()
     node.request(FILTER)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110))
     other = table(900, netns=POD)
     node.request_for(other)
-    assert shelf.asked[-1] == TableRequest(POD, "ip", "filter")
+    assert reader.requests[-1] == TableRequest(POD, "ip", "filter")
     assert verdicts(node, other) == "the rules have not been read"
     assert verdicts(node, table(300)) == ["ACCEPT"]
     node.add_changes([TableReplaced(1000, 5, 0x9000, OLD)])
-    assert verdicts(node, table(1100)) == "the rules have not been read", "a blob that came into force where one was"
+    assert verdicts(node, table(1100)) == "the rules have not been read", "a new blob at the address of an old one"
 
 
 def test_replaced_rules_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "REPLACED_KEPT", 3)
-    node, shelf = legacy()
+    node, reader = new_generations()
     node.request(FILTER)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110))
     old = table(300)
     kept = node.reconstruct(old, [])
     assert kept.ruleset and kept.ruleset.chain("ip", "filter", "INPUT")
     addresses = [OLD, *(0x10000 + 0x1000 * n for n in range(5)), OLD]
     for n in range(1, len(addresses)):
         node.add_changes(
-            [looked(1000 * n - 1, addresses[n - 1], thread=5), TableReplaced(1000 * n, 5, addresses[n - 1], addresses[n])]
+            [lookup(1000 * n - 1, addresses[n - 1], thread=5), TableReplaced(1000 * n, 5, addresses[n - 1], addresses[n])]
         )
     assert node.shed["replaced"] == 3
-    finish(node, shelf, reading(R("DROP"), began=6100, ended=6200), looked(6110))
+    finish(node, reader, reading(R("DROP"), began=6100, ended=6200), lookup(6110))
     assert verdicts(node, table(6300, verdict="DROP")) == ["DROP"]
     assert verdicts(node, old) == FORGOTTEN, "not by the rules that have its address now"
-    assert not kept.ruleset.chain("ip", "filter", "INPUT"), "a walk that is kept does not hold them"
-    assert verdicts(node, table(4500, addresses[4])) == GONE, "those that are kept"
+    assert not kept.ruleset.chain("ip", "filter", "INPUT"), "a kept rule trace does not keep the rules"
+    assert verdicts(node, table(4500, addresses[4])) == GONE, "these are still kept"
 
 
 def test_bytes_of_replaced_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "REPLACED_BYTES_KEPT", 2000)
-    node, shelf = legacy()
+    node, reader = new_generations()
     node.request(FILTER)
     for n in range(10):
         now, then = 0x1000 * (n + 1), 0x1000 * (n + 2)
-        finish(node, shelf, reading(R("ACCEPT"), began=1000 * n + 1, ended=1000 * n + 9), looked(1000 * n + 5, now))
-        node.add_changes([looked(1000 * n + 90, now, thread=5), TableReplaced(1000 * n + 100, 5, now, then)])
+        finish(node, reader, reading(R("ACCEPT"), began=1000 * n + 1, ended=1000 * n + 9), lookup(1000 * n + 5, now))
+        node.add_changes([lookup(1000 * n + 90, now, thread=5), TableReplaced(1000 * n + 100, 5, now, then)])
     assert 5 < node.shed["replaced"] < 10
 
 
 def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TABLES_KEPT", "LOOKUPS_KEPT", "THREADS_KEPT", "MAX_REQUESTS"):
-        monkeypatch.setattr(legacy_module, name, 10)
+        monkeypatch.setattr(generations_module, name, 10)
     monkeypatch.setattr(generation, "ADDRESSES_KEPT", 10)
-    node, shelf = legacy()
+    node, reader = new_generations()
     node.request(TableRequest(NODE, "ip6", "raw"))  # is never answered
     for n in range(100):
         node.request_for(table(300 + n, 0x1000 * n, netns=NODE + n))
-        node.add_changes([looked(1000 + n, thread=n, netns=NODE + n), TableReplaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
-        shelf.ready.append(reading(why="no", request=TableRequest(NODE + n, "ip", "filter")))
+        node.add_changes([lookup(1000 + n, thread=n, netns=NODE + n), TableReplaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
+        reader.ready.append(reading(why="no", request=TableRequest(NODE + n, "ip", "filter")))
     node.add_changes([])
     held = (node._failures, node._tables_read, node._last_lookup, node._lookups, node._pending)
     assert [len(each) <= 10 for each in held] == [True] * 5
@@ -272,9 +278,9 @@ def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(node.shed.values())
 
 
-def test_a_reading_of_which_look_ups_were_given_up_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(legacy_module, "LOOKUPS_KEPT", 2)
-    node, shelf = legacy()
+def test_a_reading_with_discarded_look_ups_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generations_module, "LOOKUPS_KEPT", 2)
+    node, reader = new_generations()
     node.request(FILTER)
-    finish(node, shelf, reading(R("ACCEPT")), looked(110), looked(120, NEW), looked(130, NEW))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110), lookup(120, NEW), lookup(130, NEW))
     assert verdicts(node, table(300, NEW)) == "it is not known which generation of the rules was read"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches told in advance, for the first packet of a connection."""
+"""The results of matches are predicted, for the first packet of a connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80
 
 
 @dataclass(frozen=True)
-class World:
+class PredictedState:
     states: frozenset[str] = frozenset({"NEW"})
     assumed: frozenset[tuple[Hashable, bool]] = frozenset()
 
@@ -35,8 +35,8 @@ class World:
         return {"192.168.56.10": "LOCAL", "10.0.0.1": "UNICAST"}.get(address, "")
 
 
-def answer(name: str, text: str, world: World | None = None) -> MatchResult:
-    return forecast(name, parse(split(text)).head, PACKET, world or World())
+def answer(name: str, text: str, world: PredictedState | None = None) -> MatchResult:
+    return forecast(name, parse(split(text)).head, PACKET, world or PredictedState())
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def answer(name: str, text: str, world: World | None = None) -> MatchResult:
         ("statistic", "--mode nth --every 4 --packet 0", Fraction(1, 4)),
     ],
 )  # fmt: skip
-def test_told(name: str, text: str, share: Fraction | int) -> None:
+def test_predicted_matches(name: str, text: str, share: Fraction | int) -> None:
     assert answer(name, text) == MatchResult(Fraction(share))
 
 
 def test_after_dnat() -> None:
-    assert answer("conntrack", "! --ctstate RELATED,ESTABLISHED,DNAT", World(frozenset({"NEW", "DNAT"}))) == MatchResult(
-        Fraction(0)
-    )
+    assert answer(
+        "conntrack", "! --ctstate RELATED,ESTABLISHED,DNAT", PredictedState(frozenset({"NEW", "DNAT"}))
+    ) == MatchResult(Fraction(0))
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_after_dnat() -> None:
     [("set", "--match-set A src"), ("limit", "--limit 5/sec"), ("addrtype", "--limit-iface-in"), ("conntrack", "--ctproto 6"),
      ("statistic", "--mode random")],
 )  # fmt: skip
-def test_what_cannot_be_told_is_said_with_its_words(name: str, text: str) -> None:
+def test_a_match_that_cannot_be_predicted_is_shown_with_its_text(name: str, text: str) -> None:
     assert answer(name, text).doubt == f"-m {name} {text}"

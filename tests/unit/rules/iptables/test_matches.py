@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matches that are computed, against what the kernel's own code says of the same data."""
+"""Matches that are computed, compared with the results of the kernel's own code for the same data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANY = TableHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
 LONG = (1 << 128) - 1
 
 
-def asked(match: tuple[str, int, bytes], p: PacketView = PACKET, mark: int | None = 0) -> bool | None:
+def computed(match: tuple[str, int, bytes], p: PacketView = PACKET, mark: int | None = 0) -> bool | None:
     name, revision, data = match
     return compute(Extension(name, revision, 0, data), p, mark)
 
@@ -52,28 +52,28 @@ def multiport(which: int, ports: list[int], ranges: list[int], invert: int = 0) 
     ],
 )  # fmt: skip
 def test_match(match: tuple[str, int, bytes], packet: PacketView, answer: bool | None) -> None:
-    assert asked(match, packet) is answer
+    assert computed(match, packet) is answer
 
 
 def test_marks() -> None:
-    assert asked(marked(7), mark=7) is True
-    assert asked(marked(7), mark=8) is False
-    assert asked(marked(7), mark=None) is None
-    assert asked(("mark", 1, struct.pack("<IIB", 1, 1, 1)), mark=3) is False
+    assert computed(marked(7), mark=7) is True
+    assert computed(marked(7), mark=8) is False
+    assert computed(marked(7), mark=None) is None
+    assert computed(("mark", 1, struct.pack("<IIB", 1, 1, 1)), mark=3) is False
     assert mark_after(Extension("MARK", 2, 0, struct.pack("<II", 0x4000, 0x4000)), 3) == 0x4003
     assert mark_after(Extension("MARK", 2, 0, struct.pack("<II", 1, 0xFFFFFFFF)), None) is None
     assert mark_after(Extension("LOG", 0, 0, b""), 3) == 3
     for revision, mode_at in ((1, 12), (2, 14)):
         saves, restores = (bytes(mode_at) + bytes((mode, 0, 0, 0)) for mode in (1, 2))
         assert mark_after(Extension("CONNMARK", revision, 0, saves), 3) == 3
-        assert mark_after(Extension("CONNMARK", revision, 0, restores), 3) is None, "what is restored is not known"
+        assert mark_after(Extension("CONNMARK", revision, 0, restores), 3) is None, "the restored mark is not known"
     assert mark_after(Extension("SET", 3, 0, bytes(20)), 3) == 3
     assert mark_after(Extension("SET", 3, 0, bytes(12) + struct.pack("<II", 1 << 8, 0)), 3) is None, "--map-mark"
     assert mark_after(Extension("HMARK", 0, 0, b""), 3) is None
 
 
 @pytest.mark.parametrize(
-    ("wants", "answer"),
+    ("fields", "answer"),
     [
         ({}, True),
         ({"src": number("10.0.0.0"), "src_mask": 0xFFFFFF00}, True),
@@ -90,8 +90,8 @@ def test_marks() -> None:
         ({"fragment": True}, False), ({"fragment": True, "inverted": 32}, True),
     ],
 )  # fmt: skip
-def test_header(wants: dict[str, Any], answer: bool) -> None:
-    assert header_matches(replace(ANY, **wants), PACKET) is answer
+def test_header(fields: dict[str, Any], answer: bool) -> None:
+    assert header_matches(replace(ANY, **fields), PACKET) is answer
 
 
 def test_fragments() -> None:

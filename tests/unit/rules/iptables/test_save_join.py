@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iptables-save's text, joined with the rules by their place."""
+"""The text of iptables-save is joined with the rules by position."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def test_another_table_is_noticed(old: str, new: str) -> None:
         ("-A A", "-A B", {"A": "", "B": "-m comment --comment short -g A"}),
     ],
 )
-def test_a_line_that_is_not_the_rules_is_no_text(old: str, new: str, texts: dict[str, str]) -> None:
+def test_a_line_of_another_rule_is_not_used_as_text(old: str, new: str, texts: dict[str, str]) -> None:
     rules = save_join.SavedRules(build(CHAINS).table(), TEXT.replace(old, new))
     assert {r.chain: r.text for r in rules.values() if r.chain != "INPUT"} == texts
 
 
 def test_a_comment_with_a_newline_does_not_make_rules() -> None:
-    """What stands behind it is its writer's choice: as many lines as there are rules, and an end."""
+    """The comment's author chooses the text after the newline: as many lines as there are rules, and an end."""
     blob = build({"INPUT": [R("ACCEPT"), R("DROP")]})
     forged = ':INPUT ACCEPT\n-A INPUT -m comment --comment "a\n-A INPUT -j DROP\nCOMMIT" -j ACCEPT\n-A INPUT -j DROP\nCOMMIT\n'
     with pytest.raises(save_join.SaveMismatch, match="more than one end"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways through a table, from the packet alone."""
+"""Rule paths through a table, computed from the packet alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.unit.rules.iptables.test_match_forecast import World
+from tests.unit.rules.iptables.test_match_forecast import PredictedState
 from tracer.model.rule import format_path
 from tracer.rules import save_parser
 from tracer.rules.iptables.assemble import assemble
@@ -19,30 +19,30 @@ from tracer.rules.rule_path import Rewrite, RulePath, TooManyPaths
 PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=0, dport=80)
 
 
-def ways(
-    *rules: str, table: str = "filter", hook: str = "INPUT", packet: PacketView = PACKET, known: bool = False
+def rule_paths(
+    *rules: str, table: str = "filter", hook: str = "INPUT", packet: PacketView = PACKET, sport_known: bool = False
 ) -> list[RulePath]:
     heads = "".join(f":{h} ACCEPT [0:0]\n" for h in HOOKS) + ":A - [0:0]\n:B - [0:0]\n"
     ruleset = save_parser.parse(f"*{table}\n{heads}" + "".join(f"-A {r}\n" for r in rules))
-    return IptablesSimulator(*assemble(ruleset, "ip", table)).simulate(HOOKS.index(hook), packet, known, World())
+    return IptablesSimulator(*assemble(ruleset, "ip", table)).simulate(HOOKS.index(hook), packet, sport_known, PredictedState())
 
 
 def test_jump_return_goto_and_policy() -> None:
-    (way,) = ways(
+    (path,) = rule_paths(
         "INPUT -j A", "INPUT -g B", "INPUT -j DROP", "A -p udp -j DROP", "A -j RETURN", "A -j DROP", "B -p udp -j DROP"
     )
-    assert [format_path(v.path) for v in way.hits] == ["INPUT 1", "INPUT 1 > A 2", "INPUT 2", "INPUT policy"]
-    assert (way.verdict, way.share, way.conditions) == ("ACCEPT", Fraction(1), ())
-    assert [v.rule.text if v.rule else "" for v in way.hits][1] == "-j RETURN"
+    assert [format_path(v.path) for v in path.hits] == ["INPUT 1", "INPUT 1 > A 2", "INPUT 2", "INPUT policy"]
+    assert (path.verdict, path.share, path.conditions) == ("ACCEPT", Fraction(1), ())
+    assert [v.rule.text if v.rule else "" for v in path.hits][1] == "-j RETURN"
 
 
 def test_marks_are_carried() -> None:
-    (way,) = ways("INPUT -j MARK --set-xmark 0x4000/0x4000", "INPUT -m mark --mark 0x4000/0x4000 -j DROP")
-    assert (way.verdict, way.mark) == ("DROP", 0x4000)
+    (path,) = rule_paths("INPUT -j MARK --set-xmark 0x4000/0x4000", "INPUT -m mark --mark 0x4000/0x4000 -j DROP")
+    assert (path.verdict, path.mark) == ("DROP", 0x4000)
 
 
-def test_chance_parts_the_ways_and_their_shares_are_whole() -> None:
-    found = ways(
+def test_random_matches_split_the_path_into_exact_shares() -> None:
+    found = rule_paths(
         "A -m statistic --mode random --probability 0.33333333349 -j DNAT --to-destination 10.0.0.11:8080",
         "A -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination 10.0.0.12:8080",
         "A -j DNAT --to-destination 10.0.0.13", "PREROUTING -j A", table="nat", hook="PREROUTING",
@@ -53,8 +53,8 @@ def test_chance_parts_the_ways_and_their_shares_are_whole() -> None:
     }  # fmt: skip
 
 
-def test_what_cannot_be_computed_parts_them_with_a_word() -> None:
-    found = ways("INPUT -m set --match-set X src -m limit --limit 5/sec -j DROP")
+def test_a_match_that_cannot_be_computed_splits_the_path_with_a_condition() -> None:
+    found = rule_paths("INPUT -m set --match-set X src -m limit --limit 5/sec -j DROP")
     first, second = ("-m set --match-set X src", "-m limit --limit 5/sec")
     where = "in rule 1 of INPUT"
     assert {(w.verdict, tuple(d.text for d in w.conditions)) for w in found} == {
@@ -67,11 +67,11 @@ def test_what_cannot_be_computed_parts_them_with_a_word() -> None:
 def test_a_source_port_that_was_not_given() -> None:
     rule = "INPUT -p tcp -m tcp --sport 40000 -j DROP"
     for each in (rule, "INPUT -p tcp -m tcp --sport 40000:50000 -j DROP", "INPUT -p tcp -m multiport --sports 1,9 -j DROP"):
-        found = ways(each)
+        found = rule_paths(each)
         assert sorted(w.verdict for w in found) == ["ACCEPT", "DROP"] and all(w.conditions for w in found), each
-    assert [w.conditions for w in ways("INPUT -p tcp -m tcp --sport 40000 --dport 81 -j DROP")] == [()]
+    assert [w.conditions for w in rule_paths("INPUT -p tcp -m tcp --sport 40000 --dport 81 -j DROP")] == [()]
     exact = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
-    assert [w.verdict for w in ways(rule, packet=exact, known=True)] == ["DROP"]
+    assert [w.verdict for w in rule_paths(rule, packet=exact, sport_known=True)] == ["DROP"]
 
 
 @pytest.mark.parametrize(
@@ -85,21 +85,21 @@ def test_a_source_port_that_was_not_given() -> None:
     ],
 )  # fmt: skip
 def test_targets(target: str, verdict: str, reject: str, rewrite: Rewrite | None) -> None:
-    (way,) = ways(f"INPUT -j {target}")
-    assert (way.verdict, way.reject, way.rewrite) == (verdict, reject, rewrite)
+    (path,) = rule_paths(f"INPUT -j {target}")
+    assert (path.verdict, path.reject, path.rewrite) == (verdict, reject, rewrite)
 
 
-def test_too_many_ways_end_it() -> None:
+def test_too_many_paths_end_the_simulation() -> None:
     with pytest.raises(TooManyPaths):
-        ways(*[f"INPUT -m limit --limit {n}/sec -j A" for n in range(1, 13)])
+        rule_paths(*[f"INPUT -m limit --limit {n}/sec -j A" for n in range(1, 13)])
 
 
 def test_a_match_that_changes_the_mark_and_a_target_that_changes_an_address() -> None:
     restoring = ("INPUT -m socket --restore-skmark -m mark --mark 1 -j ACCEPT", "INPUT -m mark --mark 7 -j DROP")
-    found = {(w.verdict, w.mark): w.conditions for w in ways(*restoring)}
-    assert ("ACCEPT", 0) in found and len(found[("ACCEPT", 0)]) == 1, "no socket: the mark is what it was"
+    found = {(w.verdict, w.mark): w.conditions for w in rule_paths(*restoring)}
+    assert ("ACCEPT", 0) in found and len(found[("ACCEPT", 0)]) == 1, "without a socket the mark does not change"
     assert found[("DROP", None)][-1].text == "-m mark is true in rule 2 of INPUT"
-    (way,) = ways("INPUT -m socket --transparent", "INPUT -m mark --mark 7 -j DROP")[:1]
-    assert way.mark == 0
-    moved = ways("INPUT -j SNPT --src-pfx fd00::/64 --dst-pfx fd01::/64", "INPUT -s 10.0.0.1/32 -j DROP")
+    (path,) = rule_paths("INPUT -m socket --transparent", "INPUT -m mark --mark 7 -j DROP")[:1]
+    assert path.mark == 0
+    moved = rule_paths("INPUT -j SNPT --src-pfx fd00::/64 --dst-pfx fd01::/64", "INPUT -s 10.0.0.1/32 -j DROP")
     assert sorted(w.verdict for w in moved) == ["ACCEPT", "DROP"] and all("SNPT" in w.conditions[0].text for w in moved)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual servers, real servers and sets, as netlink's messages tell them."""
+"""Virtual servers, real servers and IP sets, read from netlink messages."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ DEST = [
 ]  # fmt: skip
 
 
-def through_bytes(attribute: str, told: list[tuple[str, Any]]) -> Any:
-    """A message as it comes out of the kernel's bytes."""
-    sent = IpvsMessage()
-    sent["cmd"], sent["version"], sent["attrs"] = 1, 1, [(attribute, {"attrs": told})]
-    sent.encode()
-    came = IpvsMessage(sent.data)
-    came.decode()
-    return came
+def through_bytes(attribute: str, fields: list[tuple[str, Any]]) -> Any:
+    """A message with these fields, encoded to bytes and decoded again."""
+    encoded = IpvsMessage()
+    encoded["cmd"], encoded["version"], encoded["attrs"] = 1, 1, [(attribute, {"attrs": fields})]
+    encoded.encode()
+    decoded = IpvsMessage(encoded.data)
+    decoded.decode()
+    return decoded
 
 
 class Answers(netlink.IpvsSocket):
-    """A socket that gives these messages."""
+    """A socket that answers each dump with these messages; it keeps the requests."""
 
     def __init__(self, *messages: Any) -> None:
         self.messages = messages
-        self.asked: list[tuple[int, Any]] = []
+        self.requests: list[tuple[int, Any]] = []
 
     def _dump(self, command: int, attributes: list[tuple[str, Any]] | None = None) -> Any:
-        self.asked.append((command, attributes))
+        self.requests.append((command, attributes))
         return iter(self.messages)
 
 
@@ -53,7 +53,7 @@ def test_a_virtual_server() -> None:
     assert answers.virtual_servers() == [VirtualServer("172.30.0.1", 443, "tcp", "rr", persistent=True)]
 
 
-def test_one_by_mark_and_one_of_ipv6() -> None:
+def test_virtual_servers_of_a_mark_and_of_ipv6() -> None:
     mark = through_bytes("IPVS_CMD_ATTR_SERVICE", [("IPVS_SVC_ATTR_AF", 2), ("IPVS_SVC_ATTR_FWMARK", 5)])
     six = [("IPVS_SVC_ATTR_AF", AF_INET6), ("IPVS_SVC_ATTR_PROTOCOL", 17), ("IPVS_SVC_ATTR_ADDR", bytes(15) + b"\1")]
     found = Answers(mark, through_bytes("IPVS_CMD_ATTR_SERVICE", [*six, ("IPVS_SVC_ATTR_PORT", 53)])).virtual_servers()
@@ -61,17 +61,17 @@ def test_one_by_mark_and_one_of_ipv6() -> None:
     assert found[1] == VirtualServer("::1", 53, "udp", family=AF_INET6)
 
 
-def test_real_servers_of_one() -> None:
+def test_real_servers_of_a_virtual_server() -> None:
     answers = Answers(through_bytes("IPVS_CMD_ATTR_DEST", DEST))
     assert answers.real_servers(VirtualServer("172.30.0.1", 443, "tcp")) == [RealServer("10.244.0.11", 6443, 0)]
-    ((command, ((name, asked),)),) = answers.asked
+    ((command, ((name, request),)),) = answers.requests
     assert (command, name) == (netlink.GET_DEST, "IPVS_CMD_ATTR_SERVICE")
-    assert asked["attrs"] == SERVICE[:4], "it is asked for by family, protocol, address and port"
+    assert request["attrs"] == SERVICE[:4], "the request has family, protocol, address and port"
     answers.real_servers(VirtualServer("", 0, "", fwmark=5))
-    assert answers.asked[1][1][0][1]["attrs"] == [("IPVS_SVC_ATTR_AF", 2), ("IPVS_SVC_ATTR_FWMARK", 5)]
+    assert answers.requests[1][1][0][1]["attrs"] == [("IPVS_SVC_ATTR_AF", 2), ("IPVS_SVC_ATTR_FWMARK", 5)]
 
 
-def test_nothing_is_asked_where_it_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_module_is_loaded_if_its_path_exists(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(netlink, "LOADED", tmp_path / "ip_vs")
     monkeypatch.setattr(ipset, "LOADED", tmp_path / "ip_set")
     assert not netlink.loaded() and not ipset.loaded()
@@ -81,10 +81,10 @@ def test_nothing_is_asked_where_it_is_not_loaded(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_set() -> None:
-    told = nlmsg()
-    inside = nlmsg()
-    inside["attrs"] = [("IPSET_ATTR_ELEMENTS", 2)]
-    told["attrs"] = [("IPSET_ATTR_SETNAME", "KUBE-CLUSTER-IP"), ("IPSET_ATTR_TYPENAME", "hash:ip,port")]
-    assert ipset._set(told) == IpSet("KUBE-CLUSTER-IP", "hash:ip,port", 0), "a kernel that does not count"
-    told["attrs"] = [*told["attrs"], ("IPSET_ATTR_DATA", inside)]
-    assert ipset._set(told) == IpSet("KUBE-CLUSTER-IP", "hash:ip,port", 2)
+    message = nlmsg()
+    data = nlmsg()
+    data["attrs"] = [("IPSET_ATTR_ELEMENTS", 2)]
+    message["attrs"] = [("IPSET_ATTR_SETNAME", "KUBE-CLUSTER-IP"), ("IPSET_ATTR_TYPENAME", "hash:ip,port")]
+    assert ipset._set(message) == IpSet("KUBE-CLUSTER-IP", "hash:ip,port", 0), "this kernel does not count elements"
+    message["attrs"] = [*message["attrs"], ("IPSET_ATTR_DATA", data)]
+    assert ipset._set(message) == IpSet("KUBE-CLUSTER-IP", "hash:ip,port", 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nft's JSON, against the text that nft printed of the same rules."""
+"""nft's JSON is parsed, and compared with the text that nft printed of the same rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ S1 = node("1.36.2-nftables-nft", "S1")
 S4 = node("1.30.3-nftables-nft", "S4")
 
 
-def test_rules_of_kube_proxy_in_nfts_words() -> None:
+def test_rules_of_kube_proxy_have_the_text_of_nft() -> None:
     rules = json_parser.parse(S4.files["nft.json"]).ruleset
     texts = [r.text for r in rules.chain("ip", "kube-proxy", "services")]
     assert texts == [
@@ -30,7 +30,7 @@ def test_rules_of_kube_proxy_in_nfts_words() -> None:
     assert rules.policies["ip", "kube-proxy", "nat-prerouting"] == "ACCEPT"
 
 
-def test_maps_and_what_their_elements_say() -> None:
+def test_maps_and_their_elements() -> None:
     maps = json_parser.parse(S4.files["nft.json"]).maps
     none = maps["ip", "kube-proxy", "no-endpoint-nodeports"]
     (element,) = none.elements.values()
@@ -43,16 +43,16 @@ def test_maps_and_what_their_elements_say() -> None:
 
 
 def test_comments_that_nft_hides_are_joined_by_handle() -> None:
-    mine = node("1.36.2-iptables-nft", "S1")
-    rules = json_parser.parse(mine.files["nft.json"]).ruleset
+    recorded = node("1.36.2-iptables-nft", "S1")
+    rules = json_parser.parse(recorded.files["nft.json"]).ruleset
     assert {r.comment for r in rules.chain("ip", "nat", "PREROUTING")} == {""}
-    rules = json_parser.parse(mine.files["nft.json"], mine.netlink_comments()).ruleset
+    rules = json_parser.parse(recorded.files["nft.json"], recorded.netlink_comments()).ruleset
     (first,) = rules.chain("ip", "nat", "PREROUTING")
     assert first.comment == "kubernetes service portals"
     assert first.text == 'comment "kubernetes service portals" jump KUBE-SERVICES'
 
 
-def test_what_is_not_known_is_named_by_its_kind() -> None:
+def test_an_unknown_expression_is_named_by_its_kind() -> None:
     assert expression({"brand new": {"x": 1}}) == "brand new"
     assert operand({"brand new": {"x": 1}}) == "brand new"
     assert operand({"set": ["a", {"range": [1, 5]}]}) == "{ a, 1-5 }"
@@ -61,7 +61,7 @@ def test_what_is_not_known_is_named_by_its_kind() -> None:
 
 
 def test_a_statement_that_nft_prints_as_text_is_kept_as_text() -> None:
-    """nft warns "stmt ops map have no json callback" and puts the statement's words among the expressions."""
+    """nft warns "stmt ops map have no json callback" and puts the statement's text among the expressions."""
     rule = {"family": "ip", "table": "t", "chain": "c", "handle": 2}
     text = "update @m { ip saddr : tcp sport }"
     listed = json_parser.parse(

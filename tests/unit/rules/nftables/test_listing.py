@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of rules: what `nft -a list` and `iptables-nft-save` printed on a node with kube-proxy and portmap."""
+"""Texts of rules, as `nft -a list` and `iptables-nft-save` printed them on a node with kube-proxy and portmap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA = Path(__file__).parents[3] / "data/nft"
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, str]:
-    """nft's listing by table: "ip kube-proxy"."""
+    """nft's listing of each table, by its family and name: "ip kube-proxy"."""
     text = (DATA / "nftables.txt").read_text()
     parts = text.split("\ntable ")
     return {part.removeprefix("table ").split(" {")[0]: part for part in parts}
@@ -29,7 +29,7 @@ def test_each_rule_by_its_handle(tables: dict[str, str]) -> None:
     assert rules[28] == rules[27] == "jump services"
 
 
-def test_only_rules_are_told(tables: dict[str, str]) -> None:
+def test_only_rules_are_listed(tables: dict[str, str]) -> None:
     """Tables, chains, sets and maps have handles too; a chain has a type and a comment."""
     rules = listed(tables["ip kube-proxy"])
     assert 34 not in rules and 49 not in rules and 43 not in rules and 14 not in rules
@@ -56,17 +56,17 @@ def test_saved_rules_by_chain_in_order() -> None:
     assert list(rules["EMPTY"]) == [] and [r.text for r in rules["LATE"]] == [""]
 
 
-def test_a_tool_that_is_missing_or_fails_says_nothing() -> None:
+def test_a_tool_that_is_missing_or_fails_gives_no_text() -> None:
     assert listing.run("k8snet-no-such-tool") is None
     assert listing.run("false") is None
     assert listing.run("echo", "a") == "a\n"
 
 
 def test_only_tables_of_iptables_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
 
     def run(*command: str) -> str:
-        asked.append(command)
+        commands.append(command)
         return "# by hand\n*filter\n:A - [0:0]\n-A A -j ONE\nCOMMIT\n*nat\n:A - [0:0]\n-A A -j TWO\nCOMMIT\n"
 
     monkeypatch.setattr(listing, "run", run)
@@ -81,7 +81,7 @@ def test_only_tables_of_iptables_are_saved(monkeypatch: pytest.MonkeyPatch) -> N
         ("ip", "filter"),
     ):
         found[family, table] = [(r.chain, r.target) for rules in saves(family, table).values() for r in rules]
-    assert asked == [("iptables-nft-save",), ("ip6tables-nft-save",)], "each family once"
+    assert commands == [("iptables-nft-save",), ("ip6tables-nft-save",)], "each family once"
     assert found.pop(("ip", "nat")) == [("A", "TWO")]
     assert found.pop(("ip", "filter")) == found.pop(("ip6", "filter")) == [("A", "ONE")]
     assert not any(found.values())
@@ -94,21 +94,21 @@ def test_a_newline_in_a_comment_does_not_make_rules() -> None:
 
 
 def test_tables_are_listed_by_family_and_without_the_elements_of_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+    commands: list[tuple[str, ...]] = []
     text = "table inet one { # handle 1\n\tchain a { # handle 1\n\t\t{} # handle 2\n\t}\n}\n"
 
     def run(*command: str) -> str:
-        asked.append(command)
+        commands.append(command)
         return text.replace("{}", "drop") + text.replace("one", "two").replace("{}", "accept")
 
     monkeypatch.setattr(listing, "run", run)
     listings = listing.Listings()
     assert [listings("inet", table) for table in ("one", "two", "three")] == [{2: "drop"}, {2: "accept"}, {}]
-    assert asked == [("nft", "-t", "-s", "-a", "list", "ruleset", "inet")]
+    assert commands == [("nft", "-t", "-s", "-a", "list", "ruleset", "inet")]
 
 
-def test_a_table_that_stands_there_twice_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table's name may have a newline in it."""
+def test_a_table_that_is_listed_twice_has_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table's name may contain a newline, and forge a second listing."""
     text = "table ip good { # handle 1\n\tchain c {\n\t\tdrop # handle 5\n\t}\n}\n"
-    monkeypatch.setattr(listing, "run", lambda *words: text + "table ip x\n" + text.replace("drop", "accept"))
+    monkeypatch.setattr(listing, "run", lambda *command: text + "table ip x\n" + text.replace("drop", "accept"))
     assert listing.Listings()("ip", "good") == {}

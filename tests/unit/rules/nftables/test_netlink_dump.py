@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules from netlink messages: what the kernel answers is made by hand here."""
+"""Rules from netlink messages; the tests build the kernel's answers by hand."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def verdict(code: int, chain: str = "") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("told", "target"),
+    ("expressions", "target"),
     [
         ([verdict(1)], "ACCEPT"), ([verdict(0)], "DROP"), ([verdict(-5)], "RETURN"), ([verdict(-3, "next")], "next"),
         ([expression("counter")], ""), ([expression("masq")], "MASQUERADE"), ([expression("reject")], "REJECT"),
@@ -42,8 +42,8 @@ def verdict(code: int, chain: str = "") -> bytes:
         ([expression("counter"), verdict(-4, "other")], "other"),
     ],
 )  # fmt: skip
-def test_targets(told: list[bytes], target: str) -> None:
-    assert rule(*told) == DumpedRule(7, "", target)
+def test_targets(expressions: list[bytes], target: str) -> None:
+    assert rule(*expressions) == DumpedRule(7, "", target)
 
 
 def test_comments_of_both_kinds() -> None:
@@ -52,21 +52,21 @@ def test_comments_of_both_kinds() -> None:
     assert rule(match, verdict(1)).comment == "default/x:http"
 
 
-def test_matches_that_may_throw_a_packet_away() -> None:
+def test_matches_that_may_hotdrop_a_packet() -> None:
     matches = [expression("match", attribute(1, name)) for name in ("comment", "multiport", "addrtype")]
     assert rule(*matches, verdict(1)).matches == ("multiport",)
 
 
-@pytest.mark.parametrize(("register", "place"), [(1, 0), (2, 16), (8, 0), (9, 4), (12, 16)])
-def test_where_the_key_of_a_verdict_map_stands(register: int, place: int) -> None:
+@pytest.mark.parametrize(("register", "offset"), [(1, 0), (2, 16), (8, 0), (9, 4), (12, 16)])
+def test_the_register_of_a_verdict_maps_key(register: int, offset: int) -> None:
     lookup = expression("lookup", attribute(1, "services"), attribute(2, register), attribute(3, 0))
-    assert rule(lookup).lookup == ("services", place)
+    assert rule(lookup).lookup == ("services", offset)
     assert rule(expression("lookup", attribute(1, "a-set"), attribute(2, 1))).lookup is None
     assert rule(expression("lookup", attribute(1, "a-map"), attribute(2, 1), attribute(3, 1))).lookup is None
 
 
 def test_a_key_that_may_be_gone_from_the_registers() -> None:
-    """Behind "continue" a rule goes on, and may put something else there, or look up another verdict."""
+    """After "continue" the rule goes on: it may overwrite the register, or look up another verdict."""
     lookup = expression("lookup", attribute(1, "services"), attribute(2, 1), attribute(3, 0))
     mark = expression("meta", attribute(2, 3), attribute(3, 1))
     assert rule(lookup, expression("counter"), expression("log")).lookup == ("services", 0)
@@ -84,7 +84,7 @@ def test_attributes_are_read_as_they_are_written() -> None:
     assert number(None) == 0 and text(None) == ""
 
 
-def test_a_socket_is_closed_by_its_block() -> None:
+def test_a_socket_is_closed_at_the_end_of_its_block() -> None:
     try:
         with Nfnetlink() as nfnetlink:
             pass
@@ -95,10 +95,14 @@ def test_a_socket_is_closed_by_its_block() -> None:
 
 
 class Endless:
-    """A kernel with two verdict maps, the second of which has no end. told: elements that were asked for."""
+    """A kernel with two verdict maps; the second one never ends.
+
+    Attributes:
+        sent: Elements sent so far.
+    """
 
     def __init__(self) -> None:
-        self.told = 0
+        self.sent = 0
 
     def dump(self, kind: int) -> list[Message]:
         names = (attribute(2, name) + attribute(6, netlink_dump._VERDICT_TYPE) for name in ("few", "many"))
@@ -106,7 +110,7 @@ class Endless:
 
     def iter_dump(self, kind: int, family: int, attrs: bytes) -> Iterator[Message]:
         for number_ in count() if b"many" in attrs else range(3):
-            self.told += 1
+            self.sent += 1
             elements = attribute(3, [attribute(1, [attribute(1, [attribute(1, number_)])])])
             yield kind, family, elements
 
@@ -116,4 +120,4 @@ def test_verdict_maps_are_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) ->
     kernel: Any = Endless()
     with pytest.raises(TooManyMessages, match="verdict maps have more than 50 elements"):
         netlink_dump._maps(kernel)
-    assert kernel.told == 51
+    assert kernel.sent == 51

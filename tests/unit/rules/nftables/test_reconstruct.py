@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk of a packet through a chain, from the records that the kernel writes of it."""
+"""The rule trace of a packet in a chain, computed from the records that the kernel writes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def snapshot(number: int = 7, without: tuple[int, ...] = ()) -> Snapshot:
 
 
 class Held:
-    """Snapshots that have been read."""
+    """The snapshots that have been read."""
 
     def __init__(self, *snapshots: Snapshot) -> None:
         self._snapshots = snapshots
@@ -90,20 +90,20 @@ def chain(verdict: int = 1, **more: Any) -> Any:
     return record._Event(**{**dict.fromkeys(record._Event._fields, 0), **fields, **more})
 
 
-def walk(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> RuleTrace:
+def rule_trace(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> RuleTrace:
     return reconstruct.reconstruct(chain(verdict), reconstruct.ChainRun(list(hits)), held or Held(snapshot()), whole)
 
 
-def paths(w: RuleTrace) -> list[str]:
-    return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + ": " + v.verdict for v in w.hits]
+def paths(found: RuleTrace) -> list[str]:
+    return [" > ".join(f"{p.chain} {p.number}" for p in v.path) + ": " + v.verdict for v in found.hits]
 
 
-def test_the_way_to_a_service() -> None:
-    w = walk(
+def test_the_rule_trace_to_a_service() -> None:
+    found = rule_trace(
         hit(101, JUMP, "SERVICES"), hit(103, JUMP, "MARK"), hit(105, CONTINUE), end(), hit(104, GOTO, "SVC"),
         hit(107, JUMP, "SEP"), hit(108, 1),
     )  # fmt: skip
-    assert paths(w) == [
+    assert paths(found) == [
         "PREROUTING 1: JUMP SERVICES",
         "PREROUTING 1 > SERVICES 1: JUMP MARK",
         "PREROUTING 1 > SERVICES 1 > MARK 1: MARK",
@@ -111,72 +111,75 @@ def test_the_way_to_a_service() -> None:
         "PREROUTING 1 > SERVICES 2 > SVC 2: JUMP SEP",
         "PREROUTING 1 > SERVICES 2 > SVC 2 > SEP 1: DNAT",
     ]
-    assert w.undecided == "" and w.decision and w.decision.rule and w.decision.rule.text == "text 108"
-    assert {v.evidence for v in w.hits} == {Evidence.OBSERVED}
+    assert found.undecided == "" and found.decision and found.decision.rule and found.decision.rule.text == "text 108"
+    assert {v.evidence for v in found.hits} == {Evidence.OBSERVED}
 
 
-def test_a_goto_is_not_come_back_to() -> None:
-    """After SVC, whose end is reached, the walk goes on behind the jump into SERVICES."""
-    w = walk(hit(101, JUMP, "SERVICES"), hit(104, GOTO, "SVC"), end(), hit(102, JUMP, "MAPPED"), end(), policy())
-    assert paths(w)[2:] == ["PREROUTING 2: JUMP MAPPED", "PREROUTING 0: ACCEPT"]
+def test_a_goto_does_not_return() -> None:
+    """At the end of SVC the rule trace goes on after the jump to SERVICES."""
+    found = rule_trace(hit(101, JUMP, "SERVICES"), hit(104, GOTO, "SVC"), end(), hit(102, JUMP, "MAPPED"), end(), policy())
+    assert paths(found)[2:] == ["PREROUTING 2: JUMP MAPPED", "PREROUTING 0: ACCEPT"]
 
 
 @pytest.mark.parametrize("trace", ["RETURN", "RULE"])
-def test_return_is_told_in_two_ways(trace: str) -> None:
-    """Newer kernels call a return a rule like any other, and the end of a chain too."""
+def test_a_return_is_recorded_in_two_ways(trace: str) -> None:
+    """Newer kernels record a return, and the end of a chain, as a rule."""
     over = hit(0, CONTINUE, trace=trace)
-    w = walk(hit(101, JUMP, "SERVICES"), hit(104, JUMP, "SVC"), hit(106, RETURN, trace=trace), over, over, policy(0), verdict=0)
-    assert paths(w)[2:] == ["PREROUTING 1 > SERVICES 2 > SVC 1: RETURN", "PREROUTING 0: DROP"]
-    assert w.decision and w.decision.rule is None and not w.undecided
+    found = rule_trace(
+        hit(101, JUMP, "SERVICES"), hit(104, JUMP, "SVC"), hit(106, RETURN, trace=trace), over, over, policy(0), verdict=0
+    )
+    assert paths(found)[2:] == ["PREROUTING 1 > SERVICES 2 > SVC 1: RETURN", "PREROUTING 0: DROP"]
+    assert found.decision and found.decision.rule is None and not found.undecided
 
 
 def test_the_element_of_a_verdict_map() -> None:
-    w = walk(hit(102, JUMP, "MAPPED"), hit(109, GOTO, "SEP", registers=b"\x06\0\0\0\x76\x4d"), hit(108, 1))
-    assert w.hits[1].element == "tcp . 30285 : goto SEP"
-    w = walk(hit(102, JUMP, "MAPPED"), hit(109, 0, registers=b"\x11\0\0\0\0\x35"), verdict=0)
-    assert (w.hits[1].element, w.hits[1].verdict) == ("udp . 53 : drop", "DROP")
-    assert walk(hit(102, JUMP, "MAPPED"), hit(109, 0), verdict=0).hits[1].element == ""
+    found = rule_trace(hit(102, JUMP, "MAPPED"), hit(109, GOTO, "SEP", registers=b"\x06\0\0\0\x76\x4d"), hit(108, 1))
+    assert found.hits[1].element == "tcp . 30285 : goto SEP"
+    found = rule_trace(hit(102, JUMP, "MAPPED"), hit(109, 0, registers=b"\x11\0\0\0\0\x35"), verdict=0)
+    assert (found.hits[1].element, found.hits[1].verdict) == ("udp . 53 : drop", "DROP")
+    assert rule_trace(hit(102, JUMP, "MAPPED"), hit(109, 0), verdict=0).hits[1].element == ""
 
 
 @pytest.mark.parametrize(("code", "to", "element"), [(GOTO, "SEP", "tcp . 30285 : goto SEP"), (JUMP, "SEP", ""), (0, "", "")])
-def test_a_map_of_another_generation_is_believed_where_it_agrees(code: int, to: str, element: str) -> None:
-    asked = hit(109, code, to, registers=b"\x06\0\0\0\x76\x4d", generation=0)
-    visit = walk(hit(102, JUMP, "MAPPED", generation=0), asked).hits[1]
-    assert (visit.element, visit.evidence) == (element, Evidence.DERIVED)
+def test_a_map_of_another_generation_is_used_where_it_agrees(code: int, to: str, element: str) -> None:
+    lookup = hit(109, code, to, registers=b"\x06\0\0\0\x76\x4d", generation=0)
+    rule_hit = rule_trace(hit(102, JUMP, "MAPPED", generation=0), lookup).hits[1]
+    assert (rule_hit.element, rule_hit.evidence) == (element, Evidence.DERIVED)
 
 
-def test_verdicts_in_words() -> None:
+def test_names_of_verdicts() -> None:
     rules = snapshot()
     reject = replace(rules.rules[TABLE, 101], target="REJECT")
     held = Held(replace(rules, rules={(TABLE, 101): reject}))
-    assert walk(hit(101, 0), verdict=0, held=held).hits[0].verdict == "REJECT"
-    assert walk(hit(109, 3 | 5 << 16), verdict=3).hits[0].verdict == "QUEUE"
-    assert walk(hit(109, 3 | 65535 << 16), verdict=3).hits[0].verdict == "QUEUE"
+    assert rule_trace(hit(101, 0), verdict=0, held=held).hits[0].verdict == "REJECT"
+    assert rule_trace(hit(109, 3 | 5 << 16), verdict=3).hits[0].verdict == "QUEUE"
+    assert rule_trace(hit(109, 3 | 65535 << 16), verdict=3).hits[0].verdict == "QUEUE"
 
 
-def did(target: str, code: int, matches: tuple[str, ...] = (), flags: int = 0, in_map: bool = False) -> tuple[str, str]:
-    """What rule 101 is said to have done, and why a match of it threw the packet away."""
+def effect(target: str, code: int, matches: tuple[str, ...] = (), flags: int = 0, in_map: bool = False) -> tuple[str, str]:
+    """The verdict that is shown for rule 101, and the reason if one of its matches dropped the packet."""
     rules, key = snapshot(), (TABLE, 101)
     changed = {key: replace(rules.rules[key], target=target)}
     held = replace(rules, rules=changed, hotdrop_matches={key: matches}, lookups={key: (MAP, 0)} if in_map else {})
-    visit = reconstruct.reconstruct(chain(code & 0xFF, flags=flags), reconstruct.ChainRun([hit(101, code)]), Held(held)).hits[0]
-    return visit.verdict, visit.hotdrop
+    run = reconstruct.ChainRun([hit(101, code)])
+    rule_hit = reconstruct.reconstruct(chain(code & 0xFF, flags=flags), run, Held(held)).hits[0]
+    return rule_hit.verdict, rule_hit.hotdrop
 
 
 @pytest.mark.parametrize("target", ["MARK", "LOG", "ACCEPT", "RETURN", "SERVICES", "NFQUEUE", "DNAT", ""])
 def test_a_target_is_never_shown_for_a_drop_that_it_cannot_have_made(target: str) -> None:
-    """A map behind `meta mark set` may say drop, and a match of iptables may throw the packet away."""
-    verdict, why = did(target, 0, ("multiport",))
+    """A verdict map after `meta mark set` may drop the packet, and a match of iptables may hotdrop it."""
+    verdict, why = effect(target, 0, ("multiport",))
     assert verdict == "DROP" and ("match multiport could not look into the packet" in why) == (target != "DNAT")
-    assert did(target, 0) == ("DROP", "")
+    assert effect(target, 0) == ("DROP", "")
 
 
 def test_a_rule_that_may_drop_in_two_ways() -> None:
-    """REJECT is known by its answer. Where none was seen and something else may have dropped the packet, neither is named."""
-    assert did("REJECT", 0) == ("REJECT", "")
-    assert did("REJECT", 0, ("multiport",)) == did("REJECT", 0, in_map=True) == ("DROP", "")
-    assert did("REJECT", 0, ("multiport",), Flag.FLAG_REJECT) == ("REJECT", "")
-    assert did("DROP", 0, ("multiport",)) == ("DROP", "")
+    """REJECT is recognised by its answer. If none was seen and something else may have dropped the packet, neither is shown."""
+    assert effect("REJECT", 0) == ("REJECT", "")
+    assert effect("REJECT", 0, ("multiport",)) == effect("REJECT", 0, in_map=True) == ("DROP", "")
+    assert effect("REJECT", 0, ("multiport",), Flag.FLAG_REJECT) == ("REJECT", "")
+    assert effect("DROP", 0, ("multiport",)) == ("DROP", "")
 
 
 @pytest.mark.parametrize(
@@ -185,48 +188,48 @@ def test_a_rule_that_may_drop_in_two_ways() -> None:
      ("SYNPROXY", 2, "SYNPROXY"), ("NFQUEUE", 3 | 7 << 16, "NFQUEUE"), ("MARK", CONTINUE, "MARK"), ("services", 0, "DROP")],
 )  # fmt: skip
 def test_a_target_is_shown_for_what_it_does(target: str, code: int, verdict: str) -> None:
-    assert did(target, code) == (verdict, "")
+    assert effect(target, code) == (verdict, "")
 
 
-def test_a_generation_that_nobody_read() -> None:
-    w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8), held=Held())
-    assert w.undecided == "the rules of generation 8 could not be read in time" and w.decision is None
-    assert [(v.location, v.rule and v.rule.handle) for v in w.hits] == [
+def test_a_generation_that_was_not_read() -> None:
+    found = rule_trace(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8), held=Held())
+    assert found.undecided == "the rules of generation 8 could not be read in time" and found.decision is None
+    assert [(v.location, v.rule and v.rule.handle) for v in found.hits] == [
         (RuleLocation("PREROUTING", reconstruct.UNKNOWN_NUMBER), 101),
         (RuleLocation("SERVICES", reconstruct.UNKNOWN_NUMBER), 104),
     ]
 
 
 def test_a_neighbouring_generation_knows_the_rule() -> None:
-    """A handle is never given twice, so the text is the rule's; its place may have moved."""
-    w = walk(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8))
-    assert not w.undecided and [v.evidence for v in w.hits] == [Evidence.DERIVED] * 2
-    assert w.decision and w.decision.rule and w.decision.rule.text == "text 104"
+    """A handle is never reused, so the text is the rule's; its position may have changed."""
+    found = rule_trace(hit(101, JUMP, "SERVICES", generation=8), hit(104, 1, generation=8))
+    assert not found.undecided and [v.evidence for v in found.hits] == [Evidence.DERIVED] * 2
+    assert found.decision and found.decision.rule and found.decision.rule.text == "text 104"
 
 
 def test_a_rule_that_is_not_in_its_generation() -> None:
-    w = walk(hit(101, 1), held=Held(snapshot(without=(101,))))
-    assert w.undecided == "the rules of generation 7 do not contain it"
+    found = rule_trace(hit(101, 1), held=Held(snapshot(without=(101,))))
+    assert found.undecided == "the rules of generation 7 do not contain it"
 
 
 def test_records_that_do_not_fit_together() -> None:
-    assert walk(hit(103, 1)).undecided == "rule 103 is in SERVICES, but the rule trace is in PREROUTING"
-    assert walk(hit(101, JUMP, "SERVICES")).undecided == "the rules that acted were not seen"
-    assert walk(hit(101, JUMP, "SERVICES"), whole=False).undecided == "a part of the rule trace was lost"
-    assert walk(hit(101, 1), verdict=0).undecided == "the rules that acted were not seen"
-    assert walk(whole=False).undecided
+    assert rule_trace(hit(103, 1)).undecided == "rule 103 is in SERVICES, but the rule trace is in PREROUTING"
+    assert rule_trace(hit(101, JUMP, "SERVICES")).undecided == "the rules that acted were not seen"
+    assert rule_trace(hit(101, JUMP, "SERVICES"), whole=False).undecided == "a part of the rule trace was lost"
+    assert rule_trace(hit(101, 1), verdict=0).undecided == "the rules that acted were not seen"
+    assert rule_trace(whole=False).undecided
 
 
 def grouped(*events: Any) -> list[list[Any]]:
-    """The hits of each run, in the order of the EVENT_CHAINs that ended them. Events get times and numbers by their order,
-    where they have none."""
+    """The hits of each run, in the order of the EVENT_CHAINs that ended them. Events get their times by their order, and
+    their hop numbers if they have none."""
     timed = [e._replace(time=at, hop=e.hop or at) for at, e in enumerate(events, 1)]
     found = reconstruct.runs(timed)
     back = dict(zip(timed, events, strict=True))
     return [[back[hit] for hit in found[reconstruct.run_key(e)].hits] for e in timed if e.kind == Kind.EVENT_CHAIN]
 
 
-def test_runs_are_told_apart_by_their_chain() -> None:
+def test_runs_are_separated_by_their_chain() -> None:
     other: dict[str, Any] = {"object": BASE + 8}
     first, second, third = hit(101, 1), hit(102, 1, **other), hit(104, 1)
     found = grouped(first, chain(), second, chain(**other), third, chain(), chain())
@@ -238,7 +241,7 @@ def in_run(address: int) -> dict[str, Any]:
 
 
 def test_a_run_within_a_run_of_the_same_chain() -> None:
-    """A copy goes through POSTROUTING within the rule that made it, and counts its hops as the original does."""
+    """A copy goes through POSTROUTING within the rule that made it, and numbers its hops as the original does."""
     inner, outer = 0xFFFFC90000001100, 0xFFFFC90000002200
     copied = hit(101, 1, run=inner, flags=Flag.FLAG_CLONE, hop=4)
     original = [hit(102, JUMP, "MAPPED", run=outer, hop=4), hit(109, 0, run=outer, hop=5)]
@@ -254,8 +257,8 @@ def test_runs_of_one_packet_inside_each_other() -> None:
     assert found == [[within], [before, after]]
 
 
-def test_a_run_that_ended_without_its_event_is_not_another_ones() -> None:
-    """The next one has its packet info at the same place on the stack."""
+def test_a_run_that_ended_without_its_event_does_not_join_the_next() -> None:
+    """The next run has its packet info at the same place on the stack."""
     taken, first, second = hit(101, 2, run=1), hit(101, JUMP, "SVC", run=1), hit(107, 1, run=1)
     assert grouped(taken, first, second, chain(**in_run(1))) == [[first, second]]
 
@@ -274,15 +277,15 @@ def test_a_chain_name_that_was_cut_short() -> None:
     long = "service-" + "x" * 200
     rules = snapshot()
     held = Held(replace(rules, chains={**rules.chains, (TABLE, 99): long}))
-    w = walk(hit(101, JUMP, long[:95], to_handle=99), end(), policy(), held=held)
-    assert w.hits[0].verdict == "JUMP " + long
+    found = rule_trace(hit(101, JUMP, long[:95], to_handle=99), end(), policy(), held=held)
+    assert found.hits[0].verdict == "JUMP " + long
 
 
 LONG_BASE, LONG_TABLE = "base-" + "é" * 60, "table-" + "x" * 100
 
 
 def long_names() -> Held:
-    """The same rules with a base chain and a table that records have no room for."""
+    """The same rules; the names of the base chain and of the table are too long for a record."""
     rules = snapshot()
     moved = {key: replace(rule, chain=LONG_BASE) if rule.chain == "PREROUTING" else rule for key, rule in rules.rules.items()}
     names = {**rules.chains, (TABLE, 11): LONG_BASE}
@@ -293,18 +296,18 @@ def long_chain() -> Any:
     return chain(1, chain=LONG_BASE.encode()[:31], table=LONG_TABLE.encode()[:31], manip=3)
 
 
-def test_names_that_an_event_has_no_room_for_are_found_by_handle() -> None:
+def test_names_that_are_too_long_for_an_event_are_found_by_handle() -> None:
     run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES", chain_handle=11), end(), policy()])
     run.hits = [h._replace(chain_handle=11) for h in run.hits]
-    w = reconstruct.reconstruct(long_chain(), run, long_names())
-    assert not w.undecided and paths(w) == [f"{LONG_BASE} 1: JUMP SERVICES", f"{LONG_BASE} 0: ACCEPT"]
+    found = reconstruct.reconstruct(long_chain(), run, long_names())
+    assert not found.undecided and paths(found) == [f"{LONG_BASE} 1: JUMP SERVICES", f"{LONG_BASE} 0: ACCEPT"]
     assert reconstruct.hop_names(long_chain(), run, long_names()) == {"table": LONG_TABLE, "chain": LONG_BASE}
 
 
-def test_a_name_that_nobody_knows_whole_is_never_compared_as_if_it_were() -> None:
+def test_a_cut_name_is_never_compared_as_a_whole_name() -> None:
     run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES"), end(), policy()])
-    w = reconstruct.reconstruct(long_chain(), run, long_names())
-    assert not w.undecided and paths(w)[0] == f"{LONG_BASE} 1: JUMP SERVICES"
+    found = reconstruct.reconstruct(long_chain(), run, long_names())
+    assert not found.undecided and paths(found)[0] == f"{LONG_BASE} 1: JUMP SERVICES"
     assert reconstruct.hop_names(long_chain(), run, Held()) == {}
     alone = reconstruct.reconstruct(long_chain(), reconstruct.ChainRun([policy()]), Held())
     assert paths(alone) == ["base-" + "é" * 13 + "… 0: ACCEPT"]
@@ -312,41 +315,41 @@ def test_a_name_that_nobody_knows_whole_is_never_compared_as_if_it_were() -> Non
     assert reconstruct.hop_names(long_chain(), run, Held(other)) == {}
 
 
-def asked(verdicts: VerdictMap, code: int, to: str = "", taken: int = 0, time: int = 0, generation: int = 7) -> str:
-    """The element told for protocol 6, port 30285."""
+def shown_element(verdicts: VerdictMap, code: int, to: str = "", taken: int = 0, time: int = 0, generation: int = 7) -> str:
+    """The element that is shown for protocol 6, port 30285."""
     held = Held(replace(snapshot(), lookups={(TABLE, 109): (verdicts, 0)}, taken=taken))
-    looked = hit(109, code, to, registers=b"\x06\0\0\0\x76\x4d", time=time, generation=generation)
-    return walk(hit(102, JUMP, "MAPPED", generation=generation), looked, held=held).hits[1].element
+    lookup = hit(109, code, to, registers=b"\x06\0\0\0\x76\x4d", time=time, generation=generation)
+    return rule_trace(hit(102, JUMP, "MAPPED", generation=generation), lookup, held=held).hits[1].element
 
 
-def late(verdict: str, otherwise: str) -> VerdictMap:
-    """A map of an element that times out, and what answers then."""
+def timing_out(verdict: str, otherwise: str) -> VerdictMap:
+    """A map with an element that times out; later its catch-all element answers."""
     elements = MapElement(MAP.elements[0].key, verdict, times_out=True), MapElement(b"", otherwise, flags=CATCH_ALL)
     return VerdictMap(MAP.key_type, MAP.key_length, elements, TIMEOUT)
 
 
 def test_an_element_that_may_have_timed_out() -> None:
-    """It is only named where no other element could have given the verdict."""
-    assert asked(late("goto SEP", "goto SEP"), GOTO, "SEP", taken=5, time=9) == ""
-    assert asked(late("goto SEP", "drop"), GOTO, "SEP", taken=5, time=9) == "tcp . 30285 : goto SEP"
-    assert asked(late("goto SEP", "drop"), 0, taken=5, time=9) == "* : drop"
+    """It is shown only if no other element could have given the verdict."""
+    assert shown_element(timing_out("goto SEP", "goto SEP"), GOTO, "SEP", taken=5, time=9) == ""
+    assert shown_element(timing_out("goto SEP", "drop"), GOTO, "SEP", taken=5, time=9) == "tcp . 30285 : goto SEP"
+    assert shown_element(timing_out("goto SEP", "drop"), 0, taken=5, time=9) == "* : drop"
 
 
 @pytest.mark.parametrize(("taken", "element"), [(5, "* : drop"), (10, ""), (0, "")])
-def test_a_wildcard_says_nothing_of_a_time_before_its_map_was_read(taken: int, element: str) -> None:
+def test_a_wildcard_is_not_shown_for_a_time_before_its_map_was_read(taken: int, element: str) -> None:
     """An element may have answered and have timed out before the map was read."""
     gone = VerdictMap(MAP.key_type, MAP.key_length, (MapElement(b"", "drop", flags=CATCH_ALL),), TIMEOUT)
-    assert asked(gone, 0, taken=taken, time=9) == element
-    assert asked(replace(gone, flags=0), 0, taken=taken, time=9) == "* : drop"
+    assert shown_element(gone, 0, taken=taken, time=9) == element
+    assert shown_element(replace(gone, flags=0), 0, taken=taken, time=9) == "* : drop"
 
 
-def test_a_wildcard_of_another_generation_says_nothing() -> None:
+def test_a_wildcard_of_another_generation_is_not_shown() -> None:
     one = VerdictMap(MAP.key_type, MAP.key_length, (MapElement(b"", "drop", flags=CATCH_ALL),))
-    assert asked(one, 0, generation=8) == ""
+    assert shown_element(one, 0, generation=8) == ""
 
 
 def test_rules_of_a_namespace_that_had_the_same_inode() -> None:
-    """The numbers of tables, rules and generations begin anew in each namespace: only its cookie is not given again."""
-    same = walk(hit(101, 1, cookie=5), held=Held(snapshot()))
+    """The numbers of tables, rules and generations start again in each namespace; only its cookie is never reused."""
+    same = rule_trace(hit(101, 1, cookie=5), held=Held(snapshot()))
     assert same.undecided == "the rules of generation 7 could not be read in time"
     assert reconstruct.generations([hit(101, 1, cookie=5)]) == {(5 << 32 | NODE, 7)}

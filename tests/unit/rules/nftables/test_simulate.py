@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways through native nftables chains, as `nft -j` lists them."""
+"""Rule paths through native nftables chains, as `nft -j` lists them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rules.iptables.test_match_forecast import World
+from tests.unit.rules.iptables.test_match_forecast import PredictedState
 from tracer.model.rule import format_path
 from tracer.rules.nftables import json_parser
 from tracer.rules.nftables.simulate import NftablesSimulator
@@ -28,10 +28,15 @@ def match(left: Any, right: Any, op: str = "==") -> dict[str, Any]:
     return {"match": {"op": op, "left": left, "right": right}}
 
 
-def ways(
+def rule_paths(
     *rules: list[dict[str, Any]], packet: PacketView = PACKET, hook: str = "input", more: tuple[Any, ...] = (), **chains: Any
 ) -> list[RulePath]:
-    """Through base chain `base` with these rules; chains: others by name, each a list of rules."""
+    """Rule paths through base chain `base`, which has these rules.
+
+    Args:
+        more: Other listed objects.
+        chains: Other chains by name, each a list of rules.
+    """
     place = {"family": "ip", "table": "t"}
     listed: list[Any] = [{"chain": {**place, "name": "base", "type": "filter", "hook": hook, "prio": 0, "policy": "accept"}}]
     listed += [{"chain": {**place, "name": name}} for name in chains] + list(more)
@@ -41,7 +46,7 @@ def ways(
             handle += 1
             listed.append({"rule": {**place, "chain": name, "handle": handle, "expr": each}})
     found = json_parser.parse(json.dumps({"nftables": listed}))
-    return NftablesSimulator(found).simulate(found.bases[0], packet, False, World())
+    return NftablesSimulator(found).simulate(found.bases[0], packet, False, PredictedState())
 
 
 @pytest.mark.parametrize(
@@ -61,8 +66,8 @@ def ways(
     ],
 )  # fmt: skip
 def test_matches(left: Any, right: Any, op: str, true: bool) -> None:
-    (way,) = ways([match(left, right, op), DROP])
-    assert (way.verdict, way.conditions) == ("DROP" if true else "ACCEPT", ())
+    (path,) = rule_paths([match(left, right, op), DROP])
+    assert (path.verdict, path.conditions) == ("DROP" if true else "ACCEPT", ())
 
 
 @pytest.mark.parametrize(
@@ -70,69 +75,71 @@ def test_matches(left: Any, right: Any, op: str, true: bool) -> None:
     [{"meta": {"key": "skuid"}}, {"ct": {"key": "mark"}}, {"payload": {"protocol": "th", "field": "sport"}},
      {"socket": {"key": "mark"}}],
 )  # fmt: skip
-def test_what_nobody_knows_parts_the_ways(left: Any) -> None:
-    found = ways([match(left, 5), DROP])
+def test_an_unknown_value_splits_the_path(left: Any) -> None:
+    found = rule_paths([match(left, 5), DROP])
     assert {(w.verdict, w.conditions[0].text.rpartition(" is ")[2]) for w in found} == {
         ("DROP", "true in rule 1 of base"), ("ACCEPT", "false in rule 1 of base"),
     }  # fmt: skip
 
 
-def test_an_expression_that_is_not_known() -> None:
-    found = ways([{"xt": {"type": "match", "name": "recent"}}, DROP])
+def test_an_unknown_expression_splits_the_path() -> None:
+    found = rule_paths([{"xt": {"type": "match", "name": "recent"}}, DROP])
     assert sorted(w.verdict for w in found) == ["ACCEPT", "DROP"] and all(w.conditions for w in found)
 
 
 def test_jump_goto_return_and_policy() -> None:
-    (way,) = ways(
+    (path,) = rule_paths(
         [{"jump": {"target": "a"}}], [{"goto": {"target": "b"}}], [DROP],
         a=[[match(L4, "udp"), DROP], [{"return": None}], [DROP]], b=[[match(L4, "udp"), DROP]],
     )  # fmt: skip
-    assert [format_path(v.path) for v in way.hits] == ["base 1", "base 1 > a 2", "base 2", "base policy"]
-    assert [v.verdict for v in way.hits] == ["JUMP a", "RETURN", "GOTO b", "ACCEPT"]
+    assert [format_path(v.path) for v in path.hits] == ["base 1", "base 1 > a 2", "base 2", "base policy"]
+    assert [v.verdict for v in path.hits] == ["JUMP a", "RETURN", "GOTO b", "ACCEPT"]
 
 
 def test_marks_and_translation() -> None:
     mark = {"mangle": {"key": MARK, "value": {"|": [MARK, 0x4000]}}}
-    (way,) = ways(
+    (path,) = rule_paths(
         [mark], [match({"&": [MARK, 0x4000]}, 0, "!="), {"masquerade": {"flags": "fully-random"}}], hook="postrouting"
     )
     assert (
-        way.mark == 0x4000 and way.rewrite == Rewrite("MASQUERADE") and [v.verdict for v in way.hits] == ["MARK", "MASQUERADE"]
+        path.mark == 0x4000
+        and path.rewrite == Rewrite("MASQUERADE")
+        and [v.verdict for v in path.hits] == ["MARK", "MASQUERADE"]
     )
 
 
-def test_a_verdict_map_says_which_element() -> None:
+def test_a_verdict_map_shows_its_element() -> None:
     place = {"family": "ip", "table": "t"}
     elements = [[{"concat": ["tcp", 80]}, {"goto": {"target": "web"}}], [{"concat": ["tcp", 81]}, DROP]]
     services = {
         "map": {**place, "name": "services", "type": ["inet_proto", "inet_service"], "map": "verdict", "elem": elements}
     }
     rule = [{"vmap": {"key": {"concat": [L4, DPORT]}, "data": "@services"}}]
-    (way,) = ways(rule, [DROP], more=(services,), web=[[{"reject": {"type": "icmp", "expr": "port-unreachable"}}]])
-    assert [(format_path(v.path), v.element) for v in way.hits] == [("base 1", "tcp . 80 : goto web"), ("base 1 > web 1", "")]
-    assert (way.verdict, way.reject) == ("REJECT", "icmp-port-unreachable")
-    (other,) = ways(rule, more=(services,), packet=replace(PACKET, dport=82), web=[])
-    assert other.verdict == "ACCEPT" and len(other.hits) == 1, "no element, no effect"
+    (path,) = rule_paths(rule, [DROP], more=(services,), web=[[{"reject": {"type": "icmp", "expr": "port-unreachable"}}]])
+    assert [(format_path(v.path), v.element) for v in path.hits] == [("base 1", "tcp . 80 : goto web"), ("base 1 > web 1", "")]
+    assert (path.verdict, path.reject) == ("REJECT", "icmp-port-unreachable")
+    (other,) = rule_paths(rule, more=(services,), packet=replace(PACKET, dport=82), web=[])
+    assert other.verdict == "ACCEPT" and len(other.hits) == 1, "without an element the rule has no effect"
 
 
-def test_chance() -> None:
+def test_random_choices_have_shares() -> None:
     numgen = {"numgen": {"mode": "random", "mod": 2, "offset": 0}}
     ends = {"set": [[0, {"concat": ["10.0.0.11", 8080]}], [1, {"concat": ["10.0.0.12", 8080]}]]}
-    found = ways([{"dnat": {"family": "ip", "addr": {"map": {"key": numgen, "data": ends}}}}], hook="prerouting")
+    found = rule_paths([{"dnat": {"family": "ip", "addr": {"map": {"key": numgen, "data": ends}}}}], hook="prerouting")
     half = Fraction(1, 2)
     assert {w.rewrite: w.share for w in found} == {
         Rewrite("DNAT", "10.0.0.11", 8080): half,
         Rewrite("DNAT", "10.0.0.12", 8080): half,
     }
     verdicts = {"set": [[0, {"goto": {"target": "a"}}], [1, {"goto": {"target": "b"}}]]}
-    found = ways([{"vmap": {"key": numgen, "data": verdicts}}], a=[[DROP]], b=[[ACCEPT]])
+    found = rule_paths([{"vmap": {"key": numgen, "data": verdicts}}], a=[[DROP]], b=[[ACCEPT]])
     assert {(w.verdict, w.share, w.hits[0].element) for w in found} == {
         ("DROP", half, "0 : goto a"),
         ("ACCEPT", half, "1 : goto b"),
     }
 
 
-def test_sets_that_are_named_and_one_that_is_not_there() -> None:
+def test_named_sets_and_a_missing_set() -> None:
     place = {"family": "ip", "table": "t"}
     named = {
         "set": {
@@ -142,14 +149,14 @@ def test_sets_that_are_named_and_one_that_is_not_there() -> None:
             "elem": ["192.168.56.10", {"prefix": {"addr": "10.9.0.0", "len": 16}}],
         }
     }
-    assert [w.verdict for w in ways([match(DADDR, "@ours"), DROP], more=(named,))] == ["DROP"]
-    assert [w.verdict for w in ways([match(SADDR, "@ours"), DROP], more=(named,))] == ["ACCEPT"]
-    assert len(ways([match(SADDR, "@gone"), DROP])) == 2
+    assert [w.verdict for w in rule_paths([match(DADDR, "@ours"), DROP], more=(named,))] == ["DROP"]
+    assert [w.verdict for w in rule_paths([match(SADDR, "@ours"), DROP], more=(named,))] == ["ACCEPT"]
+    assert len(rule_paths([match(SADDR, "@gone"), DROP])) == 2
 
 
-def test_chance_of_very_many_values_is_not_spread_out() -> None:
-    """`numgen random mod 2000000000` is one expression for whoever writes it."""
+def test_a_random_choice_of_very_many_values_is_not_expanded() -> None:
+    """`numgen random mod 2000000000` is only one expression for the rule's author."""
     value = {"numgen": {"mode": "random", "mod": 2_000_000_000, "offset": 0}}
-    found = ways([{"mangle": {"key": MARK, "value": value}}], [match(value, 7), DROP])
+    found = rule_paths([{"mangle": {"key": MARK, "value": value}}], [match(value, 7), DROP])
     assert [w.verdict for w in found] == ["ACCEPT", "DROP"] or [w.verdict for w in found] == ["DROP", "ACCEPT"]
     assert all(w.mark is None and w.conditions for w in found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots: the kernel's handles joined with the tools' texts, on what a node with kube-proxy and portmap had."""
+"""Snapshots join the kernel's handles with the tools' texts; the data is from a node with kube-proxy and portmap."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def saves() -> dict[tuple[str, str], dict[str, Sequence[Rule]]]:
     return {("ip", part.split("\n")[0].lstrip("*")): saved(part) for part in parts}
 
 
-def told() -> Iterator[tuple[str, str, str, int, str]]:
-    """What netlink said: family, table, chain, handle and comment of each rule, in order."""
+def dumped_rules() -> Iterator[tuple[str, str, str, int, str]]:
+    """Each rule in the recorded netlink dump: family, table, chain, handle and comment, in order."""
     for line in (DATA / "iptables.jsonl").read_text().splitlines():
         family, table, chain, handle, comment, _ = json.loads(line)
         if (family, table) in TABLES:
@@ -35,9 +35,9 @@ def told() -> Iterator[tuple[str, str, str, int, str]]:
 
 def dump() -> Dump:
     rules: dict[tuple[str, str, str], list[DumpedRule]] = {}
-    for family, table, chain, handle, comment in told():
+    for family, table, chain, handle, comment in dumped_rules():
         rules.setdefault((family, table, chain), []).append(DumpedRule(handle, comment))
-    return Dump(42, TABLES, {key: DumpedChain(n, "", there) for n, (key, there) in enumerate(rules.items(), 1)}, {})
+    return Dump(42, TABLES, {key: DumpedChain(n, "", in_chain) for n, (key, in_chain) in enumerate(rules.items(), 1)}, {})
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_texts_of_iptables_are_joined_by_order(snapshot: Snapshot) -> None:
     assert rule.text.endswith("-m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
 
 
-def test_every_comment_is_the_kernels(snapshot: Snapshot) -> None:
-    """The order is right: the comments that the tool prints are those that the kernel keeps under the handles."""
-    comments = {(TABLES[family, table], handle): comment for family, table, _, handle, comment in told()}
+def test_every_comment_is_the_one_in_the_kernel(snapshot: Snapshot) -> None:
+    """This shows that the order is right: the tool prints the comments that the kernel has under the same handles."""
+    comments = {(TABLES[family, table], handle): comment for family, table, _, handle, comment in dumped_rules()}
     assert {key: rule.comment for key, rule in snapshot.rules.items()} == comments
     assert len(comments) > 40 and all(rule.text or rule.number for rule in snapshot.rules.values())
 
@@ -66,27 +66,27 @@ def test_numbers_count_from_one_in_each_chain(snapshot: Snapshot) -> None:
     assert snapshot.ruleset.generation == "42" and snapshot.ruleset.backend == "nft"
 
 
-def test_a_chain_that_does_not_agree_is_told_by_nft() -> None:
+def test_a_chain_that_does_not_agree_has_the_text_of_nft() -> None:
     short = saves()
     short["ip", "nat"]["KUBE-SERVICES"] = short["ip", "nat"]["KUBE-SERVICES"][:-1]
-    asked: Counter[tuple[str, ...]] = Counter()
+    listed_tables: Counter[tuple[str, ...]] = Counter()
 
     def listed(*table: str) -> dict[int, str]:
-        asked[table] += 1
+        listed_tables[table] += 1
         return {214: "fib daddr type local jump KUBE-NODEPORTS"}
 
     snapshot = join(dump(), 100, listed, lambda *table: short.get(table, {}))
-    assert asked == Counter([("ip", "nat")]), "asked once, for that table only"
+    assert listed_tables == Counter([("ip", "nat")]), "one listing, of that table only"
     assert snapshot.rules[5, 214].text == "fib daddr type local jump KUBE-NODEPORTS"
-    assert snapshot.rules[5, 214].comment.startswith("kubernetes service nodeports"), "the kernel's own"
+    assert snapshot.rules[5, 214].comment.startswith("kubernetes service nodeports"), "the kernel's comment"
     assert snapshot.rules[5, 195].text == "", "unknown, not guessed"
-    assert snapshot.rules[5, 192].text.startswith("-j MARK"), "other chains are not touched"
+    assert snapshot.rules[5, 192].text.startswith("-j MARK"), "other chains keep their text"
 
 
 def test_comments_that_differ_mean_that_the_order_is_not_the_same() -> None:
-    turned = saves()
-    turned["ip", "nat"]["KUBE-SERVICES"] = turned["ip", "nat"]["KUBE-SERVICES"][::-1]
-    snapshot = join(dump(), 100, lambda *_: {}, lambda *table: turned.get(table, {}))
+    reversed_saves = saves()
+    reversed_saves["ip", "nat"]["KUBE-SERVICES"] = reversed_saves["ip", "nat"]["KUBE-SERVICES"][::-1]
+    snapshot = join(dump(), 100, lambda *_: {}, lambda *table: reversed_saves.get(table, {}))
     assert snapshot.rules[5, 214].text == ""
     assert snapshot.rules[5, 214].comment.startswith("kubernetes service nodeports")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdict maps: which element answers for a key, and how it is written."""
+"""Verdict maps: the element that answers a key, and its text."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ SERVICES = VerdictMap(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("lookup_key", "text"),
     [
         (key("172.30.0.1", 6, (443,)), "172.30.0.1 . tcp . 443 : goto service-A"),
         (key("172.30.0.1", 17, (53,)), "172.30.0.1 . udp . 53 : goto service-B"),
         (key("172.30.0.1", 17, (54,)), "* : drop"),
     ],
 )
-def test_concatenated_keys(asked: bytes, said: str) -> None:
-    found = SERVICES.find(asked)
-    assert found and SERVICES.write(found) == said
+def test_concatenated_keys(lookup_key: bytes, text: str) -> None:
+    found = SERVICES.find(lookup_key)
+    assert found and SERVICES.write(found) == text
 
 
 def ranges() -> VerdictMap:
-    """10-20 and 21-30, side by side, and 100-200; as the kernel keeps them: begins and ends."""
+    """10-20, 21-30 (adjacent) and 100-200, in the kernel's form: begins and ends."""
 
     def port(number: int) -> bytes:
         return struct.pack(">H", number)
@@ -93,14 +93,14 @@ def ranges() -> VerdictMap:
 
 
 @pytest.mark.parametrize(
-    ("port", "said"),
+    ("port", "text"),
     [(10, "10-20 : accept"), (15, "10-20 : accept"), (20, "10-20 : accept"), (21, "21-30 : jump a"), (30, "21-30 : jump a"),
      (31, ""), (9, ""), (150, "100-200 : drop"), (200, "100-200 : drop"), (201, "")],
 )  # fmt: skip
-def test_ranges(port: int, said: str) -> None:
+def test_ranges(port: int, text: str) -> None:
     verdicts = ranges()
     found = verdicts.find(struct.pack(">H", port))
-    assert (verdicts.write(found) if found else "") == said
+    assert (verdicts.write(found) if found else "") == text
 
 
 def test_ranges_of_concatenated_keys() -> None:
@@ -132,7 +132,7 @@ def test_an_element_from_netlink() -> None:
 
 
 def test_elements_that_may_have_timed_out() -> None:
-    """Each may have answered that stands before the first one which stays."""
+    """Any element before the first one without a timeout may have answered."""
     one, two = MapElement(key("10.0.0.1"), "accept", times_out=True), MapElement(key("10.0.0.2"), "drop")
     otherwise = MapElement(b"", "drop", flags=CATCH_ALL, times_out=True)
     verdicts = VerdictMap(IPV4, 4, (one, two, otherwise), TIMEOUT)
@@ -151,24 +151,24 @@ def test_ranges_that_may_have_timed_out() -> None:
 
 
 def test_a_range_to_the_end_has_no_end_of_its_own() -> None:
-    """nft writes 0-65535 as one element, and only the set's flag says that it is a range."""
+    """nft writes 0-65535 as one element, and only the set's flag shows that it is a range."""
     verdicts = VerdictMap(SERVICE, 2, (MapElement(b"\0\0", "accept"), MapElement(b"", "drop", flags=CATCH_ALL)), INTERVAL)
     found = verdicts.find(struct.pack(">H", 80))
     assert found and verdicts.write(found) == "0-65535 : accept"
 
 
-def test_parts_of_a_key_are_those_that_the_set_tells() -> None:
-    """A type of no fixed length: compared as one number, a part would be taken with what stands before it."""
+def test_the_parts_of_a_key_come_from_the_set() -> None:
+    """A type without a fixed length: compared as one number, a part would be compared together with the part before it."""
     fields = [attribute(1, [attribute(1, length)]) for length in (4, 2)]
-    told = parts(attribute(2, fields))
-    assert told == (4, 2) and parts(b"") == ()
+    lengths = parts(attribute(2, fields))
+    assert lengths == (4, 2) and parts(b"") == ()
     element_ = MapElement(key("10.0.0.0", (80,)), "accept", key("10.0.0.255", (90,)))
-    assert VerdictMap(concatenated(4, 4), 8, (element_,), INTERVAL, told).find(key("10.0.0.7", (95,))) is None
+    assert VerdictMap(concatenated(4, 4), 8, (element_,), INTERVAL, lengths).find(key("10.0.0.7", (95,))) is None
 
 
 @pytest.mark.parametrize("verdicts", [SERVICES, ranges()], ids=["keys", "ranges"])
-def test_elements_are_gone_through_once(verdicts: VerdictMap) -> None:
-    """Each packet asks: a map may have 200,000 elements."""
+def test_elements_are_read_once(verdicts: VerdictMap) -> None:
+    """Each packet looks up a key, and a map may have 200,000 elements."""
 
     class Counted(tuple[MapElement, ...]):
         passes = 0

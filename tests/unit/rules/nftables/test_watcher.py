@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading rules in the background: once a generation, when asked, and not for ever."""
+"""Rules are read in the background: once per generation, on request, and old ones are dropped."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Kernel:
     """The rules of a namespace; each reading is counted."""
 
     def __init__(self) -> None:
-        self.generation, self.readings, self.looks, self.restless = 1, 0, 0, False
-        self.many = 0
+        self.generation, self.readings, self.looks, self.always_changing = 1, 0, 0, False
+        self.too_large = 0
 
     def read_new(self, fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
         self.looks += 1
-        if self.restless:
+        if self.always_changing:
             raise RulesetChanging
         if self.generation in known:
             return self.generation, None
         self.readings += 1
-        if self.generation == self.many:
-            many = TooManyMessages("there are more than 200000 of them")
-            many.generation = self.many
-            raise many
+        if self.generation == self.too_large:
+            error = TooManyMessages("there are more than 200000 of them")
+            error.generation = self.too_large
+            raise error
         snapshot = Snapshot(Ruleset("nft", inode, str(self.generation), {}), self.generation, {}, {})
         return self.generation, snapshot
 
@@ -73,9 +73,9 @@ def test_each_generation_is_read_once(kernel: Kernel, watch: RulesetWatcher) -> 
 def test_too_many_rules_are_not_read_again_until_they_change(
     kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To find that they are too many takes seconds of processor time."""
+    """Counting too many rules takes seconds of processor time."""
     monkeypatch.setattr(watcher, "RETRY_SECONDS", 0.01)
-    kernel.many = 1
+    kernel.too_large = 1
     watch.poll(OWN, PATIENCE)
     looks = kernel.looks
     until(lambda: kernel.looks > looks + 3)
@@ -85,10 +85,10 @@ def test_too_many_rules_are_not_read_again_until_they_change(
     assert kernel.readings == 2
 
 
-def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: RulesetWatcher) -> None:
+def test_other_namespaces_are_read_when_a_hit_needs_them(kernel: Kernel, watch: RulesetWatcher) -> None:
     assert watch.find(OWN, 1) is None
     time.sleep(0.05)
-    assert kernel.looks == 0, "nobody asked"
+    assert kernel.looks == 0, "no hit needed it"
     assert watch.is_coming(OWN, 1)
     until(lambda: watch.find(OWN, 1))
     assert not watch.is_coming(OWN, 1)
@@ -99,7 +99,7 @@ def test_other_namespaces_are_read_when_a_hit_asks(kernel: Kernel, watch: Rulese
 
 def test_a_generation_that_has_passed_does_not_come(kernel: Kernel, watch: RulesetWatcher) -> None:
     kernel.generation = 5
-    assert watch.is_coming(OWN, 4), "nobody has looked yet"
+    assert watch.is_coming(OWN, 4), "the namespace has not been read yet"
     until(lambda: watch.find(OWN, 5))
     assert not watch.is_coming(OWN, 4) and watch.is_coming(OWN, 6)
 
@@ -114,12 +114,12 @@ def test_a_namespace_that_is_gone(kernel: Kernel, watch: RulesetWatcher, monkeyp
     assert kernel.looks == 0
 
 
-def test_rules_that_never_hold_still(kernel: Kernel, watch: RulesetWatcher) -> None:
-    kernel.restless = True
+def test_rules_that_change_all_the_time(kernel: Kernel, watch: RulesetWatcher) -> None:
+    kernel.always_changing = True
     watch.poll(OWN)
     until(lambda: kernel.looks > 2)
     assert watch.near(OWN) == []
-    kernel.restless = False
+    kernel.always_changing = False
     until(lambda: watch.find(OWN, 1))
 
 
@@ -132,7 +132,7 @@ def test_old_snapshots_are_dropped(kernel: Kernel, watch: RulesetWatcher) -> Non
 
 
 def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: RulesetWatcher) -> None:
-    """It is another one for the reader, so that it is read, and not explained by what the first one had."""
+    """The reader treats it as another namespace: it is read, and the rules of the first one are not used for it."""
     watch.poll(OWN, PATIENCE)
     later = netns.identity(OWN, 7)
     assert watch.find(OWN, 1) and watch.find(later, 1) is None and watch.is_coming(later, 1)
@@ -142,13 +142,13 @@ def test_the_next_namespace_with_the_same_inode(kernel: Kernel, watch: RulesetWa
 def test_a_namespace_is_known_by_its_cookie() -> None:
     here = netns_cookie.cookie()
     if not here:
-        pytest.skip("this kernel does not tell it")
+        pytest.skip("this kernel has no namespace cookies")
     with pytest.raises(LookupError):
         nftables_snapshot.read_here(netns.identity(OWN, here ^ 1), ())
 
 
 def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel, watch: RulesetWatcher) -> None:
-    """Those that are gone make room first; the run's own stays."""
+    """Namespaces that are gone are evicted first; the run's own namespace stays."""
     watch.poll(OWN, PATIENCE)
     missing = range(1 << 31, (1 << 31) + NAMESPACES_KEPT + 20)
     view = SnapshotCache(watch)
@@ -160,7 +160,7 @@ def test_namespaces_that_come_and_go_are_not_remembered_for_ever(kernel: Kernel,
     assert watch.find(OWN, 1) and view.find(OWN, 1)
 
 
-def test_a_way_that_leads_elsewhere_by_now() -> None:
+def test_a_path_that_leads_to_another_namespace_now() -> None:
     assert netns.find(OWN)
     with pytest.raises(LookupError):
         netns.open_path(Path("/proc/self/ns/net"), OWN + 1)
