@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API that never stops sending: what it sends is not taken into memory, and one sentence says so."""
+"""An API server that never stops sending: its answer is not read into memory, and one sentence reports it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGES = b'{"metadata": {"continue": "on"}, "items": [' + b"{}," * 3000 + b"{}]}"
 
 
 class Endless:
-    """Answers every request with this beginning, then with the rest as long as somebody takes it. sent: bytes, in all."""
+    """Answers each request with `begin`, then repeats `rest` until the client closes. sent: bytes of `rest` that were sent."""
 
     def __init__(self, begin: bytes, rest: bytes) -> None:
         self._begin, self._rest, self.sent = begin, rest, 0
@@ -33,12 +33,12 @@ class Endless:
     def _serve(self) -> None:
         with suppress(OSError):
             while True:
-                one, _ = self._socket.accept()
-                with one, suppress(OSError):
-                    one.recv(65536)
-                    one.sendall(HEAD + self._begin)
+                connection, _ = self._socket.accept()
+                with connection, suppress(OSError):
+                    connection.recv(65536)
+                    connection.sendall(HEAD + self._begin)
                     while self._rest:
-                        self.sent += one.send(self._rest)
+                        self.sent += connection.send(self._rest)
 
     def close(self) -> None:
         self._socket.close()

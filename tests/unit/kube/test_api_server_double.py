@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server double answers what a real client asks: streamed lists, selectors, older versions, single objects, events."""
+"""The API server double answers requests of real clients: streamed lists, selectors, older versions, single objects, events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets of the scenarios, with the walks that their rulesets give: whose each hop is, and why it acted."""
+"""Packets of the scenarios, with rule traces of their rulesets: the owner of each hop, and the reason why it acted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 
 
 def hit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "", element: str = "") -> RuleHit:
-    """The visit of the last place of the path; the rule is looked up, its target is the verdict if none is given."""
+    """The rule hit at the end of the path. The rule is looked up; if no verdict is given, its target is the verdict."""
     chain, number = path[-1]
     rule = rules.chain("ip", table, chain)[number - 1]
     places = tuple(RuleLocation(*p) for p in path)
@@ -32,35 +32,35 @@ def packet(hops: list[Hop], dst: str = "192.168.56.10", dport: int = 30285) -> P
 
 
 def numbered(rules: Ruleset, table: str, chain: str, words: str) -> tuple[str, int]:
-    """The place of the first rule of a chain that has these words in it."""
+    """Chain and number of the first rule of a chain that has these words in its text."""
     return next((chain, r.number) for r in rules.chain("ip", table, chain) if words in r.text)
 
 
 def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S2-one")
     rules, known = one.iptables(), one.known(tmp_path)
-    way = [numbered(rules, "nat", "PREROUTING", "KUBE-SERVICES"), numbered(rules, "nat", "KUBE-SERVICES", "KUBE-NODEPORTS")]
+    path = [numbered(rules, "nat", "PREROUTING", "KUBE-SERVICES"), numbered(rules, "nat", "KUBE-SERVICES", "KUBE-NODEPORTS")]
     mark, jump = (numbered(rules, "nat", "KUBE-NODEPORTS", f"30285 -j {to}") for to in ("KUBE-MARK-MASQ", "KUBE-SVC"))
     service = numbered(rules, "nat", "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP")
     end = numbered(rules, "nat", "KUBE-SEP-66PQAUDBO7BH47NT", "DNAT")
     pre = RuleTrace(
-        (hit(rules, "nat", *way, mark, ("KUBE-MARK-MASQ", 1)), hit(rules, "nat", *way, jump, service, end)), ruleset=rules
+        (hit(rules, "nat", *path, mark, ("KUBE-MARK-MASQ", 1)), hit(rules, "nat", *path, jump, service, end)), ruleset=rules
     )
     masquerade = numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE")
     post = RuleTrace((hit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules)
-    told = packet(
+    attributed = packet(
         [
             Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=pre),
             Hop(1, "nat", "node", "PREROUTING", nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
             Hop(2, "table", "node", "POSTROUTING", "nat", rule_trace=post),
         ]
     )
-    attribute(told, known)
-    said = [hop.owner.text if hop.owner else "" for hop in told.hops]
+    attribute(attributed, known)
+    texts = [hop.owner.text if hop.owner else "" for hop in attributed.hops]
     dnat = "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
-    assert said == [dnat, dnat, "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"]
-    assert told.src_owner and told.dst_owner
-    assert (told.src_owner.text, told.dst_owner.text) == ("external", "Service default/http-proxy, NodePort 30285")
+    assert texts == [dnat, dnat, "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"]
+    assert attributed.src_owner and attributed.dst_owner
+    assert (attributed.src_owner.text, attributed.dst_owner.text) == ("external", "Service default/http-proxy, NodePort 30285")
 
 
 def nat(kind: str, before: tuple[str, int], after: tuple[str, int]) -> Nat:
@@ -68,71 +68,71 @@ def nat(kind: str, before: tuple[str, int], after: tuple[str, int]) -> Nat:
 
 
 @pytest.mark.parametrize("with_api", [True, False])
-def test_where_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
-    """A walk shows the rules that acted; those that only led there are chains' names."""
+def test_owners_when_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) -> None:
+    """A rule trace has the rules that acted; of the rules that only led there it has the chains' names."""
     one = node("1.36.2-iptables-nft", "S2-one")
     rules = one.iptables()
     chain = "5DZI2HW7VHZLUOJ5"
-    led = (("PREROUTING", 1), ("KUBE-SERVICES", 3), ("KUBE-NODEPORTS", 2), (f"KUBE-EXT-{chain}", 1))
-    mark = hit(rules, "nat", *led, ("KUBE-MARK-MASQ", 1))
-    dnat = hit(rules, "nat", *led[:3], (f"KUBE-EXT-{chain}", 2), (f"KUBE-SVC-{chain}", 2), ("KUBE-SEP-66PQAUDBO7BH47NT", 2))
+    jumps = (("PREROUTING", 1), ("KUBE-SERVICES", 3), ("KUBE-NODEPORTS", 2), (f"KUBE-EXT-{chain}", 1))
+    mark = hit(rules, "nat", *jumps, ("KUBE-MARK-MASQ", 1))
+    dnat = hit(rules, "nat", *jumps[:3], (f"KUBE-EXT-{chain}", 2), (f"KUBE-SVC-{chain}", 2), ("KUBE-SEP-66PQAUDBO7BH47NT", 2))
     masquerade = hit(rules, "nat", ("POSTROUTING", 1), numbered(rules, "nat", "KUBE-POSTROUTING", "MASQUERADE"))
     rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
-    told = packet(
+    attributed = packet(
         [
             Hop(0, "nat", "node", "PREROUTING", nat=rewrite, rule_trace=RuleTrace((mark, dnat))),
             Hop(1, "table", "node", "POSTROUTING", "nat", rule_trace=RuleTrace((masquerade,))),
         ]
     )
-    attribute(told, one.known(tmp_path, with_api))
-    said = [hop.owner.text if hop.owner else "" for hop in told.hops]
+    attribute(attributed, one.known(tmp_path, with_api))
+    texts = [hop.owner.text if hop.owner else "" for hop in attributed.hops]
     pod = " -> pod default/http-proxy-a (node-1)" if with_api else ""
-    assert said == [
+    assert texts == [
         f"Service default/http-proxy, NodePort 30285{pod}",
         "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)",
     ]
 
 
 @pytest.mark.parametrize("with_rules", [True, False])
-def test_a_drop_is_named_by_who_marked_it(with_rules: bool, tmp_path: Path) -> None:
-    """Also from rules alone, and where the ruleset was not kept: the comment of the rule that jumped is in the visit's way."""
+def test_a_drop_has_the_owner_that_marked_the_packet(with_rules: bool, tmp_path: Path) -> None:
+    """Also from rules alone, and without the ruleset: the comment of the rule that jumped is on the path of the rule hit."""
     one = node("1.20.2-iptables-nft", "S4")
     rules = one.iptables()
     known = one.known(tmp_path, with_api=not with_rules)
-    trail = MarkTracker(known)
+    tracker = MarkTracker(known)
     kept = rules if with_rules else Ruleset("", 0, "", {})
     xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
-    trail.table([hit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))], kept)
+    tracker.table([hit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))], kept)
     drop = numbered(rules, "filter", "KUBE-FIREWALL", "0x8000")
-    (owner,) = trail.table([hit(rules, "filter", ("INPUT", 2), drop)], kept)
+    (owner,) = tracker.table([hit(rules, "filter", ("INPUT", 2), drop)], kept)
     assert owner
     why = ", no local endpoints" if with_rules else ""
     assert owner.text == f"kubelet KUBE-FIREWALL, marked by KUBE-MARK-DROP for 2048-game/service-2048{why}"
 
 
-def test_a_walk_that_is_remembered_says_what_it_said(tmp_path: Path) -> None:
-    """By the marks it began with, and only while the objects are the same."""
+def test_a_remembered_rule_trace_has_the_same_owners(tmp_path: Path) -> None:
+    """It is remembered by the marks at its start, and only while the objects are the same."""
     one = node("1.20.2-iptables-nft", "S4")
     rules, known = one.iptables(), one.known(tmp_path, True)
     xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
     marked = [hit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))]
     drop = [hit(rules, "filter", ("INPUT", 2), numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))]
 
-    def told(tables: list[list[RuleHit]]) -> list[list[Owner | None]]:
-        trail = MarkTracker(known)
-        return [trail.table(hits, rules) for hits in tables]
+    def attributed(tables: list[list[RuleHit]]) -> list[list[Owner | None]]:
+        tracker = MarkTracker(known)
+        return [tracker.table(hits, rules) for hits in tables]
 
-    first, unmarked = told([marked, drop]), told([drop])
-    assert first[1] != unmarked[0], "the same walk, with another mark before it"
-    assert told([marked, drop]) == first and told([drop]) == unmarked
+    first, unmarked = attributed([marked, drop]), attributed([drop])
+    assert first[1] != unmarked[0], "the same rule trace, with another mark before it"
+    assert attributed([marked, drop]) == first and attributed([drop]) == unmarked
     fresh = MarkTracker(one.known(tmp_path, True))
     assert [fresh.table(list(hits), rules) for hits in (marked, drop)] == first
     known.store.version += 1
     assert known.cache.get_trace(drop, rules, (None, ()), known.store.version) is None
-    assert told([marked, drop]) == first
+    assert attributed([marked, drop]) == first
 
 
-def test_a_mark_of_one_packet_is_not_anothers(tmp_path: Path) -> None:
+def test_a_mark_of_one_packet_is_not_used_for_another(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-nft", "S4")
     rules = one.iptables()
     (owner,) = MarkTracker(one.known(tmp_path)).table(
@@ -151,28 +151,28 @@ def test_the_nftables_mode(tmp_path: Path) -> None:
         hit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 1)),
         hit(rules, "kube-proxy", ("nat-prerouting", 1), ("services", 3), (external, 2), (service, 1)),
     ]
-    trail = MarkTracker(known)
-    owners = trail.table(pre, rules)
+    tracker = MarkTracker(known)
+    owners = tracker.table(pre, rules)
     assert owners[0] and owners[2]
     assert owners[0].text == "Service default/http-proxy, NodePort 30285"
     assert owners[2].text == "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
-    (masq,) = trail.table([hit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
+    (masq,) = tracker.table([hit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
     assert masq
     assert masq.text == f"kube-proxy, chain masquerading (mark 0x4000 set by {external} for default/http-proxy)"
 
 
-def test_the_clusterip_mark_of_the_nftables_mode_is_for_whom_the_map_then_chose(tmp_path: Path) -> None:
+def test_the_clusterip_mark_of_the_nftables_mode_is_for_the_service_that_the_map_chose(tmp_path: Path) -> None:
     one = node("1.36.2-nftables-nft", "S2-one")
     rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.known(tmp_path)
     element = "172.30.253.123 . tcp . 8080 : goto service-3I2DGWPK-default/http-proxy/tcp/"
-    trail = MarkTracker(known)
+    tracker = MarkTracker(known)
     first = hit(rules, "kube-proxy", ("nat-output", 1), ("services", 1))
-    trail.table([first, hit(rules, "kube-proxy", ("nat-output", 1), ("services", 2), element=element)], rules)
-    (masq,) = trail.table([hit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
+    tracker.table([first, hit(rules, "kube-proxy", ("nat-output", 1), ("services", 2), element=element)], rules)
+    (masq,) = tracker.table([hit(rules, "kube-proxy", ("nat-postrouting", 1), ("masquerading", 1))], rules)
     assert masq and masq.cause == "mark 0x4000 set by services for default/http-proxy"
 
 
-def test_a_host_port_takes_what_was_meant_for_a_service(tmp_path: Path) -> None:
+def test_a_host_port_takes_packets_to_a_service(tmp_path: Path) -> None:
     """ipvs: the cluster IP is local, so portmap's rule takes its port 3306: the pod is named, not the Service."""
     one = node("1.20.2-ipvs-nft", "S5-nodeport")
     known = one.known(tmp_path)
@@ -211,8 +211,8 @@ def test_ends(end: tuple[str, int], text: str, tmp_path: Path) -> None:
 
 def test_ends_without_the_api(tmp_path: Path) -> None:
     known = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path, with_api=False)
-    said = [end_of(a, p, "tcp", known).text for a, p in (("10.224.0.222", 3306), ("192.168.56.10", 3306), ("8.8.8.8", 53))]
-    assert said == ["pod default/mysql-b", "hostPort 3306 of pod default/mysql-b", "unknown"]
+    texts = [end_of(a, p, "tcp", known).text for a, p in (("10.224.0.222", 3306), ("192.168.56.10", 3306), ("8.8.8.8", 53))]
+    assert texts == ["pod default/mysql-b", "hostPort 3306 of pod default/mysql-b", "unknown"]
 
 
 def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
     assert one.dst_owner and one.dst_owner.text == "node node-1"
 
 
-def test_without_the_api_conntrack_and_namespaces_tell(tmp_path: Path) -> None:
+def test_without_the_api_owners_come_from_conntrack_and_namespaces(tmp_path: Path) -> None:
     one = packet([Hop(0, "socket", "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
     one.netns = "cni-3"
     attribute(one, ClusterView())
@@ -238,14 +238,14 @@ def test_without_the_api_conntrack_and_namespaces_tell(tmp_path: Path) -> None:
 
 
 def test_a_service_without_endpoints_in_the_nftables_mode(tmp_path: Path) -> None:
-    """The element of netlink bears no comment, and reject-chain is for all: the API and the way there tell."""
+    """The element in netlink has no comment, and all Services share reject-chain: the API and the path show the Service."""
     one = node("1.36.2-nftables-nft", "S1")
     rules = next(r for name, r in one.rulesets() if name == "nft.json")
-    way = (("filter-input", 1), ("nodeport-endpoints-check", 1))
+    path = (("filter-input", 1), ("nodeport-endpoints-check", 1))
     for with_api, element in ((True, ""), (False, ' comment "default/lonely-web:http"')):
         hits = [
-            hit(rules, "kube-proxy", *way, element=f"tcp . 30584{element} : goto reject-chain"),
-            hit(rules, "kube-proxy", *way, ("reject-chain", 1)),
+            hit(rules, "kube-proxy", *path, element=f"tcp . 30584{element} : goto reject-chain"),
+            hit(rules, "kube-proxy", *path, ("reject-chain", 1)),
         ]
         owners = MarkTracker(one.known(tmp_path, with_api)).table(hits)
         assert [o and o.text for o in owners] == ["Service default/lonely-web:http, NodePort 30584, no endpoints"] * 2
@@ -262,18 +262,18 @@ def test_addresses_of_kube_ipvs0_are_no_nodes(tmp_path: Path) -> None:
     assert end_of(cluster_ip, 3306, "tcp", known).kind == "Service"
 
 
-def test_the_node_asks_from_a_services_address(tmp_path: Path) -> None:
-    """In ipvs mode a cluster IP is the nearest address to itself."""
+def test_a_request_of_the_node_from_a_services_address(tmp_path: Path) -> None:
+    """In ipvs mode the node sends a request to a cluster IP from that cluster IP."""
     known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
     ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
-    asked = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=[Hop(0, "hook", "node", "OUTPUT")])
-    attribute(asked, known)
-    assert asked.src_owner and asked.src_owner.text == "node node-1, from 172.30.253.123"
-    assert asked.dst_owner and asked.dst_owner.text == "Service default/http-proxy, cluster IP"
+    request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=[Hop(0, "hook", "node", "OUTPUT")])
+    attribute(request, known)
+    assert request.src_owner and request.src_owner.text == "node node-1, from 172.30.253.123"
+    assert request.dst_owner and request.dst_owner.text == "Service default/http-proxy, cluster IP"
 
 
-def test_ipvs_names_the_service_and_whom_a_mark_is_for(tmp_path: Path) -> None:
-    """Its rules ask sets of all Services: the packet's own destination tells which one."""
+def test_ipvs_names_the_service_and_the_service_of_a_mark(tmp_path: Path) -> None:
+    """Its rules match sets of all Services: the packet's own destination shows which one."""
     one = node("1.20.2-ipvs-nft", "S2-three")
     known = one.known(tmp_path)
     rules = next(r for name, r in one.rulesets() if name == "iptables-nft-save")
@@ -299,6 +299,6 @@ def test_ipvs_names_the_service_and_whom_a_mark_is_for(tmp_path: Path) -> None:
     ]
     packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
     attribute(packet, known)
-    said = [h.owner.text if h.owner else "" for h in packet.hops]
-    assert said[1] == "Service default/http-proxy, cluster IP -> pod default/http-proxy-a (node-1)"
-    assert said[2] == "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"
+    texts = [h.owner.text if h.owner else "" for h in packet.hops]
+    assert texts[1] == "Service default/http-proxy, cluster IP -> pod default/http-proxy-a (node-1)"
+    assert texts[2] == "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"

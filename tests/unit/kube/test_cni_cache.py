@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libcni's result cache: containers and pods as they come and go, and files that are none."""
+"""libcni's result cache: containers and pods that come and go, and invalid files."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ def test_pods_come_and_go(tmp_path: Path) -> None:
     cache = CniCache((tmp_path,))
     assert cache.of("c1") is None
     first = write(tmp_path, "c1", "web", "10.0.0.5")
-    assert cache.of("c1"), "written after the first look"
+    assert cache.of("c1"), "written after the first scan"
     first.unlink()
     write(tmp_path, "c2", "other", "10.0.0.5")
     assert cache.of("c2")
-    again = cache.at("10.0.0.5")
-    assert again and again.name == "other", "the address went on to another pod"
+    found = cache.at("10.0.0.5")
+    assert found and found.name == "other", "another pod has the address now"
 
 
-def test_two_claims_are_no_answer(tmp_path: Path) -> None:
+def test_an_address_of_two_pods_has_no_answer(tmp_path: Path) -> None:
     write(tmp_path, "c1", "web", "10.0.0.5")
     write(tmp_path, "c2", "other", "10.0.0.5")
     assert CniCache((tmp_path,)).at("10.0.0.5") is None
@@ -92,8 +92,8 @@ def test_files_that_name_no_pod(tmp_path: Path, more: dict[str, object]) -> None
     assert CniCache((tmp_path,)).of("c1") is None
 
 
-def test_files_that_are_not_roots_own(tmp_path: Path) -> None:
-    """Whoever may write into the cache could give an address to any pod."""
+def test_files_that_do_not_belong_to_root_alone(tmp_path: Path) -> None:
+    """A user with write access to the cache could give an address to any pod."""
     write(tmp_path, "c1", "web", "10.0.0.5").chmod(0o666)
     (tmp_path / "link").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "net-c2-eth0")

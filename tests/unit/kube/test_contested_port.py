@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port that is a pod's hostPort and a Service's NodePort: the header names who gets the packet, also without API objects."""
+"""A port that is a pod's hostPort and a Service's NodePort: the header names the owner of the packet, also without the API."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ IPTABLES = [m for m in MODES if "-iptables-" in m]
 PORT = 30306
 
 
-def told(mode: str, scenario: str, port: int, folder: Path, with_api: bool = False) -> tuple[Packet, Owner]:
-    here = node(mode, scenario)
-    state = audits.state(here, folder, with_api=with_api)
-    predicted = audits.journey(state, here, state.virtual).predict(PathQuery(CLIENT, 0, NODE, port))[0]
+def predicted_owner(mode: str, scenario: str, port: int, folder: Path, with_api: bool = False) -> tuple[Packet, Owner]:
+    this_node = node(mode, scenario)
+    state = audits.state(this_node, folder, with_api=with_api)
+    predicted = audits.journey(state, this_node, state.virtual).predict(PathQuery(CLIENT, 0, NODE, port))[0]
     attribute(predicted.packet, state.cluster)
     assert predicted.packet.dst_owner
     return predicted.packet, predicted.packet.dst_owner
 
 
 @pytest.mark.parametrize("mode", IPTABLES)
-def test_what_goes_to_the_service_is_not_called_the_pods(mode: str, tmp_path: Path) -> None:
-    packet, owner = told(mode, "S5-nodeport", PORT, tmp_path)
+def test_a_packet_to_the_service_is_not_attributed_to_the_pod(mode: str, tmp_path: Path) -> None:
+    packet, owner = predicted_owner(mode, "S5-nodeport", PORT, tmp_path)
     assert [h.nat.after.dst for h in packet.hops if h.nat and h.nat.kind == "DNAT"] == ["10.244.0.11"]
     (service,) = {h.owner.label for h in packet.hops if h.owner and h.owner.kind == "Service"}
     assert owner.kind == "Node" and owner.detail.startswith(f"NodePort {PORT} of {service} and hostPort {PORT} of ")
     assert owner.evidence == "rule that acted"
-    assert told(mode, "S5-nodeport", PORT, tmp_path, with_api=True)[1].detail == owner.detail, "as the API's objects tell it"
+    assert predicted_owner(mode, "S5-nodeport", PORT, tmp_path, with_api=True)[1].detail == owner.detail, (
+        "as with the API's objects"
+    )
 
 
 @pytest.mark.parametrize("mode", IPTABLES)
-def test_a_hostport_alone_stays_the_pods(mode: str, tmp_path: Path) -> None:
-    _, owner = told(mode, "S5", 3306, tmp_path)
+def test_a_hostport_alone_is_attributed_to_the_pod(mode: str, tmp_path: Path) -> None:
+    _, owner = predicted_owner(mode, "S5", 3306, tmp_path)
     assert owner.kind == "Pod" and owner.detail == "hostPort 3306"
 
 
-def test_what_an_unknown_rule_translates_is_not_called_the_pods(tmp_path: Path) -> None:
-    """Without its rules: it went elsewhere, so the pod did not get it."""
-    packet, _ = told(IPTABLES[0], "S5-nodeport", PORT, tmp_path)
+def test_a_translation_by_an_unknown_rule_is_not_attributed_to_the_pod(tmp_path: Path) -> None:
+    """Without the rule traces: the packet went to another address, so the pod did not get it."""
+    packet, _ = predicted_owner(IPTABLES[0], "S5-nodeport", PORT, tmp_path)
     known = audits.state(node(IPTABLES[0], "S5-nodeport"), tmp_path, with_api=False).cluster
     packet.hops = [h for h in packet.hops if h.nat]
     for at, hop in enumerate(packet.hops):

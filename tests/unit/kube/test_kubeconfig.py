@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubeconfigs: what is read of them, and what is said of those that cannot be used. No token is ever shown."""
+"""kubeconfigs: the values that are read, and the sentences about files that cannot be used. No token is ever shown."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_program_that_gives_tokens(tmp_path: Path) -> None:
     access = kubeconfig.read(write(tmp_path, users=[{"name": "u", "user": {"exec": plugin}}]))
     assert access.headers() == {"Authorization": "Bearer of-here"}
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert access.headers() == {"Authorization": "Bearer of-here"}, "kept for a while"
+    assert access.headers() == {"Authorization": "Bearer of-here"}, "the token is kept for a while"
     access.renew()
     with pytest.raises(OSError, match="gave no token"):
         access.headers()
@@ -77,7 +77,7 @@ def test_yaml_and_a_password(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
+def test_an_unusable_kubeconfig_gives_one_sentence(text: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(NoObjects, match=sentence) as e:
         kubeconfig.read(str(tmp_path / "config"))
@@ -85,7 +85,7 @@ def test_what_cannot_be_used_is_one_sentence(text: str, sentence: str, tmp_path:
     assert "secret" not in str(e.value)
 
 
-def test_where_it_is_looked_for(tmp_path: Path) -> None:
+def test_the_places_where_a_kubeconfig_is_searched(tmp_path: Path) -> None:
     path = write(tmp_path)
     found = kubeconfig.find(None, {"KUBECONFIG": path, "HOME": "/nowhere"})
     assert found and found.host == "10.0.0.1"
@@ -106,9 +106,9 @@ PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./get-tok
     ids=["token", "file", "password", "program"],
 )
 def test_no_token_goes_over_plain_http(tmp_path: Path, user: dict[str, Any]) -> None:
-    for server, told in (("http://10.0.0.1:8080", True), ("http://127.0.0.1:8001", False), ("http://localhost:1", False)):
+    for server, refused in (("http://10.0.0.1:8080", True), ("http://127.0.0.1:8001", False), ("http://localhost:1", False)):
         path = write(tmp_path, clusters=[{"name": "c", "cluster": {"server": server}}], users=[{"name": "u", "user": user}])
-        if told:
+        if refused:
             with pytest.raises(NoObjects, match=r"would send a token or password to 10\.0\.0\.1 by plain http"):
                 kubeconfig.read(path)
         else:
@@ -117,7 +117,7 @@ def test_no_token_goes_over_plain_http(tmp_path: Path, user: dict[str, Any]) -> 
     assert kubeconfig.read(nothing).headers() == {}
 
 
-def test_a_certificate_that_nobody_checks_is_said(tmp_path: Path) -> None:
+def test_an_unchecked_certificate_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path)
     assert kubeconfig.read(path).unchecked
     kube = OwnerResolver(ObjectSource(kubeconfig=path), Selectors(), Filter())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packet, SYN line and `explain` say that a Service has no (local) endpoints, whichever kube-proxy wrote the rules."""
+"""Packet, SYN line and `explain` show that a Service has no (local) endpoints, with the rules of each kube-proxy."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ def cause(packet: Packet) -> Cause:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_explained(mode: str, tmp_path: Path) -> None:
-    here = node(mode, "S4")
-    state = audits.state(here, tmp_path)
-    (predicted,) = audits.journey(state, here, state.virtual).predict(PathQuery(CLIENT, 0, NODE, PORT))
+def test_explain_shows_missing_endpoints(mode: str, tmp_path: Path) -> None:
+    this_node = node(mode, "S4")
+    state = audits.state(this_node, tmp_path)
+    (predicted,) = audits.journey(state, this_node, state.virtual).predict(PathQuery(CLIENT, 0, NODE, PORT))
     attribute(predicted.packet, state.cluster)
     text = printed(predicted.packet)
     assert "no local endpoints" in text and f"NodePort {PORT}" in text
     if mode.startswith("1.20"):
         assert LOCAL in text
-    told = cause(predicted.packet)
-    assert told.name == "no endpoints" and told.text.startswith("no local endpoint: ") and LABEL in told.text
+    found = cause(predicted.packet)
+    assert found.name == "no endpoints" and found.text.startswith("no local endpoint: ") and LABEL in found.text
 
 
 def test_a_packet_that_was_marked_and_dropped(tmp_path: Path) -> None:
     packet = marked_and_dropped()
     attribute(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path))
     assert MARKED in printed(packet)
-    told = cause(packet)
-    assert told.text == f"no local endpoint: dropped in filter/INPUT: {MARKED}" and told.evidence.value == "observed"
+    found = cause(packet)
+    assert found.text == f"no local endpoint: dropped in filter/INPUT: {MARKED}" and found.evidence.value == "observed"
 
 
-def test_the_comment_alone_says_it(tmp_path: Path) -> None:
+def test_the_comment_alone_is_enough(tmp_path: Path) -> None:
     packet = marked_and_dropped()
     attribute(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path, with_api=False))
     assert LOCAL in cause(packet).text and LABEL in cause(packet).text
@@ -76,34 +76,36 @@ def by_ipvs(cluster: ClusterView, port: int) -> Packet:
     return packet
 
 
-def test_refused_by_ipvs_for_want_of_local_endpoints(tmp_path: Path) -> None:
+def test_refused_by_ipvs_without_local_endpoints(tmp_path: Path) -> None:
     packet = by_ipvs(node("1.20.2-ipvs-nft", "S4").known(tmp_path), PORT)
     owner = f"Service {LABEL}, NodePort {PORT}, {LOCAL}"
     assert owner in printed(packet)
-    told = cause(packet)
-    assert told.text == (
+    found = cause(packet)
+    assert found.text == (
         f"no local endpoint: rejected by IPVS in INPUT with icmp-port-unreachable: TCP {NODE}:{PORT} has no real server"
         f" available: {owner}"
     )
-    assert told.name == "no endpoints" and told.evidence.value == "derived", "IPVS refused it; why follows from the objects"
+    assert found.name == "no endpoints" and found.evidence.value == "derived", (
+        "IPVS refused it; the reason follows from the objects"
+    )
 
 
-def test_refused_by_ipvs_for_want_of_endpoints(tmp_path: Path) -> None:
+def test_refused_by_ipvs_without_endpoints(tmp_path: Path) -> None:
     text = cause(by_ipvs(node("1.20.2-ipvs-nft", "S1").known(tmp_path), 30584)).text
     assert text.startswith("no endpoint: rejected by IPVS in INPUT with") and text.endswith("NodePort 30584, no endpoints")
 
 
 def test_refused_by_ipvs_for_an_unknown_reason(tmp_path: Path) -> None:
-    """Ready pods stand behind it, and it takes them everywhere: kube-proxy has perhaps not heard of them."""
-    told = cause(by_ipvs(node("1.20.2-ipvs-nft", "S2-one").known(tmp_path), 30285))
-    assert told.name == "rejected" and "endpoint" not in told.text
-    assert told.text.startswith(f"REJECTed by IPVS in INPUT with icmp-port-unreachable: TCP {NODE}:30285 has no real server")
+    """The Service has ready pods, and uses those of all nodes: perhaps kube-proxy does not know them yet."""
+    found = cause(by_ipvs(node("1.20.2-ipvs-nft", "S2-one").known(tmp_path), 30285))
+    assert found.name == "rejected" and "endpoint" not in found.text
+    assert found.text.startswith(f"REJECTed by IPVS in INPUT with icmp-port-unreachable: TCP {NODE}:30285 has no real server")
     without = cause(by_ipvs(node("1.20.2-ipvs-nft", "S4").known(tmp_path, with_api=False), PORT))
     assert without.name == "rejected" and "local" not in without.text and "/INPUT" not in without.text
 
 
 def test_a_cluster_ip_has_another_policy() -> None:
-    """externalTrafficPolicy says nothing of requests to the cluster IP."""
+    """externalTrafficPolicy does not apply to requests to the cluster IP."""
     store = ObjectStore("node-1")
     store.load(json.loads(json.dumps(node("1.20.2-ipvs-nft", "S4").objects)))
     port = next(p for p in store.services.all(("2048-game", "service-2048")))

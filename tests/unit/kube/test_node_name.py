@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's own addresses, and those that are only lent to it."""
+"""The node's own addresses, and the Services' addresses on kube-ipvs0."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_addresses_of_kube_ipvs0(monkeypatch: pytest.MonkeyPatch) -> None:
     assert addresses.ipvs_addresses() == {"172.30.0.1", "fd00:30::1"}
 
 
-def test_a_node_port_is_not_asked_for_at_a_services_address() -> None:
-    """Else a node with many Services has too many hosts for the kernel's filter."""
+def test_a_node_port_is_not_traced_at_a_services_address() -> None:
+    """Otherwise a node with many Services would have too many hosts for the kernel's filter."""
     known = ClusterView(local=frozenset({"192.168.56.10", "172.30.0.1"}), ipvs=frozenset({"172.30.0.1"}))
-    wanted = kernel_filter(Filter(), frozenset({(LOCAL, 30285, "")}), known)
-    assert [str(h) for h in wanted.hosts] == ["192.168.56.10/32"] and wanted.ports == (30285,)
+    found = kernel_filter(Filter(), frozenset({(LOCAL, 30285, "")}), known)
+    assert [str(h) for h in found.hosts] == ["192.168.56.10/32"] and found.ports == (30285,)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The probes follow the objects at once, also while packets are explained by those of before; and it is said since when."""
+"""The probes follow the objects at once, also while older packets are explained; a note shows the time of the change."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ def request(number: int, port: int, at: int) -> Any:
     return trail.hook("POSTROUTING", in_name="", out_name="cni0").batch
 
 
-class Slow(TextOutput):
-    """While its first packet is printed, a NodePort changes: it waits until the probes know, or gives up."""
+class SlowOutput(TextOutput):
+    """While its first packet is printed, a NodePort changes: it waits until the probes have the new port, or gives up."""
 
     def __init__(self, out: io.StringIO, err: io.StringIO, server: ApiServer, session: Session) -> None:
         super().__init__(out, err)
-        self._server, self._session, self.knew = server, session, False
+        self._server, self._session, self.renewed = server, session, False
 
     def packet(self, packet: Packet) -> None:
         super().packet(packet)
-        if not self.knew:
+        if not self.renewed:
             self._server.put(renumbered(NEW))
             until(lambda: self._session.filters and NEW in self._session.filters[-1].ports)
-            self.knew = True
+            self.renewed = True
 
 
 class Batches(Session):
-    """Gives one batch a turn."""
+    """Gives one batch per reading."""
 
     def __init__(self, *batches: Any) -> None:
         super().__init__()
@@ -85,21 +85,21 @@ def test_the_probes_follow_while_packets_are_explained(tmp_path: Path, server: A
     session, out, err = Batches(backlog), io.StringIO(), io.StringIO()
     with OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter()) as kube:
         assert OLD in kube.filter().ports
-        slow = Slow(out, err, server, session)
+        slow = SlowOutput(out, err, server, session)
         run = Run(LiveSource(cast(kernel.Session, session), kube), PacketAssembler(hops(), idle_ns=0), slow, RunLimits(), kube)
         run._read()
-        assert slow.knew and OLD not in session.filters[-1].ports
+        assert slow.renewed and OLD not in session.filters[-1].ports
         until(lambda: NEW in {p.node_port for p in kube.cluster.store.services.values()})
-        # One that came before the change and is explained after it, and one that came after it.
+        # One packet came before the change and is explained after it, and one came after it.
         session._batches.append(np.concatenate([request(3, OLD, now - 10**9 + 2), request(4, NEW, time.monotonic_ns())]))
         session._batches.append(request(5, OLD, time.monotonic_ns() + 1))
         run._read()
         run._read(last=True)
         kube.detach()
-    asked = re.findall(r"-> 192\.168\.56\.10:(\d+)", out.getvalue())
-    assert asked == [str(OLD)] * 3 + [str(NEW)], "each as it was asked for when it came; the last one was not"
-    told = rf"The objects have changed\. Since \d\d:\d\d:\d\d\.\d{{3}} .* new filter: with port {NEW}, without port {OLD}\."
-    assert re.search(told, err.getvalue())
+    shown_ports = re.findall(r"-> 192\.168\.56\.10:(\d+)", out.getvalue())
+    assert shown_ports == [str(OLD)] * 3 + [str(NEW)], "each was selected when it came; the last one was not"
+    note = rf"The objects have changed\. Since \d\d:\d\d:\d\d\.\d{{3}} .* new filter: with port {NEW}, without port {OLD}\."
+    assert re.search(note, err.getvalue())
 
 
 def test_nothing_is_written_to_probes_that_end(tmp_path: Path, server: ApiServer) -> None:
@@ -113,20 +113,22 @@ def test_nothing_is_written_to_probes_that_end(tmp_path: Path, server: ApiServer
         assert len(session.filters) == before
 
 
-def test_a_filter_that_cannot_be_written_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    known, said = ClusterView(), list[str]()
+def test_a_filter_that_cannot_be_written_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, failures = ClusterView(), list[str]()
     renewal = FilterRenewal(Selectors(services=(SERVICE,)), Filter(), known)
-    monkeypatch.setattr("tracer.kube.filter_renewal.user_warnings.add_failure", lambda what, e: said.append(f"{what}: {e}"))
+    monkeypatch.setattr("tracer.kube.filter_renewal.user_warnings.add_failure", lambda what, e: failures.append(f"{what}: {e}"))
 
     def write(to: Filter) -> None:
         raise OSError("no room")
 
     renewal.attach(write)
     known.store.load(OBJECTS)
-    assert set(said) == {"renewing the filter of the probes: no room"} and known.store.services.all(("default", "http-proxy"))
+    assert set(failures) == {"renewing the filter of the probes: no room"} and known.store.services.all(
+        ("default", "http-proxy")
+    )
 
 
-def test_what_waits_and_what_is_kept_has_a_bound() -> None:
+def test_waiting_and_kept_renewals_are_bounded() -> None:
     known = ClusterView(ObjectStore())
     renewal = FilterRenewal(Selectors(services=(SERVICE,)), Filter(), known)
     renewal.attach(lambda to: None)
@@ -143,7 +145,7 @@ def test_what_waits_and_what_is_kept_has_a_bound() -> None:
 
 
 class Hosts(dict[Any, Any]):
-    """bcc's table of hosts, with what each step leaves."""
+    """bcc's table of hosts; the log has its size after each step."""
 
     def __init__(self, log: list[tuple[str, int]]) -> None:
         super().__init__()
@@ -171,7 +173,7 @@ class Array(dict[Any, Any]):
 
 
 @pytest.mark.parametrize("count", [2, MAX_HOSTS])
-def test_what_stays_wanted_is_let_pass_all_the_time(count: int) -> None:
+def test_a_host_that_stays_selected_passes_all_the_time(count: int) -> None:
     log: list[tuple[str, int]] = []
     sizes = {"filters": filter_maps.filter_record(Filter()).nbytes, "ports": filter_maps.port_bits(()).nbytes}
     bpf = {b"hosts": Hosts(log), **{name.encode(): Array(name, size, log) for name, size in sizes.items()}}
@@ -185,21 +187,21 @@ def test_what_stays_wanted_is_let_pass_all_the_time(count: int) -> None:
     assert names == (["hosts", "ports", "filters", "hosts"] if count == 2 else ["hosts", "hosts", "ports", "filters"])
     log.clear()
     filter_maps.write(bpf, Filter(hosts=(hosts[1],)))
-    assert [name for name, _ in log][:2] == ["filters", "ports"], "ports that count no more are emptied afterwards"
+    assert [name for name, _ in log][:2] == ["filters", "ports"], "ports that are no longer compared are emptied afterwards"
 
 
 def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A packet of the old port that came before the change, explained after it; a replay shows it, too."""
+    """A packet to the old port came before the change and is explained after it; a replay shows it, too."""
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     at = 1_000_000
     steps = [
         RenewedFilter(0, frozenset({("", OLD, "tcp")}), Filter(ports=(OLD,))),
         RenewedFilter(2 * at, frozenset({("", NEW, "tcp")}), Filter(ports=(NEW,), hosts=(parse_host("192.168.56.10"),))),
     ]
-    turns: captures.Turns = [(request(n, port, n * at), []) for n, port in ((1, OLD), (3, NEW), (4, OLD))]
-    made = captures.capture(tmp_path / "a.k8st", turns, selectors=Selectors(node_ports=(OLD,)), renewals=steps)
-    asked = re.findall(r"-> 192\.168\.56\.10:(\d+)  SYN  60", made.text["text"])
-    assert asked == [str(OLD), str(NEW)], "the last one came when the old port was not asked for any more"
+    batches: captures.Turns = [(request(n, port, n * at), []) for n, port in ((1, OLD), (3, NEW), (4, OLD))]
+    made = captures.capture(tmp_path / "a.k8st", batches, selectors=Selectors(node_ports=(OLD,)), renewals=steps)
+    shown_ports = re.findall(r"-> 192\.168\.56\.10:(\d+)  SYN  60", made.text["text"])
+    assert shown_ports == [str(OLD), str(NEW)], "the last one came when the old port was no longer selected"
     status, now, _ = run("-r", made.path)
     assert (status, now) == (0, made.text["text"])
     with CaptureReader(str(made.path)) as capture:
@@ -209,7 +211,7 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("body", [[5, [], ["10.0.0.1/99"], [80]], [5, [], [], [70000]], [5, [["a", 1]], [], []], ["x"], 7])
-def test_a_filter_that_cannot_be_is_damage(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
+def test_an_invalid_filter_in_a_capture_is_damage(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     add_filter = "tracer.capture.record.buffer.RecordBuffer.add_filter"
     monkeypatch.setattr(add_filter, lambda b, _: b.add_record(Record.FILTER, "", body))

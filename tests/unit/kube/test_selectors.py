@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--service, --pod, --node-port and --host-port: what they mean, and how the meaning is kept current while tracing."""
+"""--service, --pod, --node-port and --host-port: their addresses and ports, which are kept current while tracing."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_host_port_is_known_without_the_api(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("selection", "sentence"),
     [
         (Selectors(services=("shop/http-proxy",)), "There is no Service shop/http-proxy (there is default/http-proxy)."),
         (Selectors(services=("shop/cart",)), "There is no Service shop/cart."),
@@ -83,9 +83,9 @@ def test_a_host_port_is_known_without_the_api(tmp_path: Path) -> None:
         (Selectors(host_ports=(81,)), "No pod of this node has hostPort 81."),
     ],
 )
-def test_what_is_not_there_is_one_sentence(words: Selectors, sentence: str, cluster: ClusterView) -> None:
+def test_a_missing_object_gives_one_sentence(selection: Selectors, sentence: str, cluster: ClusterView) -> None:
     with pytest.raises(NoSuchObject) as e:
-        selectors.check(words, cluster)
+        selectors.check(selection, cluster)
     assert (str(e.value), e.value.status) == (sentence, 9)
 
 
@@ -106,7 +106,7 @@ def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | N
     return found
 
 
-def test_pairs_are_looked_at_again_in_user_space(cluster: ClusterView) -> None:
+def test_pairs_are_compared_again_in_user_space(cluster: ClusterView) -> None:
     found = ends(Selectors(services=("default/http-proxy",)), cluster)
     client = ("192.168.56.1", 40000)
     for dst in (("192.168.56.10", 30285), ("172.30.253.123", 8080), ("10.244.0.12", 8080)):
@@ -118,7 +118,7 @@ def test_pairs_are_looked_at_again_in_user_space(cluster: ClusterView) -> None:
 
 
 class Session:
-    """Stands for the kernel side."""
+    """Replaces the kernel side."""
 
     def __init__(self) -> None:
         self.filters: list[Filter] = []
@@ -135,7 +135,7 @@ class Session:
     def poll_losses(self) -> None: ...
 
 
-class Nothing(PacketAssembler):
+class EmptyAssembler(PacketAssembler):
     def __init__(self) -> None:
         self.events = 0
 
@@ -158,27 +158,27 @@ def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: 
         OwnerResolver(source, Selectors(services=("default/http-proxy",)), Filter()) as kube,
     ):
         assert "10.244.0.12" in addresses(kube.filter())
-        run = Run(LiveSource(session, kube), Nothing(), TextOutput(err=err), RunLimits(), kube)  # type: ignore[arg-type]
+        run = Run(LiveSource(session, kube), EmptyAssembler(), TextOutput(err=err), RunLimits(), kube)  # type: ignore[arg-type]
 
-        def turn_until(true: Callable[[], object]) -> None:
-            def turned() -> bool:
+        def read_until(condition: Callable[[], object]) -> None:
+            def read_and_check() -> bool:
                 run._read()
-                return bool(true())
+                return bool(condition())
 
-            until(turned)
+            until(read_and_check)
 
         slices = next(o for o in OBJECTS if o["kind"] == "EndpointSlice" and o["metadata"]["name"].startswith("http-proxy"))
         changed = json.loads(json.dumps(slices))
         changed["endpoints"][1]["addresses"] = ["10.244.0.99"]
         server.put(changed)
-        turn_until(lambda: session.filters and "10.244.0.99" in addresses(session.filters[-1]))
+        read_until(lambda: session.filters and "10.244.0.99" in addresses(session.filters[-1]))
         assert "10.244.0.12" not in addresses(session.filters[-1])
         server.remove("Service", "default", "http-proxy")
-        turn_until(lambda: session.filters[-1].hosts == (NOBODY,))
+        read_until(lambda: session.filters[-1].hosts == (NOBODY,))
         time.sleep(0.05)
         run._read()
-    said = (tmp_path / "err").read_text().splitlines()
-    assert [line for line in said if "new filter" not in line] == ["There is no Service default/http-proxy."]
+    printed = (tmp_path / "err").read_text().splitlines()
+    assert [line for line in printed if "new filter" not in line] == ["There is no Service default/http-proxy."]
 
 
 def test_an_unknown_service(tmp_path: Path, server: ApiServer) -> None:
@@ -187,34 +187,34 @@ def test_an_unknown_service(tmp_path: Path, server: ApiServer) -> None:
         pass
 
 
-def in_vain(watch: ObjectWatch, seconds: float) -> bool:
-    """In place of Watch.wait: time enough to learn that nobody is there."""
+def wait_for_trouble(watch: ObjectWatch, seconds: float) -> bool:
+    """Replaces ObjectWatch.wait: waits until the watch has found that no server answers."""
     until(lambda: watch.troubled)
     return False
 
 
-def nobody_waits(watch: ObjectWatch, seconds: float) -> bool:
-    raise AssertionError("nothing was asked that needs the API")
+def must_not_wait(watch: ObjectWatch, seconds: float) -> bool:
+    raise AssertionError("no selector needs the API")
 
 
 def test_an_api_that_is_away(tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ObjectSource(kubeconfig=server.kubeconfig(tmp_path))
     server.die()
-    monkeypatch.setattr(ObjectWatch, "wait", in_vain)
+    monkeypatch.setattr(ObjectWatch, "wait", wait_for_trouble)
     with pytest.raises(NoObjects, match=r"does not answer \(Connection refused\)"):
         OwnerResolver(source, Selectors(services=("shop/cart",)), Filter()).start()
-    monkeypatch.setattr(ObjectWatch, "wait", nobody_waits)
+    monkeypatch.setattr(ObjectWatch, "wait", must_not_wait)
     with OwnerResolver(source, Selectors(node_ports=(30285,)), Filter()) as kube:
-        assert kube.filter().ports == (30285,), "a port needs no name"
+        assert kube.filter().ports == (30285,), "a port needs no object"
 
 
-def test_a_slow_api_holds_up_only_who_asks_for_a_name(
+def test_a_slow_api_delays_only_selectors_with_names(
     tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.answering.clear()
     source = ObjectSource(kubeconfig=server.kubeconfig(tmp_path))
     with monkeypatch.context() as patched:
-        patched.setattr(ObjectWatch, "wait", nobody_waits)
+        patched.setattr(ObjectWatch, "wait", must_not_wait)
         with OwnerResolver(source, Selectors(), Filter()):
             pass
     monkeypatch.setattr("tracer.kube.owner_resolver.PATIENCE", 0.1)
@@ -226,41 +226,41 @@ def test_a_slow_api_holds_up_only_who_asks_for_a_name(
 def test_an_api_that_refuses_is_not_waited_for(
     tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
-    """What it said is the reason that is given, and nobody waits for the patience to end."""
+    """Its answer is the reason that is shown, and the run does not wait until PATIENCE ends."""
     monkeypatch.setattr(ObjectWatch.__init__, "__defaults__", (0.01,))  # the pause between attempts
     source = ObjectSource(kubeconfig=server.kubeconfig(tmp_path, "stale"))
     if trouble == "refused":
         server.die()
     server.token = "valid"
-    told = {"refused": "does not answer (Connection refused)", "401": "does not know this account (401"}[trouble]
+    reason = {"refused": "does not answer (Connection refused)", "401": "does not know this account (401"}[trouble]
     monkeypatch.setattr("tracer.kube.owner_resolver.PATIENCE", 3600.0)
     with OwnerResolver(source, Selectors(), Filter()) as kube:
         kube.settle()
         notes = " ".join(kube.notes())
-        assert told in notes and "has not answered" not in notes
-    with pytest.raises(NoObjects, match=re.escape(told)):
+        assert reason in notes and "has not answered" not in notes
+    with pytest.raises(NoObjects, match=re.escape(reason)):
         OwnerResolver(source, Selectors(services=("default/http-proxy",)), Filter()).start()
 
 
 def test_an_api_that_is_back_at_the_second_try(tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One failure is none: the API server may just be starting."""
+    """One failure does not count: the API server may just be starting."""
     monkeypatch.setattr(ObjectWatch.__init__, "__defaults__", (0.01,))  # the pause between attempts
     first, get = threading.local(), ApiClient._get
 
-    def once_in_vain(self: ApiClient, *given: Any) -> Any:
+    def fail_once(self: ApiClient, *args: Any) -> Any:
         if not getattr(first, "done", False):
             first.done = True
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        return get(self, *given)
+        return get(self, *args)
 
-    monkeypatch.setattr(ApiClient, "_get", once_in_vain)
+    monkeypatch.setattr(ApiClient, "_get", fail_once)
     with OwnerResolver(
         ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=("default/http-proxy",)), Filter()
     ) as kube:
         assert "172.30.253.123" in addresses(kube.filter())
 
 
-def test_a_broken_kubeconfig_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_kubeconfig_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config").write_text("{")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with OwnerResolver(ObjectSource(), Selectors(), Filter()) as kube:
@@ -282,9 +282,9 @@ def test_objects_from_a_file(tmp_path: Path) -> None:
             OwnerResolver(ObjectSource(objects=str(path)), Selectors(), Filter())
 
 
-def test_words_that_cannot_be() -> None:
-    for words in ({"services": ("a/b/c",)}, {"pods": ("a/b:c",)}, {"node_ports": (0,)}, {"host_ports": (65536,)}):
+def test_invalid_selectors_are_refused() -> None:
+    for selection in ({"services": ("a/b/c",)}, {"pods": ("a/b:c",)}, {"node_ports": (0,)}, {"host_ports": (65536,)}):
         with pytest.raises(BadOption):
-            Selectors(**words)
+            Selectors(**selection)
     assert not Selectors() and Selectors(node_ports=(1,)) and not Selectors(node_ports=(1,)).need_names
     assert ObjectStore().version == 0

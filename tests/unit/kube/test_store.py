@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store's indexes, as objects come, change and go."""
+"""The store's indexes, while objects come, change and go."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pod(name: str, ip: str, **more: Any) -> dict[str, Any]:
     return {"kind": "Pod", "metadata": {"namespace": "shop", "name": name}, "spec": spec, "status": state}
 
 
-def test_a_value_stays_while_anybody_says_it() -> None:
+def test_a_value_stays_until_its_last_removal() -> None:
     index: MultiIndex[str, int] = MultiIndex()
     for _ in range(3):
         index.add("k", 1)
@@ -82,7 +82,7 @@ def test_replace_forgets_what_is_not_listed() -> None:
     assert store.pod_at("10.1.0.9") is None
 
 
-def test_an_address_that_two_living_pods_claim_is_nobodys() -> None:
+def test_an_address_of_two_living_pods_has_no_pod() -> None:
     store = ObjectStore()
     store.load([pod("p", "10.1.0.9"), pod("q", "10.1.0.9"), pod("done", "10.1.0.8", phase="Succeeded")])
     assert store.pod_at("10.1.0.9") is None
@@ -119,13 +119,17 @@ def test_a_real_cluster() -> None:
     assert {n.name for n in store.nodes.values()} == {"node-1", "node-2"}
 
 
-def test_what_changes_nothing_that_is_kept_is_no_change() -> None:
+def test_a_change_of_fields_that_are_not_kept_is_no_change() -> None:
     store, calls = ObjectStore(), []
     store.on_change(lambda: calls.append(store.version))
-    beat = {"kind": "Node", "metadata": {"name": "n"}, "status": {"addresses": [], "conditions": [{"lastHeartbeatTime": 1}]}}
-    store.apply("Node", beat)
-    store.apply("Node", beat | {"metadata": {"name": "n", "resourceVersion": "2"}})
-    store.replace("Node", [beat])
+    heartbeat = {
+        "kind": "Node",
+        "metadata": {"name": "n"},
+        "status": {"addresses": [], "conditions": [{"lastHeartbeatTime": 1}]},
+    }
+    store.apply("Node", heartbeat)
+    store.apply("Node", heartbeat | {"metadata": {"name": "n", "resourceVersion": "2"}})
+    store.replace("Node", [heartbeat])
     store.delete("Service", service("never", "10.0.0.1"))
     assert calls == [1]
     store.replace("Node", [])
@@ -133,7 +137,7 @@ def test_what_changes_nothing_that_is_kept_is_no_change() -> None:
 
 
 def test_a_file_of_objects_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that never ends is one sentence; a pipe, as of `<(kubectl get ...)`, is read."""
+    """A device that never ends gives one sentence; a pipe, such as `<(kubectl get ...)`, is read."""
     monkeypatch.setattr(objects, "MOST_BYTES", 1 << 20)
     with pytest.raises(NoObjects, match="/dev/zero has more than 1 MB"):
         objects.read("/dev/zero")

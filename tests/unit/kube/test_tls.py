@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server that speaks https, as all of them do: its certificate is checked, and ours is shown."""
+"""An API server with https: its certificate is checked, and the client's certificate is sent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OBJECTS = node("1.36.2-iptables-nft", "S0-empty").objects
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate that vouches for itself, and its key."""
+    """A self-signed certificate, and its key."""
     made, key = folder / f"{name}.crt", folder / f"{name}.key"
     subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:kubernetes.lab"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key, "-out", made, *subject]
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[ApiServer]:
-    """It wants to see the client's certificate."""
+    """A server that requires the client's certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.crt", folder / "server.key")
     context.load_verify_locations(folder / "client.crt")

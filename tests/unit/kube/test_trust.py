@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a kubeconfig may have done: by root, for somebody else. And the programs that give tokens: their bounds."""
+"""What root does for another user's kubeconfig, and what it refuses. The bounds of programs that give tokens."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def user_of(**user: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a user who has called sudo; nothing else is there."""
+    """The home of a user who has called sudo; there is no other kubeconfig."""
     if os.geteuid() != 0:
-        pytest.skip("only root can be led to do what another could not")
+        pytest.skip("only root has rights that another user's kubeconfig could misuse")
     user = SimpleNamespace(pw_uid=USER, pw_dir=str(tmp_path / "somewhere/user"))
     accounts = {"user": user, "toor": SimpleNamespace(pw_uid=0, pw_dir=user.pw_dir)}
     monkeypatch.setattr(pwd, "getpwnam", accounts.__getitem__)
@@ -53,7 +53,7 @@ def of_user(home: Path, **changes: Any) -> Path:
 SUDO = {"HOME": "/nowhere", "SUDO_USER": "user", "SUDO_UID": str(USER)}
 
 
-def test_the_file_of_who_called_sudo(home: Path) -> None:
+def test_the_file_of_the_user_who_called_sudo(home: Path) -> None:
     path = of_user(home)
     access = kubeconfig.find(None, SUDO)
     assert access and access.source == str(path) and access.headers() == {"Authorization": "Bearer secret-token"}
@@ -62,19 +62,19 @@ def test_the_file_of_who_called_sudo(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "environment",
     [
         {"SUDO_USER": "../user"}, {"SUDO_USER": "nobody-of-that-name"}, {"SUDO_USER": ""}, {"SUDO_USER": "toor"},
         {"SUDO_USER": "user", "SUDO_UID": "77"}, {"SUDO_USER": "us\0er"},
     ],
 )  # fmt: skip
-def test_a_user_who_is_none(home: Path, said: dict[str, str]) -> None:
+def test_an_invalid_sudo_user(home: Path, environment: dict[str, str]) -> None:
     of_user(home)
-    assert kubeconfig.find(None, {"HOME": "/nowhere", **said}) is None
+    assert kubeconfig.find(None, {"HOME": "/nowhere", **environment}) is None
 
 
 def test_another_users_program_is_not_run(home: Path, tmp_path: Path) -> None:
-    """Its file may name any program; root runs it only when it was asked for that very file."""
+    """Another user's file may name any program; root runs it only if that file was given by name."""
     made = tmp_path / "it ran"
     program = {"apiVersion": "v1", "command": script(tmp_path / "steal", f"id -u >'{made}'")}
     path = of_user(home, **user_of(exec=program))
@@ -98,7 +98,7 @@ def test_another_users_program_is_not_run(home: Path, tmp_path: Path) -> None:
         (0o600, 77, "belongs to user 77"),
     ],
 )
-def test_a_file_that_is_not_only_theirs(home: Path, mode: int, owner: int, why: str) -> None:
+def test_a_file_that_other_users_own_or_may_write(home: Path, mode: int, owner: int, why: str) -> None:
     path = of_user(home)
     path.chmod(mode)
     os.chown(path, owner, owner)
@@ -106,18 +106,18 @@ def test_a_file_that_is_not_only_theirs(home: Path, mode: int, owner: int, why: 
         kubeconfig.find(None, SUDO)
     (home / "root/.kube").mkdir(parents=True)
     write(home / "root/.kube")
-    assert kubeconfig.find(None, {**SUDO, "HOME": str(home / "root")}), "the next place is looked at"
+    assert kubeconfig.find(None, {**SUDO, "HOME": str(home / "root")}), "the next place is searched"
 
 
-def test_roots_home_is_not_where_another_says(home: Path) -> None:
-    """HOME may be left as it was: the file in it is still that user's."""
+def test_a_home_left_by_sudo_is_not_roots(home: Path) -> None:
+    """sudo may leave HOME unchanged: the file in it still belongs to that user."""
     of_user(home, **user_of(exec={"apiVersion": "v1", "command": "/bin/true"}))
     with pytest.raises(NoObjects, match="belongs to user 1234"):
         kubeconfig.find(None, {"HOME": str(home)})
 
 
 @pytest.mark.parametrize("how", ["fifo", "zero", "large", "directory"])
-def test_what_is_no_file_or_too_large(home: Path, how: str) -> None:
+def test_a_kubeconfig_that_is_no_file_or_too_large(home: Path, how: str) -> None:
     path = home / ".kube/config"
     if how == "fifo":
         os.mkfifo(path)
@@ -132,7 +132,7 @@ def test_what_is_no_file_or_too_large(home: Path, how: str) -> None:
 
 
 def test_secrets_of_root_are_not_sent_for_another(home: Path, tmp_path: Path) -> None:
-    """A user's file could name a file that only root can read, and a server of that user's."""
+    """A user's file could name a file that only root can read, and that user's own server."""
     secret, own = tmp_path / "secret", home / "token"
     for path in (secret, own):
         path.write_text("a-token\n")
@@ -149,7 +149,7 @@ def test_secrets_of_root_are_not_sent_for_another(home: Path, tmp_path: Path) ->
     of_user(home, **user_of(**{"client-certificate": str(secret), "client-key": str(secret)}))
     with pytest.raises(NoObjects, match=r"names a certificate that cannot be used: .*it belongs to user 0"):
         kubeconfig.find(None, SUDO)
-    assert kubeconfig.read(write(tmp_path, **user_of(tokenFile=str(secret)))).headers(), "root's own file may"
+    assert kubeconfig.read(write(tmp_path, **user_of(tokenFile=str(secret)))).headers(), "root's own file may name it"
 
 
 @pytest.mark.parametrize("name", ["fifo", "/dev/zero", "large", "."])
@@ -165,7 +165,7 @@ def test_files_that_a_kubeconfig_names(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["a b", "a\nX-Other: b", "", "\x1b[2J", "töken"])
-def test_a_token_that_is_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_token(tmp_path: Path, text: str) -> None:
     (tmp_path / "token").write_text(text)
     with pytest.raises(OSError) as e:
         kubeconfig.read(write(tmp_path, **user_of(tokenFile="token"))).headers()
@@ -196,7 +196,7 @@ def test_values_of_another_kind(tmp_path: Path, user: Any) -> None:
 @pytest.mark.parametrize(
     "server", [1, "https://[", "http://a:b", "http://a:99999", None, "ftp://a", "10.0.0.1:6443", "http:///x"]
 )
-def test_a_server_that_is_none(tmp_path: Path, server: Any) -> None:
+def test_an_invalid_server(tmp_path: Path, server: Any) -> None:
     with pytest.raises(NoObjects):
         kubeconfig.read(write(tmp_path, clusters=[{"name": "c", "cluster": {"server": server}}]))
 
@@ -212,20 +212,20 @@ def test_a_server_that_is_none(tmp_path: Path, server: Any) -> None:
         "\x00",
     ],
 )
-def test_texts_that_grow_or_go_deep(tmp_path: Path, text: str) -> None:
+def test_texts_that_grow_or_are_deeply_nested(tmp_path: Path, text: str) -> None:
     (tmp_path / "config").write_text(text)
     with pytest.raises(NoObjects, match="is not valid YAML"):
         kubeconfig.read(str(tmp_path / "config"))
 
 
-def test_an_account_that_is_not_whole(tmp_path: Path) -> None:
+def test_an_incomplete_account(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     with pytest.raises(NoObjects, match=r"The pod's account in .* cannot be used"):
         kubeconfig.in_cluster({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
 
 
 def test_a_program_that_does_not_end(tmp_path: Path) -> None:
-    """Nor does what it has started: that holds the pipe open."""
+    """The process that it has started does not end either, and holds the pipe open."""
     pids = tmp_path / "pids"
     command = [script(tmp_path / "a", f"sleep 86400 & echo $! >{pids}; sleep 86400")]
     with pytest.raises(OSError, match=r"took longer than 0.5 s"):
@@ -233,7 +233,7 @@ def test_a_program_that_does_not_end(tmp_path: Path) -> None:
     until(lambda: not alive(pids))
 
 
-def test_a_program_that_leaves_another(tmp_path: Path) -> None:
+def test_a_program_that_leaves_a_process_behind(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     command = [script(tmp_path / "a", f"sleep 86400 & echo $! >{pids}; echo '{{}}'")]
     with pytest.raises(OSError, match=r"took longer than 0.5 s"):
@@ -242,7 +242,7 @@ def test_a_program_that_leaves_another(tmp_path: Path) -> None:
 
 
 def alive(pids: Path) -> bool:
-    """Whether the process with the number in this file runs; it may have been ended before it wrote it."""
+    """Whether the process with the number in this file runs; it may have been killed before it wrote the number."""
     try:
         return Path(f"/proc/{int(pids.read_text())}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (OSError, ValueError):
@@ -255,7 +255,7 @@ def test_a_program_that_prints_without_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "says"),
+    ("printed", "message"),
     [
         ("", "gave no token"),
         ("[1]", "gave no token"),
@@ -264,15 +264,19 @@ def test_a_program_that_prints_without_end(tmp_path: Path) -> None:
         ("[" * 100_000, "gave no token"),
     ],
 )
-def test_programs_that_give_no_token(tmp_path: Path, printed: str, says: str) -> None:
+def test_programs_that_give_no_token(tmp_path: Path, printed: str, message: str) -> None:
     (tmp_path / "out").write_text(printed)
-    with pytest.raises(OSError, match=says):
+    with pytest.raises(OSError, match=message):
         plugin.token(["cat", str(tmp_path / "out")], {})
 
 
 def test_programs_that_cannot_be_run(tmp_path: Path) -> None:
-    for command, says in ((["/no/program"], "No such file"), (["a\0b"], "cannot be run"), (["false"], "its exit status is 1")):
-        with pytest.raises(OSError, match=says):
+    for command, message in (
+        (["/no/program"], "No such file"),
+        (["a\0b"], "cannot be run"),
+        (["false"], "its exit status is 1"),
+    ):
+        with pytest.raises(OSError, match=message):
             plugin.token(command, {})
     secret = json.dumps({"status": {"token": "secret token"}})
     with pytest.raises(OSError) as e:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names from an API server that dies, comes back, breaks off, forgets and refuses: they come back too, and it is said once."""
+"""An API server that dies, comes back, breaks off, forgets and refuses: the names come back, and one note reports it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_a_server_that_dies_and_comes_back(server: ApiServer) -> None:
     assert watch.wait(PATIENCE)
     server.die()
     until(lambda: watch.troubled)
-    time.sleep(0.3)  # it is asked again, in vain
-    assert store.by_address.one(("172.30.253.123", 8080, "tcp")), "what was known stays known"
+    time.sleep(0.3)  # it is asked again, without an answer
+    assert store.by_address.one(("172.30.253.123", 8080, "tcp")), "known objects stay known"
     server.put(service("cart", 80))
     server.start()
     until(lambda: store.services.all(("shop", "cart")))
@@ -91,7 +91,7 @@ def test_watches_that_are_broken_off_go_on_where_they_were(server: ApiServer) ->
     watch.close()
 
 
-def test_gone_means_list_again_and_what_was_missed_is_found(server: ApiServer) -> None:
+def test_after_gone_objects_are_listed_again_and_missed_changes_are_found(server: ApiServer) -> None:
     watch, store = watching(server)
     assert watch.wait(PATIENCE)
     until(lambda: server.watched("Service"))
@@ -104,11 +104,11 @@ def test_gone_means_list_again_and_what_was_missed_is_found(server: ApiServer) -
     until(lambda: not store.services.all(("default", "http-proxy")))
     until(lambda: not store.by_node_port.all((30285, "tcp")))
     assert server.listed("Service") >= 2
-    assert not any("answered 410" in note for note in watch.notes()), "that is no news to anybody"
+    assert not any("answered 410" in note for note in watch.notes()), "status 410 is not reported"
     watch.close()
 
 
-def test_what_is_forbidden_is_said_once_and_the_rest_goes_on(server: ApiServer) -> None:
+def test_a_forbidden_kind_is_reported_once_and_the_other_kinds_go_on(server: ApiServer) -> None:
     server.refuse = {"Pod": 403}
     watch, store = watching(server)
     assert watch.wait(PATIENCE)
@@ -123,7 +123,7 @@ def test_what_is_forbidden_is_said_once_and_the_rest_goes_on(server: ApiServer) 
     watch.close()
 
 
-def test_an_expired_token_is_read_anew(server: ApiServer, tmp_path: Path) -> None:
+def test_an_expired_token_is_read_again(server: ApiServer, tmp_path: Path) -> None:
     server.token = "first"
     token = tmp_path / "token"
     token.write_text("first\n")
@@ -153,7 +153,7 @@ def test_an_old_cluster_has_endpoints_only(server: ApiServer) -> None:
     watch.close()
 
 
-def test_a_server_that_talks_nonsense(server: ApiServer) -> None:
+def test_a_server_that_answers_with_an_error(server: ApiServer) -> None:
     server.refuse = {"Service": 500}
     watch, _ = watching(server)
     until(lambda: watch.troubled)
@@ -161,7 +161,7 @@ def test_a_server_that_talks_nonsense(server: ApiServer) -> None:
     watch.close()
 
 
-def test_a_kubeconfig_leads_there(server: ApiServer, tmp_path: Path) -> None:
+def test_a_kubeconfig_gives_the_server(server: ApiServer, tmp_path: Path) -> None:
     server.token = "of-the-file"
     watch, store = watching(server, kubeconfig.read(server.kubeconfig(tmp_path, "of-the-file")))
     assert watch.wait(PATIENCE)

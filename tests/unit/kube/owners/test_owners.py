@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a rule is, rule by rule; `make owners` goes through all rules of all nodes."""
+"""The owner of a rule, rule by rule; `make owners` goes through all rules of all nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracer.rules import save_parser
 
 
 def owner(text: str, table: str = "nat", cluster: ClusterView | None = None, others: str = "") -> Owner:
-    """Whose `-A CHAIN ...` is, others standing behind it."""
+    """The owner of the rule `-A CHAIN ...`; other rules may follow it."""
     rules = save_parser.parse(f"*{table}\n{text}\n{others}")
     chain = text.split()[1]
     return owner_of(rules.chain("ip", table, chain)[0], rules, cluster or ClusterView())
@@ -79,7 +79,7 @@ def test_from_the_rule_alone(table: str, rule: str, text: str) -> None:
     )
 
 
-def test_a_comment_that_does_not_fit_its_hash_is_not_believed() -> None:
+def test_a_comment_that_does_not_fit_its_hash_is_not_used() -> None:
     good = '-A KUBE-SVC-5DZI2HW7VHZLUOJ5 -m comment --comment "default/http-proxy" -j KUBE-SEP-66PQAUDBO7BH47NT'
     assert owner(good).label == "default/http-proxy"
     assert owner(good.replace("http-proxy", "http-other")).kind == "unknown"
@@ -112,8 +112,8 @@ def test_the_stale_rule_of_flannel(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S3")
     known = one.known(tmp_path)
     (_, rules), *_ = one.rulesets()
-    said = [owner_of(r, rules, known).text for r in rules.chain("ip", "nat", "POSTROUTING") if r.target == "RETURN"]
-    assert said == ["flannel", "flannel, podCIDR 10.244.3.0/24 (not this node's)"]
+    texts = [owner_of(r, rules, known).text for r in rules.chain("ip", "nat", "POSTROUTING") if r.target == "RETURN"]
+    assert texts == ["flannel", "flannel, podCIDR 10.244.3.0/24 (not this node's)"]
     chain = rules.chain("ip", "nat", "FLANNEL-POSTRTG")
     assert "flannel, podCIDR 10.244.0.0/24" in [owner_of(r, rules, known).text for r in chain]
 
@@ -125,8 +125,8 @@ def test_host_ports_by_the_cni_cache_and_without_it(mode: str, tmp_path: Path) -
     rules = next(r for name, r in one.rulesets() if ("nftables-nft" in mode) == name.startswith("nft.json"))
     dnat = [r for c in rules.chains.values() for r in c if r.target == "DNAT" and "3306" in r.text]
     assert {owner_of(r, rules, known).text for r in dnat} == {"hostPort 3306 of pod default/mysql-b (portmap)"}
-    nobody = {owner_of(r, rules, ClusterView()).text for r in dnat}
-    assert nobody == {"portmap, for whom is unknown, hostPort 3306"}
+    without_cluster = {owner_of(r, rules, ClusterView()).text for r in dnat}
+    assert without_cluster == {"portmap, for whom is unknown, hostPort 3306"}
 
 
 def test_host_port_by_the_api(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_host_port_by_the_api(tmp_path: Path) -> None:
 def test_where_a_dnat_leads(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S2-one")
     (_, rules), *_ = one.rulesets()
-    said = {owner_of(r, rules, one.known(tmp_path)).text for r in rules.chain("ip", "nat", "KUBE-SEP-66PQAUDBO7BH47NT")}
-    assert said == {"Service default/http-proxy", "Service default/http-proxy -> pod default/http-proxy-a (node-1)"}
+    texts = {owner_of(r, rules, one.known(tmp_path)).text for r in rules.chain("ip", "nat", "KUBE-SEP-66PQAUDBO7BH47NT")}
+    assert texts == {"Service default/http-proxy", "Service default/http-proxy -> pod default/http-proxy-a (node-1)"}
 
 
 def test_elements_and_virtual_servers(tmp_path: Path) -> None:
