@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for all tests."""
+"""Fixtures and settings for all tests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.support.nodes import node
 from tracer.cli import main
 from tracer.render import _format
 
-with suppress(ImportError):  # the machines of the kernel tests have no hypothesis, and need none
+with suppress(ImportError):  # the virtual machines of the kernel tests do not have hypothesis
     from hypothesis import HealthCheck, settings
 
-    # How long an example takes tells of the machine alone.
+    # The duration of an example depends on the machine only.
     settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("busy machine")
 
 
 @pytest.fixture(autouse=True)
 def same_time_zone() -> Iterator[None]:
-    """Reading a capture shows the clock of its node; the next test has its own again."""
+    """Restores the time zone: reading a capture sets the time zone of its node."""
     before = os.environ.get("TZ")
     yield
     os.environ.pop("TZ", None)
@@ -44,15 +44,15 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     def command(*args: str | Path) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as e:
             main.main([str(a) for a in args])
-        told = capsys.readouterr()
-        return int(e.value.code or 0), told.out, told.err
+        printed = capsys.readouterr()
+        return int(e.value.code or 0), printed.out, printed.err
 
     return command
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """A real cluster's API, as its node-1 finds it."""
+    """The API of a recorded real cluster, for its node-1."""
     monkeypatch.setenv("NODE_NAME", "node-1")
     with ApiServer(node("1.36.2-iptables-nft", "S2-three").objects) as one:
         yield one

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.fuzz [--cases N] [--seconds S] [--seed N] [--only files|objects]`: hostile captures and objects.
 
-The last line is cases=… crashes=… hangs=… too-large=…; the exit status is 1 when any of the last three is not 0, or when
-there were fewer cases than asked for. A case is made again from its number: --first N --cases 1.
+The last line is cases=… crashes=… hangs=… too-large=…; the exit status is 1 when one of the last three is not 0, or when fewer
+cases than requested ran. Case N runs again with --first N --cases 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.fuzz.cases import run
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--seconds", type=float, default=0, help="then it ends, however many cases there were")
+    parser.add_argument("--seconds", type=float, default=0, help="end after this time, even with fewer cases")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures with all kinds of records in them, taken apart: what the fuzzer changes."""
+"""The captures that the fuzzer changes: taken apart, with records of all kinds."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ OBJECTS: list[dict[str, Any]] = [
     {"kind": "Node", "metadata": {"name": "node-1"}, "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]},
      "status": {"addresses": [{"type": "InternalIP", "address": "192.168.56.10"}, {"type": "Hostname", "address": "node-1"}]}},
 ]  # fmt: skip
-"""One of each kind that is read."""
+"""One object of each kind that the tracer reads."""
 
 
 def bases(directory: Path) -> list[Parts]:
-    """A run that was explained, one that was only recorded, and one with everything that a real one can have."""
+    """An explained run, a run that was only recorded, and a run with all records that a real run can have."""
     made = [
         captures.capture(directory / "a.k8st", captures.some_turns(6), follow=True, heard=heard()).path,
         captures.capture(directory / "b.k8st", captures.some_turns(6), explained=False, heard=Heard(why="no")).path,

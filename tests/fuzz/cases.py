@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that make and read one hostile case after another, and what watches them.
+"""The workers, which make and read one hostile case after another, and the process that watches them.
 
-A case that raises what no command tells of, that takes longer than SECONDS, or more memory than 4 times its file and 256 MB,
-is shown and counted. This is no `__main__`: the workers are spawned, and a spawned process does not import a package's.
+A case is printed and counted as wrong when it raises an exception that no command handles, takes longer than SECONDS, or takes
+more memory than 4 times its file plus 256 MB. This code is not in `__main__`: the workers are spawned, and a spawned process
+does not import the `__main__` of a package.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from tests.fuzz.objects import load
 from tests.fuzz.reading import read
 
 SECONDS = 20
-"""Of processor time, which a case may take."""
+"""Limit of a case's processor time, s."""
 SILENCE = 300.0
-"""Seconds without a case after which a worker is taken for one that waits for something."""
+"""Time without a case, s, after which a worker counts as hung."""
 ROOM, FENCE = 256 << 20, 2 << 30
-"""Bytes that a case may take beside 4 times its file; and what no process may have."""
+"""Memory of a case in addition to 4 times its file, and limit of a process's address space; bytes."""
 ALONE = 100 << 20
-"""Bytes of a process that reads nothing."""
+"""Memory of a process that reads nothing, bytes."""
 PART = 250
-"""Cases after which a worker says how far it is."""
+"""A worker reports after this many cases."""
 Case = Callable[[int], int]
-"""Does a case; gives the size of its file."""
+"""Runs a case, and returns the size of its file."""
 
 
 class Hang(BaseException):
@@ -61,7 +62,7 @@ def used(name: str) -> int:
 
 
 def attempt(case: Case, number: int) -> tuple[str, str]:
-    """What is wrong ("" = nothing), and with what words."""
+    """The defect ("" = none), and a text that describes it."""
     Path("/proc/self/clear_refs").write_text("5")
     before = used("VmRSS")
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
@@ -76,7 +77,7 @@ def attempt(case: Case, number: int) -> tuple[str, str]:
         wrong, text = "crash", traceback.format_exc(-6)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    # What earlier cases have left in this process is not this one's.
+    # Memory that earlier cases left in this process does not count.
     taken = used("VmHWM") - before + ALONE
     if not wrong and taken > 4 * size + ROOM:
         wrong, text = "too-large", f"{taken >> 20} MB for a file of {size} bytes"
@@ -84,7 +85,7 @@ def attempt(case: Case, number: int) -> tuple[str, str]:
 
 
 def cases(directory: Path, seed: int, only: str) -> Case:
-    """What makes a case of a number and reads it."""
+    """Returns the function that makes the case of a number, and reads it."""
     maker, path = Maker(bases(directory)), directory / "hostile.k8st"
 
     def case(number: int) -> int:
@@ -100,7 +101,7 @@ def cases(directory: Path, seed: int, only: str) -> Case:
 
 
 def work(numbers: range, seed: int, only: str, out: SimpleQueue[Any]) -> None:
-    """A worker."""
+    """Runs one worker."""
     resource.setrlimit(resource.RLIMIT_AS, (FENCE, FENCE))
     signal.signal(signal.SIGPROF, _hang)
     sys.stdout = io.StringIO()
@@ -120,9 +121,9 @@ def work(numbers: range, seed: int, only: str, out: SimpleQueue[Any]) -> None:
 
 
 def run(first: int, count: int, seconds: float, seed: int, workers: int, only: str) -> Counter[str]:
-    """Goes through the cases. seconds: 0 = as long as it takes."""
+    """Runs the cases. seconds: limit of time, 0 = no limit."""
     found: Counter[str] = Counter()
-    # Spawned: a fork of a process that has threads may hold one of their locks for ever.
+    # Spawned, not forked: after a fork of a process with threads, a lock of another thread may stay locked for ever.
     fresh = get_context("spawn")
     out = fresh.SimpleQueue()
     each = -(-count // workers)
@@ -132,18 +133,18 @@ def run(first: int, count: int, seconds: float, seed: int, workers: int, only: s
     ]
     for one in running:
         one.start()
-    began = heard = time.monotonic()
+    began = reported = time.monotonic()
     while any(one.is_alive() for one in running) or not out.empty():
         if out.empty():
             time.sleep(0.05)
-            if time.monotonic() - heard > SILENCE:
+            if time.monotonic() - reported > SILENCE:
                 found["hang"] += 1
-                print("A worker has said nothing for long.", flush=True)
+                print(f"The workers have reported nothing for {SILENCE:.0f} s.", flush=True)
                 break
             if seconds and time.monotonic() - began > seconds:
                 break
             continue
-        heard = time.monotonic()
+        reported = time.monotonic()
         what, number, text = out.get()
         if what == "part":
             found["cases"] += number

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damages a small capture in every way it can think of, and reads it: `python -m tests.fuzz.damaged_captures [--seconds S]
-[--seed N]`.
+"""Damages a small capture in many ways, and reads it: `python -m tests.fuzz.damaged_captures [--seconds S] [--seed N]`.
 
-First it is cut at every byte, then bits are flipped, bytes put over one another, pages exchanged, at random until the time is
-over. Whatever comes must be what the reader is meant to say: packets, and one sentence if something is missing; or a sentence.
-The last line is readings=… whole=… in-part=… not-at-all=… unnoticed=… crashes=…; the exit status is 1 when there was a crash,
-or when something else was printed than what was recorded and nothing was said of it.
+First it cuts the capture at every byte. Then it flips bits, overwrites bytes and exchanges pages, at random, until the time is
+over. The reader must print packets, with one sentence if something is missing, or one sentence only. The last line is
+readings=… whole=… in-part=… not-at-all=… unnoticed=… crashes=…; the exit status is 1 after a crash, or when the output differed
+from the recorded packets without a message.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ WAYS = ("whole", "in-part", "not-at-all")
 
 
 def read(path: Path) -> tuple[str, str]:
-    """One of WAYS, and what was printed. Any other exception than those that the command tells of is a crash."""
+    """One of WAYS, and the output. An exception that the command does not handle is a crash."""
     out = JsonOutput(io.StringIO(), io.StringIO())
     try:
         with CaptureReader(str(path)) as capture:
-            again_totals = runner.replay(capture, out, ReplayRequest(), StopRequest())
+            summary = runner.replay(capture, out, ReplayRequest(), StopRequest())
             out.begin(runner.facts(capture, True), str(runner.options(capture).get("said", "")), runner.release(capture))
-            out.summary(again_totals)
+            out.summary(summary)
             runner.check_complete(capture)
             if capture.ended() is None:
                 return "in-part", printed(out)
@@ -57,12 +56,12 @@ def printed(out: JsonOutput) -> str:
 
 
 def one_sentence(text: str) -> None:
-    """Raises AssertionError when it is none."""
+    """Raises AssertionError when the text is not one sentence."""
     assert text.endswith(".") and "\n" not in text and "Traceback" not in text, text
 
 
 def damaged(data: bytes, dice: random.Random) -> bytes:
-    """The same with some damage."""
+    """A copy of the data with one kind of damage."""
     out = bytearray(data)
     way = dice.choice(("bits", "bits", "bytes", "cut", "zero", "move", "pages", "grow"))
     at, length = dice.randrange(len(out)), dice.choice((1, 2, 8, 64, 512, 4096))
@@ -95,9 +94,9 @@ def small(directory: Path) -> bytes:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60, help="of random damage")
+    parser.add_argument("--seconds", type=float, default=60, help="time for random damage")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--every", type=int, default=1, help="cut at every so many bytes")
+    parser.add_argument("--every", type=int, default=1, help="cut at every N-th byte")
     given = parser.parse_args()
     found: Counter[str] = Counter()
     dice = random.Random(given.seed)
@@ -115,7 +114,7 @@ def main() -> int:
                 way, text = read(path)
                 if way == "whole" and text != sound:
                     way = "unnoticed"
-                    print(f"{what}: other packets, and nothing was said")
+                    print(f"{what}: other packets, and no message")
                 found[way] += 1
             except Exception:
                 found["crash"] += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures with right check sums and wrong contents: taken apart, changed, and put together again."""
+"""Captures with correct checksums and wrong contents: taken apart, changed, and put together again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.events import record
 
 BOMB = 64 << 20
-"""Bytes that some of the compressed values become."""
+"""Size of some compressed values after decompression, bytes."""
 
 
 @dataclass
@@ -50,13 +50,13 @@ def taken_apart(path: Path) -> Parts:
         layout: RecordLayout = capture.layout
         rows = "SELECT turn, began, ended, events, turns, slots FROM batches ORDER BY seq"
         for turn, began, ended, events, turns, slots in connection.execute(rows):
-            told = unpack(turns)
-            parts.batches.append([turn, began, ended, events, told, layout.unpack(slots, sum(n for _, n, _ in told))])
+            counts = unpack(turns)
+            parts.batches.append([turn, began, ended, events, counts, layout.unpack(slots, sum(n for _, n, _ in counts))])
         return shortened(parts)
 
 
 def shortened(parts: Parts) -> Parts:
-    """Without the turns in which nothing came, but for the last: a run that waits has many."""
+    """Removes most turns without events, which a waiting run has many of; the last one stays."""
     full = [b for b in parts.batches[:-1] if len(b[5])]
     empty = [b for b in parts.batches[:-1] if not len(b[5])]
     for one in parts.batches:
@@ -71,16 +71,16 @@ Packed = tuple[bytes, bytes]
 
 
 def packed(value: Any, dice: random.Random, unchanged: dict[int, Packed]) -> Any:
-    """As the column has it: sometimes compressed although it is short.
+    """The value as stored in the column: sometimes compressed although it is short.
 
-    unchanged: of the bases' values, by id(): nearly all values of a case are as they were, and need not be packed again.
+    unchanged: packed values of the bases, by id(): nearly all values of a case are unchanged, and need not be packed again.
     """
     text, small = unchanged.get(id(value)) or (values.text(value, dice), b"")
     return small or zlib.compress(text, 1) if len(text) > 400 or dice.random() < 0.05 else text
 
 
 class Maker:
-    """Makes files of one seed. bases: captures that were taken apart."""
+    """Makes the files of one seed. bases: captures, taken apart."""
 
     def __init__(self, bases: list[Parts]) -> None:
         self._bases = bases
@@ -129,12 +129,12 @@ def _meta(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
 
 
 def _record(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
-    """A kind of record is taken first, for some are many."""
+    """Changes a record. Its kind is chosen first, because some kinds have many records."""
     kind = dice.choice(sorted({r[1] for r in records}))
     one = dice.choice([r for r in records if r[1] == kind])
     way = dice.random()
     if kind in (Record.READING, Record.CONNTRACK, Record.RULESET) and dice.random() < 0.5:
-        # Another change of this case may have left no bytes there.
+        # An earlier change of this case may have removed the bytes.
         with suppress(ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             _octets(one, dice)
     elif way < 0.85:
@@ -148,7 +148,7 @@ def _record(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
 
 
 def _octets(one: list[Any], dice: random.Random) -> None:
-    """Bytes of a legacy table, of a message of conntrack, of the slots of a look-up."""
+    """Changes bytes of a legacy table, of a conntrack message, or of the slots of a look-up."""
     body = one[3] = values.copied(one[3])
     container: Any = body
     key: Any = "bytes"
@@ -175,7 +175,7 @@ def _batch(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
 
 
 def _slots(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
-    """Fields of events: whole ones, by their place, and bytes anywhere behind the lengths."""
+    """Changes events: whole fields by their offset, or bytes anywhere after the lengths."""
     one = dice.choice([b for b in batches if not isinstance(b[5], bytes)])
     slots = one[5] = one[5].copy()
     if not len(slots):
@@ -199,7 +199,7 @@ def _slots(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
 
 
 def _rows(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
-    """Rows are removed, doubled, exchanged."""
+    """Removes, doubles or exchanges rows."""
     rows = dice.choice((meta, records, batches))
     if len(rows) < 2:
         return
@@ -214,7 +214,7 @@ def _rows(meta: Any, records: Any, batches: Any, dice: random.Random) -> None:
 
 
 def _column(rows: Any, dice: random.Random) -> None:
-    """A column has another type than it should."""
+    """Gives a column of one row a wrong type."""
     if rows:
         at = dice.randrange(len(rows))
         row = list(rows[at])
@@ -225,7 +225,7 @@ def _column(rows: Any, dice: random.Random) -> None:
 
 
 def _bomb(rows: Any, dice: random.Random) -> None:
-    """A value that is small here and large in memory."""
+    """Puts in a value that is small in the file and large in memory."""
     if rows:
         at = dice.randrange(len(rows))
         row = list(rows[at])
@@ -269,7 +269,7 @@ def _schema(dice: random.Random) -> str:
 
 
 def written(parts: list[list[tuple[Any, ...]]], then: str = "") -> bytes:
-    """A file of these rows, with their check sums. then: what is done to it in the end."""
+    """A file with these rows and their checksums. then: SQL that runs at the end."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -292,7 +292,7 @@ def written(parts: list[list[tuple[Any, ...]]], then: str = "") -> bytes:
 
 
 def sparse(path: Path, content: bytes, dice: random.Random) -> None:
-    """Writes a file, now and then with a hole behind it or a sparse journal beside it."""
+    """Writes a file, sometimes with a hole at its end, or with a sparse journal next to it."""
     beside = path.with_name(path.name + "-journal")
     if beside.exists():
         beside.unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of Kubernetes with wrong types everywhere: as a file of --objects, and as a server sends them."""
+"""Kubernetes objects with wrong types in any place: as a file for --objects, and as a server sends them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ RESOURCES = (
     api_client.SERVICES, api_client.SLICES, api_client.ENDPOINTS, api_client.pods_of("node-1"), api_client.NODES,
 )  # fmt: skip
 KINDS = {str(body["kind"]): resource for body, resource in zip(OBJECTS, RESOURCES, strict=True)}
-ASKED = ("10.244.0.11", "192.168.56.10", "172.30.253.123", "x", "")
+ADDRESSES = ("10.244.0.11", "192.168.56.10", "172.30.253.123", "x", "")
 
 
 class Canned(ApiClient):
-    """Answers with this text."""
+    """An API client that gets this text as the answer."""
 
     def __init__(self, text: bytes) -> None:
         super().__init__(ApiAccess("http", "127.0.0.1", 1))
@@ -49,7 +49,7 @@ class _Socket:
 
 
 def load(dice: random.Random) -> int:
-    """One case; gives its length. What the callers of these functions expect is no crash."""
+    """Runs one case, and returns its length. Exceptions that the callers of these functions handle are no crash."""
     bodies = [
         values.changed(body, dice, dice.choice((0, 1, 1, 2, 4))) for body in dice.choices(OBJECTS, k=dice.choice((1, 3, 6)))
     ]
@@ -84,15 +84,15 @@ def load(dice: random.Random) -> int:
                     (store.delete if what == "DELETED" else store.apply)(kind, body)
         except (RequestRefused, OSError, ValueError):
             pass
-    _asked(store)
+    _query(store)
     json.dumps([store.node, store.version])
     return len(text)
 
 
-def _asked(store: ObjectStore) -> None:
-    """What packets and rules ask of a store."""
+def _query(store: ObjectStore) -> None:
+    """Asks a store what packets and rules ask it."""
     known = ClusterView(store)
-    for address in ASKED:
+    for address in ADDRESSES:
         known.leads_to(address)
         known.is_local(address)
         known.service_at(address, 80, "tcp")

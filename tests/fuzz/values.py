@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a JSON value that keep it JSON: wrong types, huge numbers, odd texts, nodes put elsewhere."""
+"""Changes of a JSON value that keep it JSON: wrong types, huge numbers, unusual texts, moved nodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHAPES: tuple[Any, ...] = (
     {"Loss": {"probe": [], "cpu": {}, "count": "x", "why": 1}}, {"Wanted": {"netns": [], "family": 1, "table": {}}},
 )  # fmt: skip
 DEEP = {"@list@": (b"[", b"]"), "@dict@": (b'{"x":', b"}"), "@tuple@": (b'{"tuple":[', b"]}")}
-"""Stand for values within values: Python cannot write them when they are deep enough."""
+"""Placeholders for nested values: Python's json module cannot write very deep ones."""
 
 
 def copied(value: Any) -> Any:
@@ -55,7 +55,7 @@ def text(value: Any, dice: random.Random) -> bytes:
 
 
 def hostile(dice: random.Random) -> Any:
-    """A value that nobody expects."""
+    """A value that no reader expects."""
     way = dice.random()
     if way < 0.3:
         return copied(dice.choice(SHAPES))
@@ -84,7 +84,7 @@ def places(value: Any, most: int = 4000) -> list[tuple[Any, Any]]:
 
 
 def changed(value: Any, dice: random.Random, times: int = 1) -> Any:
-    """A copy with some nodes replaced, removed, doubled or put elsewhere."""
+    """A copy with some nodes replaced, removed, doubled or moved."""
     whole = [copied(value)]
     for _ in range(times):
         nodes = places(whole)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the lab writes for a guest."""
+"""Reads the archives that the lab writes for a guest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the lab runner, without booting: tables, image names, formats, command lines, a stand-in for QEMU."""
+"""Tests of the lab runner, without booting: tables, image names, formats, command lines, a fake QEMU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run from boot to end, with a stand-in for QEMU."""
+"""A run from boot to end, with a fake QEMU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ initrd = open(sys.argv[sys.argv.index("-initrd") + 1], "rb").read()
 
 
 def run_fake(body: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch, timeout: float | None = PATIENCE) -> boot.Outcome:
-    """A run in which `body` (Python) stands for the machine."""
+    """A run in which `body` (Python) replaces the virtual machine."""
     kernel = kernels.find("6.1")
     image = kernelimage.image(kernel).path
     image.mkdir(parents=True)
@@ -54,7 +54,7 @@ os.write(err, b"e" * 5000)
 os.write(status, b"status 7\\n")
 os.write(out, b"end")      # still in the guest's pipe when the command ended
 os.write(status, b"done\\n")
-time.sleep(3600)           # powering off takes its time: nobody waits for it
+time.sleep(3600)           # powering off takes long: the runner does not wait for it
 """
     outcome = run_fake(body, own_cache, monkeypatch)
     assert (outcome.status, outcome.booted, outcome.problem) == (7, 3.5, "")
@@ -63,7 +63,7 @@ time.sleep(3600)           # powering off takes its time: nobody waits for it
     assert err == b"e" * 5000
 
 
-def test_time_out(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ends_after_its_timeout(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = "os.write(status, b'boot 1\\n')\nwhile True: os.write(out, b'.'); time.sleep(0.01)"
     outcome = run_fake(body, own_cache, monkeypatch, timeout=0.7)
     assert outcome.status == boot.TIMED_OUT == 124
@@ -92,13 +92,13 @@ def test_only_a_machine_that_died_in_boot_is_booted_again(
     monkeypatch: pytest.MonkeyPatch, ways: tuple[tuple[float | None, int], ...], boots: int
 ) -> None:
     left = [boot.Outcome(status, booted, 1.0) for booted, status in ways]
-    asked = []
+    requests = []
 
     def run(request: boot.Request) -> boot.Outcome:
-        asked.append(request)
+        requests.append(request)
         return left.pop(0)
 
     monkeypatch.setattr(boot, "run", run)
     request = boot.Request(kernels.find("6.1"), ("true",), Accel("tcg", 1))
     assert cli.run(request).status == ways[-1][1]
-    assert asked == [request] * boots
+    assert requests == [request] * boots

@@ -18,10 +18,10 @@ def bzimage_like(payload: bytes, size: int) -> bytes:
     header = bytearray(3 * 512)
     header[0x1F1] = 2
     header[0x202:0x206] = b"HdrS"
-    code = b"\x90" * 100  # the unpacking code; in it, what looks like a payload but is none
+    code = b"\x90" * 100  # the unpacking code, with bytes in it that look like a payload
     code += b"\x28\xb5\x2f\xfd"
     struct.pack_into("<II", header, 0x248, len(code), len(payload) + 4)
-    return bytes(header) + code + payload + struct.pack("<I", size) + b"what follows"
+    return bytes(header) + code + payload + struct.pack("<I", size) + b"the next bytes"
 
 
 ELF = b"\x7fELF" + bytes(range(256)) * 300
@@ -34,7 +34,7 @@ def test_vmlinux_out_of_a_bzimage(packer: str) -> None:
     elif shutil.which(packer) is None:
         pytest.skip(f"no {packer} here")
     else:
-        options = {"zstd": ["-qc"], "lz4": ["-qcl"]}[packer]  # the kernel has lz4's legacy format
+        options = {"zstd": ["-qc"], "lz4": ["-qcl"]}[packer]  # the kernel uses lz4's legacy format
         payload = subprocess.run([packer, *options], input=ELF, stdout=subprocess.PIPE, check=True).stdout
     assert bzimage.vmlinux(bzimage_like(payload, len(ELF))) == ELF
 

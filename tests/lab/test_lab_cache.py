@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images are named by what they are made of, built once, whole or not at all."""
+"""The name of an image depends on its contents; an image is built once, and completely or not at all."""
 
 from __future__ import annotations
 

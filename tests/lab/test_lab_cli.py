@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab's command: usage, and what is missing."""
+"""The lab's command: usage, and messages about missing programs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyP
     assert set(host.RUN_TOOLS) | set(host.BUILD_TOOLS) | set(host.BOX_TOOLS) == set(host.TOOLS)
 
 
-def test_list_tells_what_is_not_built(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_the_images_that_are_not_built(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == kernels.names()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is handed to the guest: arguments and environment arrive as they were given."""
+"""The files for the guest: arguments and environment arrive there unchanged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is taken out of a kernel's packages, and in which order its modules are loaded."""
+"""The files that are taken from a kernel's packages, and the order in which its modules are loaded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ linux-base
     assert kernelimage.kernel_packages("") == []
 
 
-def test_what_is_taken_from_a_kernel_package() -> None:
+def test_the_files_taken_from_a_kernel_package() -> None:
     take = kernelimage.destination
     assert take("./boot/vmlinuz-6.1.0") == "vmlinuz"
     assert take("./usr/lib/modules/7.2/vmlinuz") == "vmlinuz"
@@ -46,7 +46,7 @@ def test_what_is_taken_from_a_kernel_package() -> None:
         assert take(name) is None
 
 
-def test_a_dynamic_program_is_told_from_a_static_one() -> None:
+def test_dynamic_and_static_programs_are_distinguished() -> None:
     def elf(*segments: int) -> bytes:
         header = bytearray(64)
         struct.pack_into("<Q", header, 0x20, 64)

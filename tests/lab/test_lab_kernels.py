@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of kernels, and what its programs come from."""
+"""The table of kernels, and the package lists of their suites."""
 
 from __future__ import annotations
 

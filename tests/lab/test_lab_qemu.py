@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine's command line, and its status lines."""
+"""The virtual machine's command line, and its status lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIRES = Wires(status=10, output=(11, 12), console=Path("/t/console"), share=Path
 
 
 def values(argv: list[str], option: str) -> list[str]:
-    """Every value of an option."""
+    """All values of an option."""
     return [value for name, value in itertools.pairwise(argv) if name == option]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests in deploy/: valid for Kubernetes, and with the rights that the tracer asks for, no fewer and no more."""
+"""The manifests in deploy/: valid for Kubernetes, and with exactly the rights that the tracer uses."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def objects(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_it_is_what_the_api_takes(path: Path, version: str) -> None:
+def test_the_manifests_match_the_api_schema(path: Path, version: str) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     for one in objects(path):
         validate.validate(one, version, strict=True)
 
 
-def test_the_validator_refuses_what_is_wrong() -> None:
+def test_the_validator_refuses_a_wrong_field() -> None:
     validate = pytest.importorskip("kubernetes_validate")
     (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
     daemons["spec"]["template"]["spec"]["hostPid"] = True
@@ -40,26 +40,26 @@ def test_the_validator_refuses_what_is_wrong() -> None:
         validate.validate(daemons, "1.37", strict=True)
 
 
-def test_rights_are_those_that_are_asked_for() -> None:
+def test_the_role_grants_exactly_the_resources_that_are_read() -> None:
     (role,) = [o for o in objects(ROOT / "deploy/rbac.yaml") if o["kind"] == "ClusterRole"]
     granted = {resource for rule in role["rules"] for resource in rule["resources"]}
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"list", "watch"}
     source = Path(watch.__file__).parent.joinpath("api_client.py").read_text() + Path(watch.__file__).read_text()
-    asked = set(re.findall(r"/api(?:s/[\w.]+)?/v1/(\w+)", source))
-    assert asked - {"endpoints"} == granted
+    requested = set(re.findall(r"/api(?:s/[\w.]+)?/v1/(\w+)", source))
+    assert requested - {"endpoints"} == granted
 
 
-def test_capabilities_are_those_that_something_is_lost_without() -> None:
+def test_the_container_gets_exactly_the_capabilities_that_are_used() -> None:
     (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
     (container,) = daemons["spec"]["template"]["spec"]["containers"]
     added = {f"CAP_{name}" for name in container["securityContext"]["capabilities"]["add"]}
     assert added == {capabilities.NEEDED, *capabilities.LOSES}
-    told = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", (ROOT / "deploy/README.md").read_text(), re.M))
-    assert {f"CAP_{name}" for name in told} == added
-    assert all(text.startswith(told[name.removeprefix("CAP_")]) for name, text in capabilities.LOSES.items())
+    documented = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", (ROOT / "deploy/README.md").read_text(), re.M))
+    assert {f"CAP_{name}" for name in documented} == added
+    assert all(text.startswith(documented[name.removeprefix("CAP_")]) for name, text in capabilities.LOSES.items())
 
 
-def test_the_account_is_the_one_that_has_them() -> None:
+def test_the_pod_runs_with_the_account_that_has_the_role() -> None:
     (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
     (binding,) = [o for o in objects(ROOT / "deploy/rbac.yaml") if o["kind"] == "ClusterRoleBinding"]
     pod = daemons["spec"]["template"]["spec"]
@@ -69,10 +69,10 @@ def test_the_account_is_the_one_that_has_them() -> None:
     assert pod["hostNetwork"] and pod["hostPID"]
 
 
-def test_the_image_has_what_is_imported_and_run() -> None:
+def test_the_image_has_the_imported_and_executed_packages() -> None:
     text = (ROOT / "Containerfile").read_text()
-    wanted = {"click", "numpy", "pyroute2", "rich", "yaml"}
-    assert {f"python3-{name}" for name in wanted} | {"python3-bpfcc", "iptables", "nftables"} <= set(
+    imported = {"click", "numpy", "pyroute2", "rich", "yaml"}
+    assert {f"python3-{name}" for name in imported} | {"python3-bpfcc", "iptables", "nftables"} <= set(
         re.findall(r"[\w-]+", text)
     )
     for line in re.findall(r"^COPY (.+) \S+$", text, re.M):
@@ -80,15 +80,15 @@ def test_the_image_has_what_is_imported_and_run() -> None:
 
 
 def container() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The pod's specification, and its one container's."""
+    """The specification of the pod, and that of its only container."""
     (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
     pod = daemons["spec"]["template"]["spec"]
     (one,) = pod["containers"]
     return pod, one
 
 
-def test_the_image_is_one_that_cannot_be_changed() -> None:
-    """A digest, beside the tag of this version; and until somebody has written his own, none that exists."""
+def test_the_image_is_pinned_by_a_digest() -> None:
+    """The image has this version's tag and a digest; the digest is a placeholder until the user writes the real one."""
     _, one = container()
     found = re.fullmatch(r"registry\.example\.com/k8snet-trace:([\w.]+)@sha256:([0-9a-f]{64})", one["image"])
     assert found and found[1] == __version__ and set(found[2]) == {"0"}
@@ -98,20 +98,20 @@ def test_the_image_is_one_that_cannot_be_changed() -> None:
         assert "latest" not in path.read_text(), path
 
 
-def test_no_more_than_it_needs() -> None:
+def test_the_container_has_no_more_rights_than_it_needs() -> None:
     pod, one = container()
     context = one["securityContext"]
     assert context["capabilities"]["drop"] == ["ALL"] and "privileged" not in context
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert context["readOnlyRootFilesystem"] is True
     assert [v["mountPath"] for v in one["volumeMounts"]] == ["/tmp"]
-    assert [sorted(v) for v in pod["volumes"]] == [["emptyDir", "name"]], "nothing of the node, so nothing is made there"
+    assert [sorted(v) for v in pod["volumes"]] == [["emptyDir", "name"]], "no directory of the node is mounted"
     assert pod["volumes"][0]["emptyDir"]["sizeLimit"]
-    assert one["command"][2].startswith("chmod 1777 /tmp && install -d -m 700 /tmp/captures && "), "an emptyDir is made 0777"
+    assert one["command"][2].startswith("chmod 1777 /tmp && install -d -m 700 /tmp/captures && "), "an emptyDir has mode 0777"
     assert {"hostIPC", "shareProcessNamespace"}.isdisjoint(pod)
 
 
-def test_what_exec_means_is_said_first() -> None:
+def test_the_risk_of_exec_is_documented_first() -> None:
     lines = (ROOT / "deploy/README.md").read_text().splitlines()
     first = "\n".join(lines[:12])
     assert "`exec`" in lines[2] and "root on its node" in lines[2]
@@ -119,8 +119,8 @@ def test_what_exec_means_is_said_first() -> None:
     assert all(name in added for name in re.findall(r"`([A-Z]+_[A-Z]+)`", first)) and "pods/exec" in first
 
 
-def test_the_steps_of_containerfile() -> None:
-    """As deploy/check reads them: what ARG gives is put in, and FROM can be pinned by it."""
+def test_the_steps_of_the_containerfile() -> None:
+    """The steps as deploy/check reads them: with the values of ARG inserted, so that ARG can pin FROM."""
     module = SourceFileLoader("deploy_check", str(ROOT / "deploy/check"))
     spec = importlib.util.spec_from_loader("deploy_check", module)
     assert spec

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison of the kernel's trace with the tracer's account: what may be missing at a round's edges, and nothing else."""
+"""The comparison of the kernel's trace with the tracer's: only runs at the edges of a round may be missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_only_runs_at_the_edges_may_be_missing(runs: list[tuple[Places, bool]], 
     assert {tuple(p) for p in may_be(runs)} == {tuple(p) for p in possible}
 
 
-def test_a_copys_places_stand_behind_its_originals() -> None:
+def test_a_copys_places_follow_its_originals() -> None:
     nested: Places = [("FORWARD", 1), ("POSTROUTING", 2), ("A1", 4), ("FORWARD", 2), ("A2", 1), ("FORWARD", 0)]
     whole: Places = [("POSTROUTING", 2), ("A1", 4), ("FORWARD", 1), ("FORWARD", 2), ("A2", 1), ("FORWARD", 0)]
     assert by_hook(nested) == by_hook(whole) == [*whole[2:], *whole[:2]]

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree shows the path of a packet: packages with a purpose, in an order of dependence, with private names that stay
-inside.
-"""
+"""Rules of the source tree: each package states its purpose, imports follow one order, private names stay inside a package."""
 
 from __future__ import annotations
 
@@ -25,16 +23,16 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def test_nothing_lies_flat_but_the_entry_and_the_errors() -> None:
+def test_only_the_entry_and_the_errors_are_in_no_package() -> None:
     assert {path.name for path in TRACER.glob("*.py")} == FLAT
 
 
-def test_every_package_says_what_it_knows_and_what_it_must_not_know() -> None:
+def test_every_package_states_what_it_must_not_know() -> None:
     packages = [path for path in MODULES if path.name == "__init__.py" and path.parent != TRACER]
-    unsaid = [
+    missing = [
         dotted(path) for path in packages if "Must not know:" not in (ast.get_docstring(ast.parse(path.read_text())) or "")
     ]
-    assert len(packages) > 20 and not unsaid
+    assert len(packages) > 20 and not missing
 
 
 def test_every_package_has_its_place_in_the_order() -> None:
@@ -44,7 +42,7 @@ def test_every_package_has_its_place_in_the_order() -> None:
 
 
 def foreign_private_names(path: Path) -> list[str]:
-    """Private names and modules that a module imports from a package that it is not in."""
+    """Private names and modules that a module imports from a foreign package."""
     found = []
     inside = dotted(path if path.name == "__init__.py" else path.parent)
     for node in ast.walk(ast.parse(path.read_text())):
@@ -67,7 +65,7 @@ def test_private_names_stay_in_their_package() -> None:
 
 
 def test_an_upward_import_breaks_the_contract(tmp_path: Path) -> None:
-    """The contract is one that can be broken: a copy of the tree, with one import that goes up."""
+    """The contract can fail: it does so in a copy of the tree with one import of a higher layer."""
     pytest.importorskip("importlinter")
     copy = tmp_path / "tracer"
     subprocess.run(["cp", "-r", TRACER, copy], check=True)
@@ -90,7 +88,7 @@ ALIKE = (
     {"tracer/rules/iptables", "tracer/rules/nftables", "tracer/rules/ipvs"},
     {"tracer/pipeline", "tracer/capture/record", "tracer/capture/replay"},
 )
-"""Packages of one kind: a file of one name means the same thing in each (one fault, one verb, one part of a run)."""
+"""Packages of one kind: files with the same name have the same subject in each (a fault, a verb, a part of a run)."""
 
 
 def test_a_file_name_is_used_once_or_by_packages_of_one_kind() -> None:
@@ -102,7 +100,7 @@ def test_a_file_name_is_used_once_or_by_packages_of_one_kind() -> None:
     assert twice == {} and sum(len(found) > 1 for found in places.values()) > 3
 
 
-def test_a_public_class_has_a_name_of_its_own() -> None:
+def test_a_public_class_has_a_unique_name() -> None:
     found: dict[str, list[str]] = {}
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -115,7 +113,7 @@ PATH = re.compile(r"(?<![\w/.{])(?:tracer|bpf|tests|vagrant|bench|docs)(?:/[\w.-
 MADE = {"docs/findings/NAME.md", "tests/unit/findings/test_NAME.py", "tests/unit/audit/test_NAME.py"}
 
 
-def test_every_path_that_a_text_names_exists() -> None:
+def test_every_path_in_a_text_exists() -> None:
     texts = [
         p
         for d in ("tracer", "bpf", "docs", "deploy", "bench")

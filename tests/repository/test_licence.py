@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under which licence each file is, and that the package says the same."""
+"""The licence of each file, and the licence that the package declares."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPDX = re.compile(r"SPDX-License-Identifier: ([\w. -]+?)(?: \*/| -->)?$", re.M)
 
 
 def tracked() -> list[Path]:
-    """Files of the repository, or of the directory where that is none."""
+    """Files of the repository; skips the test outside a git repository."""
     ran = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if ran.returncode:
         pytest.skip("not a git repository")
@@ -26,7 +26,7 @@ def tracked() -> list[Path]:
 
 
 def is_source(path: Path) -> bool:
-    """Whether somebody has written it as a program or a part of one: data, documents and licences are none."""
+    """Whether the file is source code, and not data, a document or a licence."""
     if path.is_relative_to(ROOT / "tests/data"):
         return False
     if path.suffix in SOURCES or path.name in NAMES:
@@ -36,7 +36,7 @@ def is_source(path: Path) -> bool:
 
 
 def in_kernel(path: Path) -> bool:
-    """Whether it is compiled for the kernel."""
+    """Whether the file is compiled for the kernel."""
     return path.is_relative_to(ROOT / "bpf") or path.suffix in (".c", ".h")
 
 
@@ -51,7 +51,7 @@ def test_every_source_file_names_its_licence() -> None:
     assert not wrong
 
 
-def test_the_package_says_the_same() -> None:
+def test_the_package_declares_the_same_licences() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["license"] == f"Apache-2.0 AND ({EITHER})"
     found = {path.relative_to(ROOT).as_posix() for pattern in project["license-files"] for path in ROOT.glob(pattern)}
@@ -61,15 +61,15 @@ def test_the_package_says_the_same() -> None:
     assert "Version 2, June 1991" in (ROOT / "LICENSES/GPL-2.0-only.txt").read_text()
 
 
-def test_what_the_kernel_is_told() -> None:
-    """include/linux/license.h has no name for Apache-2.0 OR GPL: with another one the kernel refuses its helpers."""
+def test_the_licence_declared_to_the_kernel() -> None:
+    """include/linux/license.h has no name for Apache-2.0 OR GPL: with an unknown name the kernel refuses its helpers."""
     assert re.findall(r"^#define BPF_LICENSE (.+)$", (ROOT / "bpf/tracer.c").read_text(), re.M) == ["GPL"]
 
 
-def test_nothing_says_to_install_a_name_that_is_not_ours() -> None:
-    """Whoever takes the name on PyPI would be run as root."""
-    told = re.compile(r"(?:pip|pipx|uv|uvx)\b[^\n`]*\sinstall[^\n`]*\bk8snet[-_]trace\b|k8snet-trace\[\w+\]")
+def test_no_text_installs_from_a_package_name_that_is_not_ours() -> None:
+    """Another owner of the name on PyPI could run code as root."""
+    installs = re.compile(r"(?:pip|pipx|uv|uvx)\b[^\n`]*\sinstall[^\n`]*\bk8snet[-_]trace\b|k8snet-trace\[\w+\]")
     for path in tracked():
         if path.suffix in (".py", ".md", ".sh", ".toml", ".yaml", "") and path != Path(__file__):
-            found = told.search(path.read_text(encoding="utf-8", errors="replace"))
+            found = installs.search(path.read_text(encoding="utf-8", errors="replace"))
             assert not found, f"{path.relative_to(ROOT)}: {found[0]}"

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs commands of the program one after another in this process, and tells what they asked of the machine.
+"""Runs commands of the program one after another in this process, and reports what they requested from the machine.
 
     python -m tests.support.alone '[["stats", "x.k8st"], ...]' ROOT...
 
-ROOT: directories in which files may be opened, beside those of Python and of the program. The last line is JSON: for each
-command its exit status, and for all of them what Python opened elsewhere, and each socket and program. What a library opens by
-itself, without Python, is not seen here: strace shows it (tests/unit/capture/replay/test_alone.py).
+ROOT: directories in which files may be opened, in addition to those of Python and of the program. The last line is JSON: the
+exit status of each command, and for all commands together the files that Python opened elsewhere, each socket and each program.
+Files that a library opens by itself, without Python, are not seen here: strace shows them
+(tests/unit/capture/replay/test_alone.py).
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from pathlib import Path
 
 PROGRAM = Path(__file__).resolve().parents[2]
 ASKS = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "pty.")
-"""Audit events of Python that speak to the network, to the kernel by netlink, or start a program."""
+"""Prefixes of Python audit events: use of the network or of netlink, and the start of a program."""
 LISTS = ("open", "os.listdir", "os.scandir", "sqlite3.connect")
 OF_LIBRARIES = ("/dev/null", "/usr/lib", "/usr/share/zoneinfo", "/lib", "/etc/protocols", "/etc/services", "/etc/ethertypes")
-"""scapy reads the three files of /etc when it is imported, for names that are not used here."""
+"""Importing scapy reads the three files of /etc, for names that are not used here."""
 
 
 def roots() -> tuple[str, ...]:
-    """Where Python, its libraries and this program lie, by both of their names."""
+    """The directories of Python, its libraries and this program: as given, and with symbolic links resolved."""
     found = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(PROGRAM), *filter(None, sys.path)}
     found |= set(sysconfig.get_paths().values())
     return tuple(sorted({*found, *(os.path.realpath(path) for path in found)}))
 
 
 class Watched:
-    """What Python was asked for since it began."""
+    """Collects what Python opened and started since this object was made."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = allowed
@@ -52,19 +53,19 @@ class Watched:
 
 
 def main() -> None:
-    commands, *given = sys.argv[1:]
-    watched = Watched((*roots(), *OF_LIBRARIES, *given))
+    commands, *allowed = sys.argv[1:]
+    watched = Watched((*roots(), *OF_LIBRARIES, *allowed))
     from tracer.cli.main import main as program
 
-    told = []
+    results = []
     for command in json.loads(commands):
         out, err = io.StringIO(), io.StringIO()
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 program(command)
         except SystemExit as e:
-            told.append({"command": command, "status": e.code, "out": len(out.getvalue()), "err": err.getvalue()})
-    print(json.dumps({"told": told, "opened": sorted(watched.opened), "asked": sorted(watched.asked)}))
+            results.append({"command": command, "status": e.code, "out": len(out.getvalue()), "err": err.getvalue()})
+    print(json.dumps({"told": results, "opened": sorted(watched.opened), "asked": sorted(watched.asked)}))
 
 
 if __name__ == "__main__":

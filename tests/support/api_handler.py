@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP side of the API server: list in pages, watch, single objects, and what else a real client asks for.
+"""The HTTP side of the API server: lists in pages, watches, single objects, and the other requests of a real client.
 
-A list that is streamed (sendInitialEvents) begins a watch with all objects and a bookmark that ends them. Events are taken and
-not kept. All answers are JSON, also to a client that prefers protobuf.
+A streamed list (sendInitialEvents) is a watch that begins with all objects, and then a bookmark. Posted events are accepted and
+not stored. All answers are JSON, also to a client that prefers protobuf.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from tests.support.api_server import ApiServer
 
 WATCH_SECONDS = 600.0
-"""How long a watch lasts when the client names no time."""
+"""Duration of a watch, s, when the request has no timeoutSeconds."""
 HEALTH = ("/healthz", "/livez", "/readyz")
 LIST_ENDS = {"annotations": {"k8s.io/initial-events-end": "true"}}
-"""The metadata of the bookmark behind the last object of a streamed list."""
+"""The metadata of the bookmark that follows the last object of a streamed list."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one connection. api: set by the server that uses it."""
+    """Answers one connection. api: the ApiServer, which sets it."""
 
     api: ApiServer
     protocol_version = "HTTP/1.1"
@@ -48,7 +48,7 @@ class Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         api, kind = self.api, PATHS.get(url.path, "")
         api.asked.append((url.path, query))
-        if not self._is_let_in():
+        if not self._is_authorized():
             return None
         if url.path in HEALTH:
             return self._send(200, b"ok", "text/plain")
@@ -67,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = urlsplit(self.path).path
         self.api.posted.append(path)
-        if not self._is_let_in():
+        if not self._is_authorized():
             return None
         collection = path.rpartition("/")[2]
         group = version_of(path).partition("/namespaces/")[0]
@@ -80,8 +80,8 @@ class Handler(BaseHTTPRequestHandler):
 
     do_PATCH = do_POST
 
-    def _is_let_in(self) -> bool:
-        """Waits until requests are answered at all, and refuses who has another token."""
+    def _is_authorized(self) -> bool:
+        """Waits until the server answers requests, and refuses a request with another token."""
         self.api.answering.wait()
         if self.api.token and self.headers.get("Authorization") != f"Bearer {self.api.token}":
             self._status(401, "Unauthorized")
@@ -104,7 +104,7 @@ class Handler(BaseHTTPRequestHandler):
         size = min(api.page, int(query["limit"])) if "limit" in query else len(found)
         if start + size < len(found):
             meta["continue"] = str(start + size)
-        # A server names kind and version once, for the list.
+        # A server states kind and version once, for the whole list.
         page = found[start : start + size]
         items = [{name: value for name, value in o.items() if name not in ("kind", "apiVersion")} for o in page]
         kind = f"{PATHS[path]}List"
@@ -120,7 +120,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        # A watch that the server's end breaks off has no last chunk.
+        # A watch that the server breaks off has no last chunk.
         with suppress(OSError):
             since = self._begin(path, query)
             if since is None or self._follow(path, query, since):
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _begin(self, path: str, query: dict[str, str]) -> int | None:
-        """Sends what comes before the changes; returns the version that they begin at, None when there will be none."""
+        """Sends what precedes the changes. Returns the version at which the changes begin, None when there are none."""
         api = self.api
         since = int(query.get("resourceVersion") or 0)
         if query.get("sendInitialEvents") == "true":
@@ -144,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         return since
 
     def _follow(self, path: str, query: dict[str, str], since: int) -> bool:
-        """Sends changes until the client's time is over; False when the server or the connection ended before."""
+        """Sends changes until the requested time is over. Returns False when the server or the connection ended before."""
         api, kind, server = self.api, PATHS[path], self.api.running
         ends = time.monotonic() + float(query.get("timeoutSeconds", WATCH_SECONDS))
         known = {key(o) for o in self._selected(path, query)}
@@ -165,22 +165,22 @@ class Handler(BaseHTTPRequestHandler):
                     self._chunk({"type": what, "object": body})
                     known.add(key(body))
                 elif key(body) in known:
-                    # What the selector does not choose any more is gone for this client.
+                    # An object that the selector no longer matches is deleted for this client.
                     self._chunk({"type": "DELETED", "object": body})
                     known.discard(key(body))
         return True
 
     def _bookmark(self, path: str, version: int, meta: Object | None = None) -> None:
-        told = {"kind": PATHS[path], "apiVersion": version_of(path)}
-        self._chunk({"type": "BOOKMARK", "object": told | {"metadata": {"resourceVersion": str(version)} | (meta or {})}})
+        head = {"kind": PATHS[path], "apiVersion": version_of(path)}
+        self._chunk({"type": "BOOKMARK", "object": head | {"metadata": {"resourceVersion": str(version)} | (meta or {})}})
 
     def _answer(self, status: int, body: Object) -> None:
         self._send(status, json.dumps(body).encode(), "application/json")
 
     def _status(self, code: int, message: str) -> None:
         reason = {404: "NotFound", 401: "Unauthorized", 403: "Forbidden"}.get(code, "")
-        told = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
-        self._answer(code, told | {"code": code, "message": message, "reason": reason})
+        head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        self._answer(code, head | {"code": code, "message": message, "reason": reason})
 
     def _send(self, status: int, text: bytes, form: str) -> None:
         self.send_response(status)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as an API server hands them out: the collections there are, what a server fills in, and what selectors choose."""
+"""Objects as an API server returns them: the collections, the fields that a server adds, and the match of selectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATHS = {
     "/apis/discovery.k8s.io/v1/endpointslices": "EndpointSlice", f"{V1BETA1}/endpointslices": "EndpointSlice",
     "/apis/networking.k8s.io/v1/servicecidrs": "ServiceCIDR",
 }  # fmt: skip
-"""A collection's path -> the kind of its objects."""
+"""Path of a collection -> kind of its objects."""
 
 
 def key(body: Object) -> tuple[str, str, str]:
@@ -24,12 +24,12 @@ def key(body: Object) -> tuple[str, str, str]:
 
 
 def version_of(path: str) -> str:
-    """The apiVersion of what is at this path."""
+    """The apiVersion of the objects at this path."""
     return "/".join(path.split("/")[2:-1])
 
 
 def served(body: Object, path: str) -> Object:
-    """The object as a server of Kubernetes returns it at this path: with its version and the defaults that clients rely on."""
+    """The object as a Kubernetes server returns it at this path: with its apiVersion and the defaults that clients rely on."""
     found = copy.deepcopy(body) | {"apiVersion": version_of(path)}
     if body["kind"] == "Service":
         _service(found["spec"])
@@ -55,7 +55,7 @@ def _service(spec: Object) -> None:
 
 
 def is_selected(body: Object, query: dict[str, str]) -> bool:
-    """Whether the request's fieldSelector and labelSelector choose the object."""
+    """Whether the request's fieldSelector and labelSelector match the object."""
     labels = body["metadata"].get("labels") or {}
     of_labels = [term for term in query.get("labelSelector", "").split(",") if term]
     of_fields = [term for term in query.get("fieldSelector", "").split(",") if term]

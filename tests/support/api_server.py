@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Kubernetes API server in this process: real list and watch over HTTP, from objects recorded on a real cluster.
 
-It pages, counts resource versions, keeps a history as long as it is told to, sends bookmarks, and can be made to refuse, to
-forget (410), to break off watches, to die and to come back on the same port.
+The server splits lists into pages, counts resource versions, keeps a history until forget() is called, and sends bookmarks. A
+test can let it refuse requests, compact its history (410), break off watches, stop, and start again on the same port.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from tests.support.api_objects import PATHS, Object, key
 
 
 class ApiServer:
-    """refuse: kind -> status answered instead (403, 404, 500 ...). token: the only one believed, "" = any. page: objects of a
-    list at once. answering: cleared, no request is answered until it is set again. tls: to speak https.
+    """An API server that listens as soon as it is made; as a context manager it stops at the end.
 
-    Listens from the start; a context manager that ends it. handler: what answers its requests.
+    refuse: kind -> status to answer with instead of objects (403, 404, 500 ...). token: the only token accepted, "" = any.
+    page: objects per page of a list. answering: while cleared, no request is answered. tls: for https. handler: class that
+    answers the requests.
     """
 
     handler: type[Handler] = Handler
@@ -82,18 +83,18 @@ class ApiServer:
             self.news.notify_all()
 
     def forget(self) -> None:
-        """Compacts: whoever watches from an older version than now is told 410 Gone."""
+        """Compacts: a watch from a version older than now is answered with 410 Gone."""
         self.version += 1
         self.oldest = self.version
 
     def break_off(self) -> None:
-        """Cuts every connection, as a server that is killed does."""
+        """Closes every connection, as when a server is killed."""
         for one in list(self.sockets):
             with suppress(OSError):
                 one.shutdown(SHUT_RDWR)
 
     def start(self) -> None:
-        """Listens; on the same port as before, if there was one."""
+        """Listens, on the same port as before if it listened before."""
         outer = self
 
         class Answering(self.handler):  # type: ignore[name-defined, misc]
@@ -103,7 +104,7 @@ class ApiServer:
             daemon_threads, allow_reuse_address = True, True
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                """Connections that break are what this is for."""
+                """Ignores errors: the tests break connections on purpose."""
 
         self.running = Server(("127.0.0.1", self.port), Answering)
         self.port = self.running.server_address[1]
@@ -112,7 +113,7 @@ class ApiServer:
         threading.Thread(target=self.running.serve_forever, args=(0.01,), daemon=True).start()
 
     def die(self) -> None:
-        """Stops listening, and cuts every connection."""
+        """Stops listening, and closes every connection."""
         if self.running:
             self.running.shutdown()
             self.running.server_close()
@@ -128,7 +129,7 @@ class ApiServer:
         self.die()
 
     def kubeconfig(self, folder: Path, token: str = "") -> str:
-        """The path of a kubeconfig that leads here, made in the folder."""
+        """Writes a kubeconfig for this server into the folder, and returns its path."""
         config = {
             "current-context": "here",
             "contexts": [{"name": "here", "context": {"cluster": "lab", "user": "me"}}],
@@ -140,7 +141,7 @@ class ApiServer:
         return str(path)
 
     def watched(self, kind: str) -> int:
-        """How many watches of this kind were asked for."""
+        """The number of watches of this kind that were requested."""
         return sum(1 for path, query in self.asked if PATHS.get(path) == kind and "watch" in query)
 
     def listed(self, kind: str) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the audit share: recorded nodes, or rules as text, as a State that checks look at."""
+"""Shared by the tests of the audit: makes the NodeState that checks read, of recorded nodes or of rules as text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOCAL = frozenset({NODE, "10.244.0.1", "10.224.0.1", "fd00:56::10", "fd00:10:244
 
 @dataclass
 class FakeRoutes(Routes):
-    """Connected networks, networks behind a gateway, local addresses; everything else by the default route."""
+    """Connected networks, networks behind a gateway, local addresses; any other address takes the default route."""
 
     connected: tuple[NetworkDevice, ...] = LINKS
     gateways: Mapping[str, tuple[str, str]] = field(default_factory=lambda: GATEWAYS)
@@ -60,7 +60,7 @@ class FakeRoutes(Routes):
 
 
 class SavedSets(IpSetReader):
-    """The sets of a recorded node, from what `ipset save` printed; of none nothing is known."""
+    """The sets of a recorded node, from the output of `ipset save`; without output nothing is known of any set."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__()
@@ -77,15 +77,15 @@ class SavedSets(IpSetReader):
         source = address_text(packet.src, packet.family)
         host = address_text(packet.dst if flags[0] == "dst" else packet.src, packet.family)
         also = f",{source}" if kind.count("ip") > 1 else ""
-        wanted = str(packet.dport) if kind == "port" else f"{host},tcp:{packet.dport}{also}"
-        return (name, wanted) in self._members
+        member = str(packet.dport) if kind == "port" else f"{host},tcp:{packet.dport}{also}"
+        return (name, member) in self._members
 
     def recently(self, name: str, address: str) -> bool | None:
         return None
 
 
 class SavedVirtual(VirtualServers):
-    """The virtual servers of a recorded node, from what `ipvsadm --save -n` printed."""
+    """The virtual servers of a recorded node, from the output of `ipvsadm --save -n`."""
 
     def __init__(self, text: str = "") -> None:
         super().__init__(Path("/nonexistent"))
@@ -99,13 +99,13 @@ class SavedVirtual(VirtualServers):
 
 
 def journey(state: NodeState, one: Recorded | None = None, virtual: VirtualServers | None = None) -> PathPredictor:
-    """What explains packets of a node that is no machine."""
+    """Predicts the paths of packets on a node that is not a real machine."""
     sets = SavedSets(one.files.get("ipset-save", "") if one else "")
     return PathPredictor(state.installed, state.routes, healthy(), virtual or VirtualServers(Path("/nonexistent")), sets)
 
 
 def recorded(one: Recorded) -> RuleInventory:
-    """The rules of a recorded node, as installed.read() would have read them there."""
+    """The rules of a recorded node, as inventory.read() would have read them there."""
     legacy = [save_parser.parse(one.files[f], family) for f, family in (("iptables-save", "ip"), ("ip6tables-save", "ip6"))
               if f in one.files]  # fmt: skip
     text = one.files.get("nft.json", "")
@@ -123,7 +123,7 @@ def _saved(one: Recorded, family: str, table: str) -> dict[str, tuple[Rule, ...]
 
 
 def state(one: Recorded, folder: Path, node: FakeNode | None = None, with_api: bool = True) -> NodeState:
-    """A recorded node as checks see it."""
+    """The state of a recorded node, as the audit checks read it."""
     known = one.known(folder, with_api)
     services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", one.files.get("ipvsadm-save", ""), re.M))
     return NodeState(
@@ -133,7 +133,7 @@ def state(one: Recorded, folder: Path, node: FakeNode | None = None, with_api: b
 
 
 def healthy() -> FakeNode:
-    """A node whose settings are as kubelet and kube-proxy want them."""
+    """A node with the settings that kubelet and kube-proxy need."""
     return FakeNode(settings={
         "net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/bridge/bridge-nf-call-iptables": "1",
         "net/bridge/bridge-nf-call-ip6tables": "1", "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/eth0/rp_filter": "0",
@@ -148,7 +148,7 @@ def of_text(
     sets: str = "",
     ipvs: str = "",
 ) -> NodeState:
-    """Rules as iptables-save prints them, of one back end. sets, ipvs: as `ipset save` and `ipvsadm --save -n` print them."""
+    """State from one back end's iptables-save output. sets, ipvs: output of `ipset save` and of `ipvsadm --save -n`."""
     rules = save_parser.parse(text, "ip", backend)
     services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", ipvs, re.M))
     return NodeState(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tables as the kernel hands them out: the blob of ipt_entry or ip6t_entry structures."""
+"""Makes iptables tables as the kernel returns them: the blob of ipt_entry or ip6t_entry structures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class R:
 
 @dataclass
 class Blob:
-    """What getsockopt would tell of a table."""
+    """A table as getsockopt returns it."""
 
     family: str
     name: str
@@ -50,7 +50,7 @@ class Blob:
 
 
 def build(chains: dict[str, list[R]], family: str = "ip", name: str = "filter", policies: dict[str, str] | None = None) -> Blob:
-    """A table: its base chains (named as hooks, policy ACCEPT unless given) first, as the kernel has them."""
+    """A table with its base chains first, as in the kernel. Base chains are named as hooks; their default policy is ACCEPT."""
     out, starts, rules = Blob(family, name), {}, []
     at = 0
     order = [c for c in HOOKS if c in chains] + [c for c in chains if c not in HOOKS]

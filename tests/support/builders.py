@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what the kernel would give: arrays of `struct event`, BTF blobs, and names for the numbers in them."""
+"""Makes the kernel's data for tests: arrays of `struct event`, BTF blobs, and the names of the numbers in them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def turned(ends: Ends) -> Ends:
 
 
 def event(kind: str, **given: Any) -> npt.NDArray[Any]:
-    """An array of one event. Kinds, hooks, verdicts and flags go by name; header, orig and reply are (src, sport, dst,
-    dport); any other field is as in bpf/records/event.h."""
+    """An array of one event. Kinds, hooks, verdicts and flags are given by name; header, orig and reply as (src, sport, dst,
+    dport); any other field as in bpf/records/event.h."""
     out = np.zeros(1, DTYPE)
     row = out[0]
     hook, verdict = given.pop("hook", ""), given.pop("verdict", "ACCEPT")
@@ -64,7 +64,7 @@ def event(kind: str, **given: Any) -> npt.NDArray[Any]:
 
 
 class Trail:
-    """The events of one packet, numbered and timed one after another, a microsecond apart.
+    """The events of one packet, numbered in order, one microsecond apart.
 
     Fields given to the constructor or to `now` hold for all later events, as a header does until it is rewritten.
     """
@@ -79,7 +79,7 @@ class Trail:
         return self
 
     def add(self, kind: str, **fields: Any) -> Trail:
-        """One event. With orig and reply in force it has a conntrack entry; flags="NO_HEADER" leaves the header out."""
+        """Adds one event. With orig and reply it has a conntrack entry; flags="NO_HEADER" omits the header."""
         given = {**self.fields, **fields}
         flags = given.pop("flags", "")
         if "NO_HEADER" in flags:
@@ -100,12 +100,12 @@ class Trail:
         return self.add("TABLE", hook=hook, table=table, **fields)
 
     def nat(self, hook: str, manip: int, after: Ends, **fields: Any) -> Trail:
-        """A rewrite, and the header it makes. manip: 0 source, 1 destination, +2 in the reply direction."""
+        """Adds a translation; `after` is the header from then on. manip: 0 source, 1 destination, +2 in the reply direction."""
         self.add("NAT", hook=hook, manip=manip, **fields)
         return self.now(header=after)
 
     def lose(self) -> Trail:
-        """An event for which there was no room."""
+        """Leaves out the number of one event, as when the ring buffer had no room for it."""
         self.hop += 1
         return self
 
@@ -115,7 +115,7 @@ class Trail:
 
 
 class Names(Namespaces):
-    """Namespaces of no machine."""
+    """Namespaces that do not exist on the machine."""
 
     def __init__(self) -> None:
         self.node = self.own = NODE
@@ -127,7 +127,7 @@ class Names(Namespaces):
 
 
 class Owners(Processes):
-    """Processes of no machine: (pid, command) by socket inode."""
+    """Processes that do not exist on the machine: (pid, command) by socket inode."""
 
     def owner(self, inode: int) -> tuple[int, str]:
         return {48213: (4242, "nginx"), 48300: (4343, "dnsmasq")}.get(inode, (0, ""))
@@ -138,7 +138,7 @@ def hops() -> HopBuilder:
 
 
 def packets(*trails: Trail) -> list[Packet]:
-    """What becomes of all these events, when the kernel wrote them in order of time."""
+    """The packets assembled from all these events, in the order of their times."""
     assembler = PacketAssembler(hops())
     rows = np.concatenate([t.batch for t in trails])
     assembler.feed(rows[np.argsort(rows["time"], kind="stable")])
@@ -151,10 +151,10 @@ def packet(trail: Trail) -> Packet:
 
 
 class BtfBuilder:
-    """Writes BTF (Documentation/bpf/btf.rst). base: the one that this goes on from, as a module's does from vmlinux's.
+    """Writes BTF (Documentation/bpf/btf.rst). base: the BTF that this one extends, as a module's BTF extends vmlinux's.
 
-    Each method returns the number of the type it adds; 0 is void. Names that begin with a space are nameless, so that
-    several nameless members fit into one dictionary.
+    Each method returns the number of the type it adds; 0 is void. A name that begins with a space means a nameless member, so
+    that several nameless members fit into one dictionary.
     """
 
     def __init__(self, base: BtfBuilder | None = None) -> None:
@@ -232,7 +232,7 @@ SHORT = FIELDS.index("protocol")
 
 
 def shortened(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same events as the kernel writes them: short where they repeat the last whole one, or its header as rewritten."""
+    """The same events as the kernel writes them: short where they repeat the last whole event, or its rewritten header."""
     out = batch.copy()
     whole: Event | None = None
     for row, e in zip(out, record.events(batch), strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small captures, made as a run makes them, of a machine that is made up: with what was printed beside them."""
+"""Small captures of an invented machine, recorded as a real run records them, with the output that the run printed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)
 BLOB, READER = 0x1000, 77
 CHANGED = 4_000_000
-"""When somebody replaced the nat table: ns, between the second request and the third."""
+"""Time at which the nat table is replaced, ns: between the second request and the third."""
 FACTS = {
     "full": [CheckResult("kernel", "ok", "Linux 6.12")],
     "missed": [CheckResult("reset6", "degraded", "no REJECT: it is not there")],
@@ -77,7 +77,7 @@ SERVICE = {
 
 
 def slots(batch: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Events as the ring would hold them: each whole, or short where its flags or its kind say so."""
+    """Events as in the ring buffer: each whole, or short where its flags or its kind require that."""
     rows = []
     for event in batch:
         raw = np.frombuffer(event.tobytes(), np.uint8)
@@ -89,7 +89,7 @@ def slots(batch: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 
 
 def looked(time: int) -> npt.NDArray[Any]:
-    """An event: the reader looked the filter table up."""
+    """An event: the reader looked up the filter table."""
     row = np.zeros(1, RULESET)
     for name, value in {
         "time": time,
@@ -107,7 +107,7 @@ def looked(time: int) -> npt.NDArray[Any]:
 
 
 def reading(began: int, ended: int) -> TableSnapshot:
-    """The filter table, which drops what comes for 8080."""
+    """A reading of the filter table, which drops packets to port 8080."""
     blob = build({"INPUT": [R("DROP", protocol=6)], "FORWARD": [], "OUTPUT": []})
     table = blob.table()
     return TableSnapshot(
@@ -116,7 +116,7 @@ def reading(began: int, ended: int) -> TableSnapshot:
 
 
 def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
-    """A SYN through a NodePort to a listener of a pod. inode: of its socket."""
+    """A SYN through a NodePort to a pod's listener. inode: inode of the listener's socket."""
     t = Trail(CLIENT, number << 8, start, in_name="eth0", orig=CLIENT, reply=turned(POD_END), ct_info=2)
     t.hook("PREROUTING").nat("PREROUTING", 1, ("192.168.56.1", 40812, "10.244.0.11", 8080))
     t.nat("POSTROUTING", 0, POD_END).hook("POSTROUTING", in_name="", out_name="cni0")
@@ -124,14 +124,14 @@ def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
 
 
 def refused(number: int, start: int) -> npt.NDArray[Any]:
-    """A packet that the filter table drops, and the free that follows."""
+    """A packet that the filter table drops, and the event of its free."""
     t = Trail(("192.168.56.1", 40813 + number, "192.168.56.10", 8080), number << 8, start, in_name="eth0")
     t.table("INPUT", "filter", verdict="DROP", object=BLOB, state=WATCHED, pf=2)
     return t.add("DROP", object=0x10, reason=6).batch
 
 
 class Probes:
-    """In place of a session: one drain and its losses a turn."""
+    """Replaces a session: gives one batch and its losses per drain."""
 
     def __init__(self, turns: Sequence[tuple[npt.NDArray[Any], list[Loss]]], ask: Callable[[], None]) -> None:
         self._turns, self._ask, self._losses = list(turns), ask, list[Loss]()
@@ -151,25 +151,25 @@ class Probes:
 
 
 class Shelf(TableReader):
-    """A reader whose readings were put on it."""
+    """A table reader with prepared readings in `ready`."""
 
-    def __init__(self, kept: Callable[[TableSnapshot], None]) -> None:
+    def __init__(self, record: Callable[[TableSnapshot], None]) -> None:
         self.ready: list[TableSnapshot] = []
-        self._kept = kept
+        self._record = record
 
     def request(self, request: TableRequest) -> None: ...
 
     def read(self) -> list[TableSnapshot]:
         found, self.ready = self.ready[:1], self.ready[1:]
         for each in found:
-            self._kept(each)
+            self._record(each)
         return found
 
     def close(self) -> None: ...
 
 
 class Machine(RecordingEnvironment):
-    """A recording on a machine that is made up."""
+    """The recording environment of an invented machine."""
 
     def cluster_view(self) -> ClusterView:
         return replace(super().cluster_view(), local=frozenset({"192.168.56.10"}))
@@ -200,7 +200,7 @@ class Holders(JournaledProcesses):
 
 @dataclass
 class Printed:
-    """A capture and what was printed when it was made, by format. files: all of it; said: beside the results."""
+    """A capture and the output of the run that made it, by format. files: all its files; said: the run's stderr."""
 
     path: Path
     text: dict[str, str] = field(default_factory=dict)
@@ -213,7 +213,7 @@ Turns = Sequence[tuple[npt.NDArray[Any], list[Loss]]]
 
 
 def some_turns(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
-    """A loss, a look-up, requests and refusals, in several drains."""
+    """A loss, a look-up, requests and refusals, in several batches."""
     batches = [np.concatenate([looked(150), request(1, 1000), refused(2, 2000)])]
     batches += [np.concatenate([request(n, n * 1_000_000), refused(n + 1, n * 1_000_000 + 5000)]) for n in range(3, packets, 2)]
     turns: list[tuple[npt.NDArray[Any], list[Loss]]] = [(b, []) for b in batches]
@@ -221,8 +221,8 @@ def some_turns(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
     return [*turns, (record.NOTHING, []), (record.NOTHING, [])]
 
 
-def _hurried(output: Output, stop: StopRequest, late: int) -> None:
-    """Ends the run at once when so many packets have been printed."""
+def _end_early(output: Output, stop: StopRequest, late: int) -> None:
+    """Ends the run at once when `late` packets have been printed."""
     print_packet, counted = output.packet, itertools.count(1)
 
     def packet(packet: Packet) -> None:
@@ -246,10 +246,11 @@ def capture(
     selectors: Selectors = Selectors(),  # noqa: B008
     renewals: Sequence[RenewedFilter] = (),
 ) -> Printed:
-    """A capture, and what was printed. explained: False = as `record` does it. follow: by connection. heard: of conntrack.
+    """Makes a capture, and keeps what was printed.
 
-    late: after so many packets the run is to end at once, 0 = it explains all. words: what is asked for; renewals: filters that
-    the probes get, one a turn.
+    explained: False = only recorded, as `record` does. follow: with timelines of connections. heard: conntrack's events.
+    late: number of packets after which the run ends at once, 0 = it explains all. renewals: filters that the probes get, one
+    per batch.
     """
     stop = StopRequest()
     machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
@@ -271,11 +272,11 @@ def capture(
         hits, function = RuleResolver(legacy), machine.function(str)
         assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, idle_ns=0, rules=hits)
         if not explained:
-            asked = machine.inspector(spaces, processes)
-            assembler = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, asked)
-        session, told = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
-        told["record_only"] = not explained
-        machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, told)
+            inspector = machine.inspector(spaces, processes)
+            assembler = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, inspector)
+        session, request = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
+        request["record_only"] = not explained
+        machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, request)
         output = find(form)(out, err)
         findings = Findings(FindingContext(kube.cluster, machine.node()))
         syns, connections = (
@@ -288,7 +289,7 @@ def capture(
         following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, conntrack=entries))
         run = Run(machine.source(session, kube), assembler, output, RunLimits(), kube, findings, following)
         if late:
-            _hurried(output, stop, late)
+            _end_early(output, stop, late)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
         run.begin()
         run.trace(stop)
@@ -298,7 +299,7 @@ def capture(
 
 
 def read(path: Path) -> tuple[RunSummary, str]:
-    """A capture by itself: what came of it, and as JSON."""
+    """Replays a capture: its summary, and its JSON."""
     out = io.StringIO()
     with CaptureReader(str(path)) as capture:
         totals = runner.replay(capture, JsonOutput(out, io.StringIO()), ReplayRequest(), StopRequest())

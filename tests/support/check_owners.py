@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make owners`: every rule of every node in tests/data/nodes, and whose the tracer says it is, against the API objects.
+"""`make owners`: compares the owner that the tracer names for each rule of each node in tests/data/nodes with the API objects.
 
-Goes four ways: with the API's objects; from rules alone; and both once more with rules as `nft -j` shows them, without their
-comments. A tracer has the comments (by netlink, or iptables-nft-save); a dump that somebody made with nft has not. Map elements
-of the nftables mode and virtual servers of ipvs count as rules. The last line counts the first way, and what was wrong in any.
+It compares in four ways: with the API's objects; from rules alone; and both again with rules as `nft -j` shows them, without
+comments. The tracer has the comments (by netlink, or iptables-nft-save); a dump made with nft does not. Map elements of the
+nftables mode and virtual servers of ipvs count as rules. The last line counts the first way, and the wrong answers of all ways.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class Count:
     wrong: list[str] = field(default_factory=list)
 
     def take(self, where: str, truth: Truth, owner: Owner | None) -> None:
-        """Compares one answer with the truth. An answer that leaves the object out counts as unknown."""
+        """Compares one answer with the truth. An answer without the object counts as unknown."""
         self.rules += 1
-        program, thing = truth
-        said = f"{owner.kind} {owner.label}" if owner and owner.kind in ("Service", "Pod") else ""
-        if owner is None or not owner.known or (thing and not said):
+        program, expected = truth
+        found = f"{owner.kind} {owner.label}" if owner and owner.kind in ("Service", "Pod") else ""
+        if owner is None or not owner.known or (expected and not found):
             if owner and owner.program and owner.program != program:
                 self.wrong.append(f"{where}: {truth}, not {owner.text}")
             else:
                 self.unknown[re.sub(r"[A-Z2-7]{16}|[0-9a-f]{21}\b", "...", where)] += 1
-        elif owner.program != program or said != thing:
+        elif owner.program != program or found != expected:
             self.wrong.append(f"{where}: {truth}, not {owner.text}")
         else:
             self.owned += 1
 
 
 def check(node: Node, counts: dict[str, Count]) -> None:
-    """Goes through everything one node has."""
+    """Checks all rules, map elements and virtual servers of one node."""
     expected = Expected(node)
     for with_api in (True, False):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the BPF text here, as bcc does on a node, for kernels that were recorded (recorded_kernels.py)."""
+"""Compiles the BPF text here, as bcc does on a node, for recorded kernels (recorded_kernels.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
-"""That of the distribution, which has bcc where this one may not."""
+"""The distribution's Python: it has bcc, the Python that runs the tests may not."""
 COMPILE = """
 import json, os, sys
 from tracer.kernel import bcc_program
@@ -24,9 +24,9 @@ compiled.close()
 
 
 def compiled(headers: dict[str, str], machine: str, *programs: str) -> dict[str, str]:
-    """The code of these programs, in hex. headers: the generated files, by name. machine: "x86", "arm64".
+    """The code of these programs, as hex. headers: the generated files, by name. machine: "x86" or "arm64".
 
-    Skips the test where it cannot be: bcc makes the maps meanwhile, which only root may.
+    Skips the test where this is impossible: bcc creates the maps when it compiles, which needs root.
     """
     if os.geteuid() != 0 or subprocess.run([PYTHON, "-c", "import bcc"], capture_output=True).returncode != 0:
         pytest.skip("no bcc here, or not root")

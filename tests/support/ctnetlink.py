@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of ctnetlink as the kernel sends them, and somebody who has heard them."""
+"""Messages of ctnetlink as the kernel sends them, and a listener that has received them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLD, CHANGED, REMOVED = (
     (conntrack_events.MSG_NEW, 0),
     (conntrack_events.MSG_DELETE, 0),
 )
-"""Kind and flags of a message."""
+"""Kind and flags of a message: a new entry, a changed one, a removed one."""
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -40,7 +40,7 @@ def tuple_of(ends: Endpoints, protocol: int) -> bytes:
 def message(
     kind: int, flags: int = 0, port: int = 0, protocol: int = 6, state: int = 1, orig: Endpoints = ORIG, zone: int = 7
 ) -> bytes:
-    """One. port: of whoever removed the entry."""
+    """One message. port: netlink port of the process that removed the entry."""
     body = struct.pack("=BBH", 2, 0, 0)
     body += attribute(1 | NESTED, tuple_of(orig, protocol)) + attribute(2 | NESTED, tuple_of(REPLY, protocol))
     body += attribute(3, struct.pack(">I", 8 | 4)) + attribute(18, struct.pack(">H", zone))
@@ -52,7 +52,7 @@ def message(
 
 
 class Heard:
-    """Has heard these datagrams, all at once. names: who has a port."""
+    """A listener that has received these datagrams, all at once. names: process by netlink port."""
 
     def __init__(self, *datagrams: Datagram, why: str = "", names: dict[int, str] | None = None) -> None:
         self.waiting, self.lost, self._why, self._names = list(datagrams), 0, why, names or {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of findings share: a node of no machine, rules of real nodes, and packets that went through them."""
+"""Shared by the tests of findings: an invented node, rules of real nodes, and packets that passed them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECOND = 1_000_000_000
 
 @dataclass
 class FakeNode(HostReader):
-    """Answers from what is given. listeners: by (port, protocol); settings: by name, of every namespace."""
+    """Answers with the given values. listeners: by (port, protocol); settings: by name, the same in every namespace."""
 
     listeners: dict[tuple[int, str], ListeningSocket] = field(default_factory=dict)
     proxies: frozenset[int] = frozenset()
@@ -72,12 +72,12 @@ class FakeNode(HostReader):
 
 
 def rule(rules: Ruleset, table: str, chain: str, words: str) -> Rule:
-    """The first rule of a chain that has these words in it."""
+    """The first rule of a chain with these words in its text."""
     return next(r for r in rules.chain("ip", table, chain) if words in r.text)
 
 
 def hit(rules: Ruleset, table: str, *way: tuple[str, str], verdict: str = "") -> RuleHit:
-    """The visit of the last of the rules, each given by its chain and words of it."""
+    """The hit of the last of the rules; each is given by its chain and words of its text."""
     found = [rule(rules, table, *each) for each in way]
     places = tuple(RuleLocation(r.chain, r.number) for r in found)
     return RuleHit(places, found[-1], verdict or found[-1].target, Evidence.OBSERVED)
@@ -96,23 +96,23 @@ def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoint
 
 
 def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
-    """A SYN with these hops, a second after the one with the number before it."""
+    """A SYN with these hops, one second after the SYN with the previous number."""
     made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=hops, number=number)
     made.verdict, made.outcome = classify(made)
     return made
 
 
 def look(packets: list[Packet], cluster: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
-    """(what became certain, in order; all that there is at the end) when these packets came one after another."""
-    findings, told = Findings(FindingContext(cluster, node)), []
+    """(findings in the order in which they became certain, all findings at the end) for these packets, in this order."""
+    findings, reported = Findings(FindingContext(cluster, node)), []
     settings = node.settings if isinstance(node, FakeNode) else {}
     syns = HandshakeAnalyzer(FakeSpaces(settings))
     for each in packets:
         attribute(each, cluster)
         syns.feed(each)
-        told += findings.look(each)
-        told += [f for verdict in syns.expire(each.time) for f in findings.look_syn(verdict)]
-    return told + [f for verdict in syns.flush() for f in findings.look_syn(verdict)], findings.all
+        reported += findings.look(each)
+        reported += [f for verdict in syns.expire(each.time) for f in findings.look_syn(verdict)]
+    return reported + [f for verdict in syns.flush() for f in findings.look_syn(verdict)], findings.all
 
 
 def proofs(finding: Finding, what: str) -> list[str]:
@@ -124,13 +124,13 @@ def known(one: Recorded, folder: Path, with_api: bool = True) -> ClusterView:
 
 
 def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: int = 40000) -> Packet:
-    """A client's SYN to a virtual server: sent to port 8080 of a real one, or refused, where there is none."""
+    """A client's SYN to a virtual server: sent to port 8080 of the real server, or refused without a real server."""
     ends = Endpoints(CLIENT, sport, virtual, port)
     if not real:
-        told = IpvsDecision(virtual, port, "tcp", "rr")
-        hop = Hop(0, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=told)
+        decision = IpvsDecision(virtual, port, "tcp", "rr")
+        hop = Hop(0, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=decision)
         return packet([hop], ends)
-    told = IpvsDecision(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
+    decision = IpvsDecision(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
     return packet(
-        [Hop(0, "ipvs", "node", "INPUT", ipvs=told, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))], ends
+        [Hop(0, "ipvs", "node", "INPUT", ipvs=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))], ends
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user who may nothing, with a copy of the program and a Python that he can run and that has no bcc: the tree may be hidden
-from him."""
+"""Runs the program as user nobody, with a copy of the program and a Python without bcc: the user may have no access to the
+tree."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 LIBRARIES = ("click", "numpy", "rich")
-"""What reading a capture needs."""
+"""Libraries that reading a capture needs."""
 NO_BCC = 'raise ImportError("there is no bcc where captures are read")\n'
-ASK = """
+REPORT = """
 import os, platform
 try:
     import bcc
@@ -31,13 +31,13 @@ PYTHONS = (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3")
 
 
 class Nobody:
-    """Runs the program as user nobody, in another time zone; as whoever this is when that is not root. A context manager.
+    """Runs the program as user nobody, in another time zone; as the current user when that is not root. A context manager.
 
-    Raises SystemExit when there is no Python that he can run.
+    Raises SystemExit when the user can run no Python.
     """
 
     def __init__(self) -> None:
-        self._who: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        self._user: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         self._scratch = tempfile.TemporaryDirectory(prefix="k8snet-nobody-")
         self._place = Path(self._scratch.name)
         self._place.chmod(0o755)
@@ -55,8 +55,8 @@ class Nobody:
 
     @property
     def told(self) -> str:
-        """Who reads, and with what, as it says itself."""
-        return self._run([self._python, "-c", ASK]).stdout.decode()
+        """The user, the Python version, and whether bcc is there, as the Python reports them."""
+        return self._run([self._python, "-c", REPORT]).stdout.decode()
 
     def _runs(self, python: str, text: str) -> bool:
         try:
@@ -68,10 +68,10 @@ class Nobody:
         environment = {
             "PYTHONPATH": str(self._place), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"], "TZ": "Pacific/Apia",
         }  # fmt: skip
-        return subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False, **self._who)
+        return subprocess.run(command, capture_output=True, env=environment, cwd="/", check=False, **self._user)
 
     def read(self, capture: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
-        """`k8snet-trace -r` of a copy of the capture that he may read."""
+        """Runs `k8snet-trace -r` on a copy of the capture that the user may read."""
         copy = self._place / capture.name
         shutil.copyfile(capture, copy)
         copy.chmod(0o644)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What real nodes had in them: rulesets, ipvs, API objects and CNI caches, for each version and mode of kube-proxy.
+"""Recordings of real nodes: rulesets, ipvs, API objects and CNI caches, for each version and mode of kube-proxy.
 
-tests/data/nodes/VERSION-MODE-BACKEND.tar.xz has SCENARIO/FILE; read as text, and kept in memory.
+tests/data/nodes/VERSION-MODE-BACKEND.tar.xz has SCENARIO/FILE. Files are read as text, and kept in memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Node:
         return found
 
     def rulesets(self) -> Iterator[tuple[str, Ruleset]]:
-        """Each way its rules were written down: the name of the file, and what was read from it."""
+        """Each file that has its rules: the name of the file, and the rules read from it."""
         for name, family, backend in (
             ("iptables-save", "ip", "legacy"),
             ("ip6tables-save", "ip6", "legacy"),
@@ -56,7 +56,7 @@ class Node:
             yield "nft.json", json_parser.parse(text).ruleset
 
     def iptables(self) -> Ruleset:
-        """Its rules of iptables for IPv4, in whichever back end it has them."""
+        """Its iptables rules for IPv4, of the back end that it uses."""
         return next(r for name, r in self.rulesets() if name in ("iptables-save", "iptables-nft-save"))
 
     def maps(self) -> dict[tuple[str, str, str], json_parser.NftMap]:
@@ -69,7 +69,7 @@ class Node:
         return {(f, t, c, h): comment for f, t, c, h, comment, _ in rows if comment}
 
     def saved_comments(self) -> dict[json_parser.Handle, str]:
-        """The same from iptables-nft-save, by place: where a chain has as many rules there as nft shows."""
+        """Comments from iptables-nft-save, by position, for chains that have as many rules there as in nft's output."""
         if "iptables-nft-save" not in self.files:
             return {}
         saved = save_parser.parse(self.files["iptables-nft-save"], "ip", "nft").chains
@@ -82,7 +82,7 @@ class Node:
         return found
 
     def known(self, folder: Path, with_api: bool = True) -> ClusterView:
-        """What a tracer on that node knows; folder: where the CNI cache is put."""
+        """The cluster view of a tracer on that node. folder: the CNI cache is written there."""
         for name, text in self.files.items():
             if "cache/results/" in name:
                 (folder / Path(name).name).write_text(text)
@@ -92,7 +92,7 @@ class Node:
         return ClusterView(store, CniCache((folder,)), frozenset({"192.168.56.10", "127.0.0.1"}))
 
     def containers(self) -> dict[str, str]:
-        """Container id -> ns/name of its pod, as the lab noted it."""
+        """Container id -> ns/name of its pod, as the lab recorded it."""
         lines = self.files.get("cni/containers.txt", "").splitlines()
         return {line.split()[0]: line.split()[1] for line in lines if line.strip()}
 
@@ -115,6 +115,6 @@ def node(mode: str, scenario: str) -> Node:
 
 
 def owners(packet: Packet, labels: set[str]) -> set[str]:
-    """Whose rules decided about it, or set the mark by which another one did."""
-    said = [h.owner.text for h in packet.hops if h.owner]
-    return {label for label in labels if any(label in text for text in said)}
+    """The labels of the owners of the rules that decided, or that set the mark by which another rule decided."""
+    texts = [h.owner.text for h in packet.hops if h.owner]
+    return {label for label in labels if any(label in text for text in texts)}

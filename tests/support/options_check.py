@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads recordings of the demonstration and all incidents under every option that changes what is written.
+"""Reads recordings of the demonstration and of all incidents with every option that changes the output.
 
     python -m tests.support.options_check DIRECTORY [--options WORDS]
 
-They come from tests/kernel/all_options.py. Each run has the finding that belongs to its case and no other, and no packet
-without addresses. The last line is runs=... wrong=... lost=... (runs in which events were lost); the exit status is 0 when
+tests/kernel/all_options.py makes the recordings. Each run must have the finding of its case and no other, and no packet without
+addresses. The last line is runs=... wrong=... lost=... (lost: runs in which events were lost); the exit status is 0 when
 nothing is wrong.
 """
 
@@ -34,37 +34,37 @@ READINGS: dict[str, tuple[Options, ...]] = {
     "service": (Options("service", words=True), Options("service follow", words=True, follow=True)),
     "drops-service": (Options("drops-only service", drops=True, words=True),),
 }  # fmt: skip
-"""By the side that was recorded. Text and JSON are written of each."""
+"""By the recorded side. Text and JSON are written for each."""
 
 
 def results(about: Path, words: str) -> Iterator[Result]:
-    """What one recording shows, under each option that it has an answer for."""
-    told = json.loads(about.read_text())
-    case, files = CASES[told["case"]], [about.with_suffix(".k8st")]
-    for options in READINGS[told["side"]]:
+    """The results of one recording, with each option that applies to it."""
+    recorded = json.loads(about.read_text())
+    case, files = CASES[recorded["case"]], [about.with_suffix(".k8st")]
+    for options in READINGS[recorded["side"]]:
         if words in options.name:
             result = option_runs.read(files, case, options, drops=options is READ_AS_DROPS)
             if options is LIVE:
-                result.wrong += _not_as(result, about)
+                result.wrong += _live_differences(result, about)
             yield result
 
 
-def _not_as(result: Result, about: Path) -> Iterator[str]:
-    """What was not printed live as it is read now."""
+def _live_differences(result: Result, about: Path) -> Iterator[str]:
+    """The differences between the live output and the output of this reading."""
     yield from option_runs.differing(about.with_suffix(".text").read_text(), result.text)
     lines = [json.loads(line) for line in about.with_suffix(".json").read_text().splitlines()]
-    # Names, for a finding's cause may be put in other words when further packets show it.
+    # Names only: the text of a finding's cause may change when further packets show it.
     live = {line["name"] for line in lines if line["type"] == "finding"}
     read = {finding.name for finding in result.findings}
     if live != read:
-        yield f"live the findings were {sorted(live)}, read they are {sorted(read)}"
+        yield f"the live run had the findings {sorted(live)}, the reading has {sorted(read)}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--options", default="", metavar="WORDS", help="options whose name has these words in it")
-    parser.add_argument("--show", action="store_true", help="print what each run printed, too")
+    parser.add_argument("--options", default="", metavar="WORDS", help="only options with these words in their name")
+    parser.add_argument("--show", action="store_true", help="also print the output of each run")
     given = parser.parse_args()
     found = []
     for about in sorted(given.directory.glob("*.about")):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose each rule is, worked out from the API objects another way than the tracer does: what kube-proxy must have written.
+"""The owner of each rule, computed from the API objects in another way than in the tracer: from the rules kube-proxy writes.
 
-From the objects come the names of all chains and the addresses and ports of all Services; a rule is then looked at as a bare
-line. Comments are not believed, but for a Service that is gone from the API: then its name must give the chain's own hash.
+The objects give the names of all chains, and the addresses and ports of all Services; a rule is then read as a bare line.
+Comments are not used, except for a Service that is gone from the API: then the name in the comment must give the chain's hash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PROGRAMS = {
 SERVICE_CHAIN = re.compile(r"KUBE-(?:SVC|SEP|FW|XLB|SVL|EXT)-([A-Z2-7]{16})")
 
 Truth = tuple[str, str]
-"""Program, and the object it wrote the rule for: "Service ns/name:port", "Pod ns/name", "" for none."""
+"""Program, and the object for which it wrote the rule: "Service ns/name:port", "Pod ns/name", "" for none."""
 
 
 def _sha(text: str, length: int) -> str:
@@ -34,7 +34,7 @@ def _sha(text: str, length: int) -> str:
 
 
 class Expected:
-    """What the rules of one node must be."""
+    """The expected owners of one node's rules."""
 
     def __init__(self, node: Node) -> None:
         self.chains: dict[str, str] = {}
@@ -103,7 +103,7 @@ class Expected:
                 for found in re.finditer(r"[a-z0-9-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?", other.comment):
                     if _sha(found[0] + "tcp", 16) == digest:
                         return found[0]
-        raise AssertionError(f"nobody could know whose {rule.chain} is")
+        raise AssertionError(f"no object and no comment gives the owner of {rule.chain}")
 
     def _by_address(self, rule: Rule) -> str:
         if rule.chain not in ("KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL-SERVICES"):
@@ -125,12 +125,12 @@ class Expected:
                 return "kubelet" if rule.table == "filter" else "kube-proxy"
             if chain in PROGRAMS:
                 return PROGRAMS[chain]
-        # All else that the lab has put there: flannel's old rules, in POSTROUTING.
+        # The only other rules of the lab are flannel's old ones, in POSTROUTING.
         assert rule.chain == "POSTROUTING", rule
         return "flannel"
 
     def of_element(self, key: tuple[str, ...]) -> str:
-        """The label of the Service that a map element, or a virtual server, is for."""
+        """The label of the Service of a map element or of a virtual server."""
         if len(key) == 2:
             return self.node_ports[key[0], key[1]]
         return self.ends[key[0], key[1], key[2]] if key in self.ends else self.node_ports[key[1], key[2]]

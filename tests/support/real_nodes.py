@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real control plane left on a node: kube-proxy 1.20.2 that went from iptables to ipvs mode, portmap in front of it.
+"""The state of a node of a real control plane: kube-proxy 1.20.2 that was switched from iptables to ipvs mode, with portmap's
+rules before its own.
 
-tests/data/real has the rules as iptables-nft-save printed them and the API's objects; IPVS and its sets are as kube-proxy made
-them of these objects.
+tests/data/real has the output of iptables-nft-save and the API's objects; IPVS and its sets are as kube-proxy made them from
+these objects.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ def text(name: str) -> str:
 
 
 def known(ready: bool = False) -> ClusterView:
-    """ready: also the pods that are not ready in the recorded objects."""
+    """The cluster view. ready: count pods as ready that are not ready in the recorded objects."""
     store, objects = ObjectStore("worker-7"), text("objects.json")
     store.load(json.loads(objects.replace('"ready":false', '"ready":true') if ready else objects)["items"])
     return ClusterView(store, local=frozenset({NODE, "127.0.0.1", "10.60.7.1"}))
 
 
 def servers(of: ClusterView) -> str:
-    """As `ipvsadm --save -n` would print kube-proxy's virtual servers of these objects."""
+    """kube-proxy's virtual servers for these objects, in the format of `ipvsadm --save -n`."""
     lines = []
     for port in of.store.services.values():
         ends = [e for e in of.store.endpoints.all((port.label, port.protocol)) if e.ready]
-        # Of policy Local only what runs here.
+        # With policy Local: only endpoints on this node.
         mine = [e for e in ends if e.address.startswith("10.60.7.")] if port.local else ends
         doors = [(a, port.port, ends) for a in port.cluster_ips] + ([(NODE, port.node_port, mine)] if port.node_port else [])
         for address, number, behind in doors:
@@ -56,7 +57,7 @@ def servers(of: ClusterView) -> str:
 
 
 def sets(of: ClusterView) -> str:
-    """As `ipset save` would print kube-proxy's sets of these objects."""
+    """kube-proxy's sets for these objects, in the format of `ipset save`."""
     lines = [f"create KUBE-{name} hash:ip,port" for name in ("CLUSTER-IP", "EXTERNAL-IP")]
     lines.append("create KUBE-LOOP-BACK hash:ip,port,ip")
     lines += [f"create KUBE-NODE-PORT{local}-{p} bitmap:port" for local in ("", "-LOCAL") for p in ("TCP", "UDP")]
@@ -70,7 +71,7 @@ def sets(of: ClusterView) -> str:
 def switched_to_ipvs(
     listeners: Mapping[tuple[int, str], object] | None = None, rules: str = "", ready: bool = False
 ) -> NodeState:
-    """The node after the switch. listeners: as FakeNode has them. rules: others than those it had. ready: as of known()."""
+    """The node after the switch. listeners: as in FakeNode. rules: used instead of the recorded rules. ready: as in known()."""
     of = known(ready)
     node: FakeNode = replace(audits.healthy(), listeners=dict(listeners or {}))  # type: ignore[arg-type]
     state = audits.of_text(rules or text("ipvs-iptables-save"), of, node, "nft", sets(of), servers(of))
@@ -81,7 +82,7 @@ def switched_to_ipvs(
 
 
 class _Routes(FakeRoutes):
-    """Connected networks come before the default route."""
+    """Prefers connected networks to the default route."""
 
     def to(self, address: str, source: str = "", arrives: str = "", mark: int = 0):  # type: ignore[no-untyped-def]
         found = super().to(address, source, arrives, mark)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real kube-proxy and the real portmap as processes of a test, in the network namespace that it runs in.
+"""The real kube-proxy and the real portmap as processes of a test, in the test's network namespace.
 
-`make real-proxy` unpacks the binaries; what is absent is None here, and the caller says that it skips.
+`make real-proxy` unpacks the binaries. An absent binary is None here, and the caller skips with a message.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 UNPACKED = ROOT / "build" / "real-proxy"
-"""VERSION/kube-proxy, as `make real-proxy` puts them there."""
+"""`make real-proxy` puts VERSION/kube-proxy here."""
 PACKAGE = "containernetworking-plugins"
-"""Debian's, with portmap in it."""
+"""Debian's package that has portmap."""
 PORTMAP = (UNPACKED / "portmap", Path("/usr/lib/cni/portmap"), Path("/opt/cni/bin/portmap"))
 MULTI = {"legacy": "/usr/sbin/xtables-legacy-multi", "nft": "/usr/sbin/xtables-nft-multi"}
 START_SECONDS, END_SECONDS = 120.0, 20.0
-"""How long a kube-proxy may take to begin and to end, also on an emulated processor."""
+"""Limits for the start and the end of a kube-proxy, s; long enough for an emulated processor."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ MODES = (
 
 
 def missing() -> str:
-    """A sentence that says what is absent; "" when everything is there."""
+    """A sentence that names the absent binaries; "" when all are there."""
     absent = [str(m.binary.relative_to(ROOT)) for m in MODES if not os.access(m.binary, os.X_OK)]
     if absent:
         return f"the real kube-proxy is not here ({', '.join(dict.fromkeys(absent))})."
@@ -62,12 +62,12 @@ def missing() -> str:
 
 
 def portmap() -> Path | None:
-    """The real portmap: of Debian's containernetworking-plugins, or of a CNI installation."""
+    """The real portmap: from Debian's containernetworking-plugins, or from a CNI installation."""
     return next((path for path in PORTMAP if os.access(path, os.X_OK)), None)
 
 
 def tools(back: str, folder: Path) -> dict[str, str]:
-    """An environment in which `iptables` is of this back end. folder: where its links are made."""
+    """Environment variables with this back end's `iptables` in PATH. folder: the links are made there."""
     place = folder / f"iptables-{back}"
     place.mkdir(parents=True, exist_ok=True)
     for name in ("iptables", "ip6tables"):
@@ -80,7 +80,7 @@ def tools(back: str, folder: Path) -> dict[str, str]:
 
 @dataclass
 class KubeProxy:
-    """One kube-proxy. kubeconfig: leads to the API server. options: of its command line, beside those it always gets."""
+    """One kube-proxy. kubeconfig: for the API server. options: added to the command line's fixed options."""
 
     mode: Mode
     kubeconfig: str
@@ -94,16 +94,16 @@ class KubeProxy:
         return self.folder / f"kube-proxy-{self.mode.name}.log"
 
     def start(self) -> None:
-        """Returns at once."""
+        """Starts it, and returns at once."""
         self.process = self._run(
             f"--proxy-mode={self.mode.proxy}", f"--kubeconfig={self.kubeconfig}", f"--hostname-override={self.node}",
-            # What would be set for the whole machine is left as it is.
+            # Settings of the whole machine stay unchanged.
             "--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0",
             "--conntrack-tcp-timeout-close-wait=0", "--iptables-sync-period=5s", "--ipvs-sync-period=5s", *self.options,
         )  # fmt: skip
 
     def stop(self) -> None:
-        """Ends it as a kubelet does; its rules stay."""
+        """Stops it as a kubelet does; its rules stay."""
         process, self.process = self.process, None
         if process and process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -114,7 +114,7 @@ class KubeProxy:
                 process.wait()
 
     def cleanup(self) -> int:
-        """`kube-proxy --cleanup` with the iptables of this mode; returns its status."""
+        """Runs `kube-proxy --cleanup` with the iptables of this mode, and returns its exit status."""
         return self._run("--cleanup", f"--proxy-mode={self.mode.proxy}").wait(START_SECONDS)
 
     def said(self) -> str:
@@ -130,7 +130,7 @@ class KubeProxy:
 
 
 def until(is_true: object, proxy: KubeProxy, what: str, seconds: float = START_SECONDS) -> None:
-    """Waits until the function is_true says so; AssertionError with the proxy's log when it never does."""
+    """Waits until is_true() is true; AssertionError with the proxy's log after `seconds`, or when the proxy ends."""
     assert callable(is_true)
     ends = time.monotonic() + seconds
     while not is_true():
@@ -141,7 +141,7 @@ def until(is_true: object, proxy: KubeProxy, what: str, seconds: float = START_S
 
 @dataclass(frozen=True)
 class HostPort:
-    """A hostPort of a pod, ns/name, at this address. to: the pod's own port. container: its id."""
+    """A hostPort of a pod (ns/name) with this address. to: port of the container. container: the container's id."""
 
     port: int
     pod: str
@@ -150,23 +150,23 @@ class HostPort:
     container: str
 
 
-def host_port(program: Path, back: str, folder: Path, wanted: HostPort, remove: bool = False) -> None:
-    """Runs portmap as libcni does. back: of its rules; remove: takes them away."""
-    mapping = {"hostPort": wanted.port, "containerPort": wanted.to, "protocol": "tcp"}
+def host_port(program: Path, back: str, folder: Path, mapped: HostPort, remove: bool = False) -> None:
+    """Runs portmap as libcni does. back: back end of its rules; remove: removes the rules."""
+    mapping = {"hostPort": mapped.port, "containerPort": mapped.to, "protocol": "tcp"}
     config = {
         "cniVersion": "0.4.0", "name": "cbr0", "type": "portmap", "runtimeConfig": {"portMappings": [mapping]},
         "prevResult": {
             "cniVersion": "0.4.0", "interfaces": [{"name": "eth0", "sandbox": "/var/run/netns/none"}],
-            "ips": [{"version": "4", "address": f"{wanted.address}/24", "interface": 0}],
+            "ips": [{"version": "4", "address": f"{mapped.address}/24", "interface": 0}],
         },
     }  # fmt: skip
-    namespace, _, pod = wanted.pod.partition("/")
-    asked = {
-        "CNI_COMMAND": "DEL" if remove else "ADD", "CNI_CONTAINERID": wanted.container, "CNI_NETNS": "/proc/self/ns/net",
+    namespace, _, pod = mapped.pod.partition("/")
+    request = {
+        "CNI_COMMAND": "DEL" if remove else "ADD", "CNI_CONTAINERID": mapped.container, "CNI_NETNS": "/proc/self/ns/net",
         "CNI_IFNAME": "eth0", "CNI_PATH": str(program.parent),
         "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={pod}",
     }  # fmt: skip
-    environment = {**tools(back, folder), **asked}
+    environment = {**tools(back, folder), **request}
     text = json.dumps(config)
     done = subprocess.run([str(program)], input=text, text=True, capture_output=True, env=environment, check=False)
     if done.returncode:
@@ -174,7 +174,7 @@ def host_port(program: Path, back: str, folder: Path, wanted: HostPort, remove: 
 
 
 def unpack(source: Path) -> None:
-    """Puts what is there in its place: kube-proxy-VERSION.xz of the folder source, portmap of Debian's package."""
+    """Unpacks what is available: kube-proxy-VERSION.xz in the folder `source`, portmap from Debian's package."""
     for mode in MODES:
         packed = source / f"kube-proxy-{mode.version}.xz"
         if packed.exists() and not mode.binary.exists():
@@ -189,7 +189,7 @@ def unpack(source: Path) -> None:
 
 
 def _unpack_portmap() -> None:
-    """In a place that virtual machines see, too: their images do not have the package."""
+    """Unpacks portmap into a directory that virtual machines also see: their images do not have the package."""
     with tempfile.TemporaryDirectory() as folder:
         got = subprocess.run(["apt-get", "download", PACKAGE], cwd=folder, capture_output=True, check=False)
         for package in Path(folder).glob("*.deb") if not got.returncode else ():
@@ -198,11 +198,11 @@ def _unpack_portmap() -> None:
 
 
 def main(source: str) -> int:
-    """Unpacks; returns 0 when everything is there, and says in one sentence what is not."""
+    """Unpacks the binaries. Returns 0 when all are there, else prints one sentence with the absent ones."""
     unpack(Path(source))
     absent = missing()
     if absent:
-        print(f"real-proxy skipped: {absent} The rules that were recorded of it stand in.")
+        print(f"real-proxy skipped: {absent} Recorded rules are used instead.")
     return 1 if absent else 0
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real kernels as the planner meets them: their functions, prototypes and structures, recorded in data/kernels.
+"""Real kernels as the planner sees them: their functions, prototypes and structures, recorded in data/kernels.
 
     python3 -m tests.support.recorded_kernels DIRECTORY RELEASE > tests/data/kernels/6.12.json
 
-records one from its BTF and its kallsyms (DIRECTORY/btf, DIRECTORY/kallsyms, as bench.startup's save() writes them): only what
-the probe table, the acts of rules and the layouts ask for.
+records a kernel from its BTF and its kallsyms (DIRECTORY/btf, DIRECTORY/kallsyms, as bench.startup's save() writes them): only
+what the probe table, the xtables extensions and the structure layouts need.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Data = dict[str, Any]
 
 
 def record(types: KernelTypes, symbols: Symbols, release: str) -> Data:
-    """What a test needs of this kernel, as JSON has it."""
+    """The data of this kernel that tests need, as a JSON value."""
     functions: dict[str, dict[str, list[str] | None]] = {}
     for name in FUNCTIONS:
         for module in symbols.modules_of(name):
@@ -49,8 +49,8 @@ def record(types: KernelTypes, symbols: Symbols, release: str) -> Data:
             size = btf.structure_size(row.struct) if btf else None
             if btf and size:
                 fields = {path: btf.field(row.struct, path) for path in row.fields.split()}
-                told = {p: [f.offset, f.size, f.kind, f.target, f.shift, f.width, f.element] for p, f in fields.items() if f}
-                structures[row.struct] = [row.module if btf is not types.vmlinux else "vmlinux", size, told]
+                offsets = {p: [f.offset, f.size, f.kind, f.target, f.shift, f.width, f.element] for p, f in fields.items() if f}
+                structures[row.struct] = [row.module if btf is not types.vmlinux else "vmlinux", size, offsets]
                 break
     structures |= {name: ["vmlinux", size, {}] for name in INSIDE if (size := types.vmlinux.structure_size(name))}
     enums = {name: {k: v for k, v in types.vmlinux.enumerators(name).items() if v < 3} for name in ENUMS}
@@ -102,7 +102,7 @@ class RecordedBtf:
 
 
 class RecordedTypes(KernelTypes):
-    """A kernel's types as they were recorded."""
+    """A kernel's recorded types."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
@@ -119,13 +119,13 @@ class RecordedTypes(KernelTypes):
 
 
 def load(name: str) -> Data:
-    """The record of that name."""
+    """The recorded kernel with this name."""
     data: Data = json.loads((DATA / f"{name}.json").read_text())
     return data
 
 
 def without(data: Data, *names: str) -> Data:
-    """The same kernel without functions, structures, or modules and what is theirs."""
+    """The same kernel without these functions and structures, and without all of these modules."""
     functions = {
         function: {module: found for module, found in homes.items() if module not in names}
         for function, homes in data["functions"].items() if function not in names
@@ -135,7 +135,7 @@ def without(data: Data, *names: str) -> Data:
 
 
 def kernel(data: Data) -> Kernel:
-    """A kernel out of its record, with all modules loaded."""
+    """A Kernel made from its record, with all modules loaded."""
     lines = [
         f"ffffffff81000000 T {name}" + f"\t[{module}]" * (module != "vmlinux")
         for name, modules in data["functions"].items() for module in modules
@@ -146,9 +146,9 @@ def kernel(data: Data) -> Kernel:
 
 if __name__ == "__main__":
     where = Path(sys.argv[1])
-    told = record(KernelTypes(where / "btf"), Symbols.running(where / "kallsyms"), sys.argv[2])
-    assert set(VARIABLES) >= set(told["variables"])
-    for name, value in told.items():
+    recorded = record(KernelTypes(where / "btf"), Symbols.running(where / "kallsyms"), sys.argv[2])
+    assert set(VARIABLES) >= set(recorded["variables"])
+    for name, value in recorded.items():
         rows = value.items() if isinstance(value, dict) else ()
         inside = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in rows)
         print("{" if name == "release" else ",", f"{json.dumps(name)}:", f"{{\n{inside}\n }}" if inside else json.dumps(value))

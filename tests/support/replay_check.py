@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays recorded runs here, without root, and compares with what was printed when they were recorded.
+"""Replays recorded runs here, without root, and compares the output with the output at the time of the recording.
 
     python -m tests.support.replay_check DIRECTORY
 
-Captures come from tests/kernel/record_all.py; they are read by user nobody (tests/support/nobody.py). The last line is
-captures=… differences=…; the exit status is 1 when there is a difference, or no capture.
+tests/kernel/record_all.py makes the captures; user nobody reads them (tests/support/nobody.py). The last line is captures=…
+differences=…; the exit status is 1 when there is a difference, or no capture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN, WIDTH = 12, 160
 
 
 def differences(capture: Path, nobody: Nobody) -> list[str]:
-    """What is not as it was printed: some lines of it."""
+    """The first lines of each difference between the replay and the recorded output."""
     found = []
     for form in ("text", "json"):
         done = nobody.read(capture, "-o", form)
@@ -38,9 +38,9 @@ def main() -> int:
     with Nobody() as nobody:
         print(f"read by {nobody.told}", flush=True)
         for capture in captures:
-            told = differences(capture, nobody)
-            wrong += bool(told)
-            print(f"{capture.stem}: {'differs' if told else 'the same'}", *told, sep="\n    ", flush=True)
+            found = differences(capture, nobody)
+            wrong += bool(found)
+            print(f"{capture.stem}: {'differs' if found else 'the same'}", *found, sep="\n    ", flush=True)
     print(f"captures={len(captures)} differences={wrong}")
     return int(bool(wrong) or not captures)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets as a Kubernetes node makes them, for the tests of the output formats."""
+"""Packets as on a Kubernetes node, for the tests of the output formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) 
 
 
 def node_port() -> Packet:
-    """A SYN to a NodePort: DNAT to a pod, MASQUERADE, and the pod's listener answers."""
+    """A SYN to a NodePort: DNAT to a pod, MASQUERADE, an answer from the pod's listener."""
     translated = Endpoints(*CLIENT, *POD)
     hops = [
         hop(0, "table", "PREROUTING", table="raw", verdict="ACCEPT", in_iface="eth0"),
@@ -45,7 +45,7 @@ def node_port() -> Packet:
 
 
 def node_port_reply() -> Packet:
-    """The SYN ACK to it, back through both translations."""
+    """The SYN ACK that answers node_port(), back through both translations."""
     half = Endpoints(*POD, *CLIENT)
     hops = [
         hop(0, "hook", "OUTPUT", "pod http-proxy", verdict="ACCEPT", out_iface="eth0"),
@@ -61,7 +61,7 @@ def node_port_reply() -> Packet:
 
 
 def ipvs() -> list[Packet]:
-    """A SYN to a NodePort that IPVS sends to a pod; a later packet of a connection made before; one without real servers."""
+    """A SYN to a NodePort that IPVS sends to a pod; a later packet of that connection; a SYN without real servers."""
     server = IpvsDecision("192.168.56.10", 30285, "tcp", "rr")
     real = replace(server, persistent=True, real="10.244.0.11", real_port=8080, chosen="now")
     nat = Nat("DNAT", ASKED, Endpoints(*CLIENT, *POD))
@@ -92,7 +92,7 @@ def rejected() -> Packet:
 
 
 def full_queue() -> Packet:
-    """A SYN refused by a listener whose accept queue is full; a part of its way was lost."""
+    """A SYN that a listener with a full accept queue refuses; some of its events were lost."""
     hops = [
         hop(0, "hook", "INPUT", verdict="ACCEPT", in_iface="eth0"),
         hop(4, "socket", socket=Socket(48213, "LISTEN", 0, "")),
@@ -107,7 +107,7 @@ def full_queue() -> Packet:
 
 
 def no_socket() -> Packet:
-    """A datagram that nobody listens for."""
+    """A datagram to a port without a listener."""
     hops = [
         hop(0, "hook", "INPUT", verdict="ACCEPT", in_iface="eth0"),
         hop(8.4, "drop", drop=Drop("NO_SOCKET", "__udp4_lib_rcv"), clone=True),
@@ -119,7 +119,7 @@ def no_socket() -> Packet:
 
 
 def ping() -> Packet:
-    """ICMP has no ports; this one is not known to conntrack, and nothing decided anything."""
+    """An ICMP packet, which has no ports; without a conntrack entry and without any decision."""
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     return Packet(
         14 << 8, EPOCH, "node", "lo", "IPv4", "ICMP", ends, "", 84,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces that tests make: on machines, and in containers, where that is allowed."""
+"""Namespaces that tests make, on machines and in containers that allow it."""
 
 from __future__ import annotations
 

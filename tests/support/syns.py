@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of SYN verdicts and timelines share: a namespace of no machine, and handshakes packet by packet."""
+"""Shared by the tests of SYN verdicts and of timelines: an invented namespace, and the packets of handshakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LISTENER = {"accept_queue": 0, "accept_limit": 128, "syn_queue": 0, "syncookies"
 
 
 class FakeSpaces(NamespaceInspector):
-    """Answers from what is given, for every namespace alike. counted: what the next reading of counters adds."""
+    """Answers with the given values, the same in every namespace. counted: what the next reading of counters returns."""
 
     def __init__(self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = ()) -> None:
         self.settings, self.listening, self.counted = settings or {}, listening, {"ListenDrops": 0}
@@ -43,7 +43,7 @@ class FakeSpaces(NamespaceInspector):
 
 
 def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **more: Any) -> Packet:
-    """A TCP packet with these hops, judged."""
+    """A TCP packet with these hops, with its verdict and outcome."""
     made = Packet(identity, hops[0].time, hops[0].netns, hops[0].in_iface, "IPv4", "TCP", ends, flags, 60, hops=hops, **more)
     made.verdict, made.outcome = classify(made)
     return made
@@ -54,7 +54,7 @@ def decision_detail(what: str, at: int, netns: str = "pod-a", **facts: Any) -> H
 
 
 def way(at: int = 0) -> list[Hop]:
-    """The SYN's way to pod-a, without what happens there."""
+    """The SYN's hops on its way to pod-a, without those in the pod."""
     return [
         Hop(at, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
         Hop(at + 1, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, HALF)),
@@ -64,24 +64,25 @@ def way(at: int = 0) -> list[Hop]:
 
 
 def syn(*more: Hop, at: int = 0, identity: int = 1, seq: int = SEQ, **fields: Any) -> Packet:
-    """A SYN to a NodePort: its way, and then these hops."""
+    """A SYN to a NodePort: the hops of way(), then these hops."""
     fields.setdefault("flow", Flow(ASKED, INSIDE.reversed, "NEW", False, 0, "node"))
     return packet(ASKED, "SYN", [*way(at), *more], identity, seq=seq, **fields)
 
 
 def at_listener(accepted: bool | None, at: int = 10, cookie: bool = False, **facts: Any) -> list[Hop]:
-    """What happens at the listener. facts: of its queues, where they differ from LISTENER."""
-    told: dict[str, Any] = {**LISTENER, **facts}
-    shake = Handshake("SYN", accepted, told["accept_queue"], told["accept_limit"], told["syn_queue"] + bool(accepted), cookie)
+    """The SYN's hops at the listener. facts: values of its queues that differ from LISTENER."""
+    queues: dict[str, Any] = {**LISTENER, **facts}
+    syn_queue = queues["syn_queue"] + bool(accepted)
+    shake = Handshake("SYN", accepted, queues["accept_queue"], queues["accept_limit"], syn_queue, cookie)
     return [
         Hop(at, "socket", "pod-a", socket=Socket(48213, "LISTEN", 4242, "nginx")),
-        decision_detail("listener", at + 1, **told),
+        decision_detail("listener", at + 1, **queues),
         Hop(at + 2, "handshake", "pod-a", verdict="DROP" if accepted is False else "", handshake=shake),
     ]
 
 
 def synack(at: int = 5 * MS, identity: int = 2, ends: Endpoints | None = None, **fields: Any) -> Packet:
-    """The answer, translated back."""
+    """The SYN ACK, translated back."""
     ends = ends or INSIDE.reversed
     half = HALF.reversed
     hops = [
@@ -96,7 +97,7 @@ def synack(at: int = 5 * MS, identity: int = 2, ends: Endpoints | None = None, *
 
 
 def last_ack(accepted: bool | None = True, at: int = 8 * MS, identity: int = 3, queue: int = 0) -> Packet:
-    """The client's last ACK at the listener; None: it only passes by."""
+    """The client's last ACK of the handshake. accepted: the listener's decision, None = the ACK does not reach the listener."""
     more = []
     if accepted is not None:
         shake = Handshake("ACK", accepted, queue, 128, 0)
@@ -106,13 +107,13 @@ def last_ack(accepted: bool | None = True, at: int = 8 * MS, identity: int = 3, 
 
 
 def verdicts(*packets: Packet, inspector: NamespaceInspector | None = None) -> list[HandshakeVerdict]:
-    """What is told of these packets when they end one after another, and the run with them."""
+    """The verdicts on these packets, when they end in this order, and then the run ends."""
     syns = HandshakeAnalyzer(inspector or FakeSpaces())
-    told = []
+    found = []
     for each in packets:
         syns.feed(each)
-        told += syns.expire(each.hops[-1].time)
-    return told + syns.flush()
+        found += syns.expire(each.hops[-1].time)
+    return found + syns.flush()
 
 
 def cause(*packets: Packet, inspector: NamespaceInspector | None = None) -> tuple[str, str, str]:

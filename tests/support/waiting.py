@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting in tests: for what must come to be, as long as a busy machine may take; never for a length of time."""
+"""Waiting in tests: until a condition holds, with a limit for busy machines; never for a fixed time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 60.0
-"""Seconds that anything may take: a machine can be busy with other things."""
+"""Limit of each wait, s: a machine can be busy with other work."""
 
 
 def until(true: Callable[[], object], missed: Callable[[], str] | None = None, pause: float = 0.005) -> None:
-    """Returns once it is true. AssertionError when it does not become so; missed: says what. pause: seconds between looks."""
+    """Returns when true() is true; AssertionError after PATIENCE. missed: makes its message. pause: s between two checks."""
     end = time.monotonic() + PATIENCE
     while not true():
-        assert time.monotonic() < end, missed() if missed else "it did not come to that"
+        assert time.monotonic() < end, missed() if missed else "the expected condition did not become true"
         time.sleep(pause)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The incidents' rulesets are what kube-proxy and portmap write, and each incident says what is to be found. Needs no root."""
+"""The incidents' rulesets are as kube-proxy and portmap write them; each incident has an expected finding. Needs no root."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_incident_has_its_finding_a_broken_and_a_healthy_state() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_jumps_lead_somewhere_and_hashes_are_right(name: str) -> None:
+def test_jump_targets_exist_and_hashes_are_right(name: str) -> None:
     rules = ruleset(name)
     for (_, table, chain), found in rules.chains.items():
         for rule in found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that incidents are varied with are those that kube-proxy wrote for the same Services."""
+"""The rules of the varied incidents are equal to those that kube-proxy wrote for the same Services."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ def written(mode: str, scenario: str) -> Ruleset:
 
 
 @pytest.mark.parametrize(("service", "scenario"), [(HTTP, "S2-three"), (LONELY, "S1"), (GAME, "S4")])
-def test_iptables(service: Service, scenario: str) -> None:
+def test_iptables_rules_are_those_of_kube_proxy(service: Service, scenario: str) -> None:
     real, made = written("1.36.2-iptables-legacy", scenario), save_parser.parse(iptables.rules([service]))
     count = 0
     for (family, table, chain), rules in made.chains.items():
         if not chain.startswith("KUBE-"):
             continue
-        # The kernel rounds the probability, and iptables-save prints what it has.
+        # The kernel rounds the probability, and iptables-save prints the rounded value.
         texts = [_ROUND.sub(r"\1", r.text) for r in real.chain(family, table, chain)]
         mine = [_ROUND.sub(r"\1", r.text) for r in rules]
         assert set(mine) <= set(texts), (chain, [r for r in mine if r not in texts])
         order = [texts.index(r) for r in mine]
         assert order == sorted(order), chain
         count += sum("comment" in r.text and service.label in r.comment for r in rules)
-    assert count >= 2, "those of the Service are among them"
+    assert count >= 2, "the Service's rules are among them"
 
 
 @pytest.mark.parametrize(("service", "scenario"), [(HTTP, "S2-three"), (LONELY, "S1"), (GAME, "S4")])
-def test_nftables(service: Service, scenario: str) -> None:
+def test_nftables_rules_are_those_of_kube_proxy(service: Service, scenario: str) -> None:
     text, real = nftables.rules([service], "192.168.56.10"), node("1.36.2-nftables-nft", scenario)
     rules = next(r for name, r in real.rulesets() if name == "nft.json")
-    said = {re.sub(r'"', "", r.text) for r in rules.chain("ip", "kube-proxy", "services")}
+    services = {re.sub(r'"', "", r.text) for r in rules.chain("ip", "kube-proxy", "services")}
     chains = {chain for _, table, chain in rules.chains if table == "kube-proxy"}
     made = set(re.findall(r"^chain (\S+) \{", text, re.M))
     assert {c for c in made if "kubernetes" not in c} <= chains, made - chains
-    for line in said:
+    for line in services:
         assert line in text.replace('"', "") or "comment" in line, line
     for (_, table, name), found in real.maps().items():
         for element in found.elements.values() if table == "kube-proxy" else ():
@@ -67,7 +67,7 @@ def test_nftables(service: Service, scenario: str) -> None:
 
 
 @pytest.mark.parametrize(("service", "scenario"), [(HTTP, "S2-three"), (LONELY, "S1"), (GAME, "S4")])
-def test_ipvs(service: Service, scenario: str) -> None:
+def test_ipvs_rules_are_those_of_kube_proxy(service: Service, scenario: str) -> None:
     real = node("1.20.2-ipvs-nft", scenario)
     rules = next(r for name, r in real.rulesets() if name == "iptables-nft-save")
     for (family, table, chain), mine in save_parser.parse(ipvs.rules([service])).chains.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rulesets of vagrant/scenes are what kube-proxy writes. Needs no root and no virtual machine."""
+"""The rulesets of vagrant/scenes are as kube-proxy writes them. Needs no root and no virtual machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COMMENT = re.compile(r'--comment "([^"]*)"')
 
 
 def tables(name: str) -> dict[str, tuple[dict[str, str], list[re.Match[str]]]]:
-    """{table: ({chain: policy or "-"}, rules)}; asserts that each line is one that iptables-restore knows."""
+    """{table: ({chain: policy or "-"}, rules)}; asserts that iptables-restore accepts the form of each line."""
     out: dict[str, tuple[dict[str, str], list[re.Match[str]]]] = {}
     open_table = ""
     for line in rules.read(name).splitlines():
@@ -94,7 +94,7 @@ def test_every_hashed_chain_follows_from_its_service_and_endpoint(name: str) -> 
             assert rule["target"] == hashed(rule["target"][:9], service, proto[1])
             explained.add(rule["target"])
     declared = {c for chains, _ in tables(name).values() for c in chains if re.match("KUBE-(SVC|SEP|EXT)-", c)}
-    # from 1.24 on the jump KUBE-EXT-x -> KUBE-SVC-x has no comment: the same 16 characters say it
+    # from 1.24 on the jump KUBE-EXT-x -> KUBE-SVC-x has no comment: the same 16 characters show the Service
     assert explained == declared
 
 
@@ -125,7 +125,7 @@ def test_node_ports_belong_to_the_services_and_endpoints_to_the_pods(name: str) 
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_node_ports_are_looked_at_last(name: str) -> None:
+def test_node_ports_are_matched_last(name: str) -> None:
     services = [r for r in tables(name)["nat"][1] if r["chain"] == "KUBE-SERVICES"]
     assert [r["target"] for r in services].index("KUBE-NODEPORTS") == len(services) - 1
 
@@ -141,8 +141,8 @@ def test_endpoint_probabilities_share_evenly(name: str) -> None:
             shares.setdefault(rule["chain"], []).append(rest * p)
             left[rule["chain"]] = rest * (1 - p)
     assert shares
-    for parts in shares.values():
-        assert sum(parts) == pytest.approx(1) and max(parts) - min(parts) < 1e-6
+    for each in shares.values():
+        assert sum(each) == pytest.approx(1) and max(each) - min(each) < 1e-6
 
 
 def test_unknown_ruleset_names_the_known_ones() -> None:
@@ -163,7 +163,7 @@ def test_tcp_checksum_sums_up_to_ffff(version: int) -> None:
     assert total == 0xFFFF
 
 
-def test_reply_tells_server_and_source() -> None:
+def test_reply_has_server_and_source() -> None:
     reply = Reply("answered", "pod-a from [fd00:10:244::1]:4711 question", 1, 0.1)
     assert (reply.server, reply.seen_source) == ("pod-a", "fd00:10:244::1")
     assert Reply("answered", "pod-b from 10.244.0.1:40812", 1, 0.1).seen_source == "10.244.0.1"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The situations of `make incidents` name findings that there are, and exist in every mode of kube-proxy."""
+"""The situations of `make incidents` name existing findings, and exist in every mode of kube-proxy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tracer.audit import checks
 from tracer.findings import finders
 
 
-def test_each_names_findings_that_there_are() -> None:
+def test_each_situation_names_existing_findings() -> None:
     packets, audits = {name for name, _ in finders()}, {name for name, _ in checks()}
     for each in situations.every():
         assert {each.packets} - {""} <= packets and {each.audit, *each.perhaps} - {""} <= audits, each.text
         assert each.ports and len(set(each.ports)) == len(each.ports)
 
 
-def test_every_mode_has_what_is_wrong_and_what_is_healthy() -> None:
+def test_every_mode_has_faulty_and_healthy_situations() -> None:
     texts = [s.text for s in situations.every()]
     assert len(set(texts)) == len(texts)
     for mode in situations.BACKENDS:

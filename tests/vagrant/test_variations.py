@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variations of the incidents: the same for a seed, of every kind, and with rules that name what the objects name."""
+"""Variations of the incidents: the same for one seed, of every kind, with rules that match the API objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS = sorted(FINDINGS)
 
 
 @pytest.mark.parametrize("incident", NUMBERS)
-def test_ten_of_each(incident: int) -> None:
+def test_ten_variations_of_each_incident(incident: int) -> None:
     ten = list(variations(incident))
     assert ten == list(variations(incident)) and ten != list(variations(incident, seed=2)) and len(ten) == 10
     assert FINDINGS[incident] in {name for name, _ in (*finders(), *syn_finders())}
@@ -41,11 +41,11 @@ def test_ten_of_each(incident: int) -> None:
         ports = [s.node_port for s in (*v.services, v.beside)]
         assert len(set(ports)) == len(ports) and all(30000 <= p < 32768 for p in ports)
     if incident in (1, 4, 5):
-        assert any(v.expected == 2 for v in ten), "two at once"
+        assert any(v.expected == 2 for v in ten), "two faults at once"
 
 
 @pytest.mark.parametrize("incident", NUMBERS)
-def test_each_rule_is_its_services(incident: int) -> None:
+def test_each_rule_is_attributed_to_its_service(incident: int) -> None:
     for v in variations(incident):
         every = (*v.services, v.beside)
         store = ObjectStore("node-1")
@@ -74,4 +74,4 @@ def test_the_audit_finds_the_hostports_of_variations_and_none_in_their_twins() -
         more = (ipvs.sets(every), ipvs.virtual_servers(every, NODE4)) if in_ipvs else ("", "")
         state = audits.of_text(text, ClusterView(store), f.FakeNode(interfaces=addresses), "legacy", *more)
         assert isinstance(state, NodeState) and isinstance(state.context, FindingContext)
-        assert len([told for told in audit(state) if told.name == v.finding]) == v.expected, v.text
+        assert len([found for found in audit(state) if found.name == v.finding]) == v.expected, v.text
