@@ -34,13 +34,13 @@ from tests.fuzz.reading import read
 SECONDS = 20
 """Limit of a case's processor time, s."""
 SILENCE = 300.0
-"""Time without a case, s, after which a worker counts as hung."""
+"""Time during which a worker uses no processor time, s, after which it counts as hung: it waits for something."""
 ROOM, FENCE = 256 << 20, 2 << 30
 """Memory of a case in addition to 4 times its file, and limit of a process's address space; bytes."""
 ALONE = 100 << 20
 """Memory of a process that reads nothing, bytes."""
 PART = 250
-"""A worker reports after this many cases."""
+"""A worker collects its garbage after this many cases."""
 Case = Callable[[int], int]
 """Runs a case, and returns the size of its file."""
 
@@ -116,8 +116,23 @@ def work(numbers: range, seed: int, only: str, out: SimpleQueue[Any]) -> None:
             if place % PART == 0:
                 gc.unfreeze()
                 gc.collect()
-                out.put(("part", PART, ""))
-        out.put(("part", len(numbers) % PART, ""))
+            out.put(("case", number, ""))
+
+
+class Clock:
+    """The processor time of a worker, as the kernel counts it."""
+
+    def __init__(self, pid: int) -> None:
+        self._stat = Path(f"/proc/{pid}/stat")
+        self._ticks, self._changed = "", time.monotonic()
+
+    def idle(self) -> float:
+        """Time since it last used the processor, s."""
+        with contextlib.suppress(OSError):
+            ticks = " ".join(self._stat.read_text().rpartition(")")[2].split()[11:13])
+            if ticks != self._ticks:
+                self._ticks, self._changed = ticks, time.monotonic()
+        return time.monotonic() - self._changed
 
 
 def run(first: int, count: int, seconds: float, seed: int, workers: int, only: str) -> Counter[str]:
@@ -133,25 +148,26 @@ def run(first: int, count: int, seconds: float, seed: int, workers: int, only: s
     ]
     for one in running:
         one.start()
-    began = reported = time.monotonic()
+    began = time.monotonic()
+    clocks = [Clock(one.pid or 0) for one in running]
     while any(one.is_alive() for one in running) or not out.empty():
         if out.empty():
             time.sleep(0.05)
-            if time.monotonic() - reported > SILENCE:
-                found["hang"] += 1
-                print(f"The workers have reported nothing for {SILENCE:.0f} s.", flush=True)
+            waiting = sum(clock.idle() > SILENCE for clock, one in zip(clocks, running, strict=True) if one.is_alive())
+            if waiting:
+                found["hang"] += waiting
+                print(f"{waiting} workers have used no processor time for {SILENCE:.0f} s.", flush=True)
                 break
             if seconds and time.monotonic() - began > seconds:
                 break
             continue
-        reported = time.monotonic()
         what, number, text = out.get()
-        if what == "part":
-            found["cases"] += number
+        if what == "case":
+            found["cases"] += 1
         else:
             found[what] += 1
             print(f"case {number} of seed {seed}: {what}\n{text}", flush=True)
-        if found["cases"] % 10_000 < PART and what == "part" and number == PART:
+        if what == "case" and found["cases"] % 10_000 == 0:
             print(f"{found['cases']} cases, {time.monotonic() - began:.0f} s", flush=True)
     for one in running:
         one.kill()
