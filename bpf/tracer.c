@@ -38,7 +38,7 @@
 #include "probes/iptables_extensions.h"
 #include "probes/iptables_table.h"
 #include "probes/nftables_chain.h"
-#include "probes/nftables_taking.h"
+#include "probes/nftables_forward.h"
 #include "probes/nftables_rule.h"
 #include "probes/nat.h"
 #include "probes/ipvs.h"

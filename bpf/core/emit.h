@@ -168,7 +168,7 @@ static __always_inline int begins_connection(u64 nfct)
  * the decisions about them (rules, translations, the listener's answer) explain the connection's later packets, and a missing
  * answer to a SYN is only known if every answer is written. So all events are written for TCP's SYN, SYN-ACK and RST, the first
  * packet of any other connection, ICMP errors, and packets that reach a listener. nfct: of the packet, 0 = not known here. */
-static __always_inline int only_ends(struct tracked_skb *e, u64 nfct)
+static __always_inline int drops_only_excludes(struct tracked_skb *e, u64 nfct)
 {
     if (e->opens || !only_drops())
         return 0;

@@ -49,7 +49,7 @@ static __always_inline struct negative_cache *negative_cache_here(void)
 }
 
 /* 1 if this CPU has just rejected this connection. nfct: skb->_nfct. */
-static __always_inline int is_cached_unwanted(u64 nfct)
+static __always_inline int in_negative_cache(u64 nfct)
 {
     struct negative_cache *u = negative_cache_here();
     u32 place = place_of(nfct);
@@ -66,7 +66,7 @@ static __always_inline int passed_over(u64 skb, u32 netns, u8 pf, u8 stage)
     return 1;
 }
 
-static __always_inline void cache_unwanted(u64 nfct)
+static __always_inline void add_to_negative_cache(u64 nfct)
 {
     struct negative_cache *u = negative_cache_here();
     u32 place = place_of(nfct), info = nfct & ~NFCT_POINTER;
@@ -88,7 +88,7 @@ static __always_inline void pass_over(u64 skb, u32 netns, u8 pf, u8 stage)
     u->until = bpf_jiffies64() + 1;
 }
 
-static __always_inline void uncache_unwanted(u64 skb, u64 nfct)
+static __always_inline void remove_from_negative_cache(u64 skb, u64 nfct)
 {
     struct negative_cache *u = negative_cache_here();
     u32 place = place_of(nfct);

@@ -39,7 +39,7 @@ static __always_inline int filter_wants(struct filter *f, struct observation *s)
         return 0;
 #pragma clang loop unroll(disable)
     for (int i = HEADER; i <= (s->has_flow ? REPLY : HEADER); i++)
-        if (tuple_wanted(f, &s->tuple[i]))
+        if (tuple_matches(f, &s->tuple[i]))
             return 1;
     return 0;
 }
@@ -62,5 +62,5 @@ static __always_inline int ports_may_match(struct call *c, struct sk_buff *skb, 
     if (bpf_probe_read_kernel(&h, sizeof(h), at) || h.ip[0] != 0x45)
         return 1;
     set = ports.lookup(&zero);
-    return !set || port_wanted(set, bpf_ntohs(h.sport)) || port_wanted(set, bpf_ntohs(h.dport));
+    return !set || port_matches(set, bpf_ntohs(h.sport)) || port_matches(set, bpf_ntohs(h.dport));
 }

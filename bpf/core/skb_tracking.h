@@ -44,7 +44,7 @@ struct tracked_skb {
     u32 resent_in; /* namespace where IPVS sent it on, as if it began there */
     u8 snapped;    /* 1 = its bytes have been written, see core/payload.h */
     u8 shed;   /* 1 = the ring was nearly full when it came: it is tracked, but no event of it is written */
-    u8 opens;      /* 1 = it opens a connection, or answers a packet that does: see only_ends */
+    u8 opens;      /* 1 = it opens a connection, or answers a packet that does: see drops_only_excludes */
     u8 part;       /* 1 = its last whole event was of a fragment: at the next event its buffer may hold the whole packet */
     struct emitted emitted;
 };
@@ -154,7 +154,7 @@ static __always_inline struct tracked_skb *begin(u64 skb, struct observation *s)
     }
     tracked_skbs.update(&skb, &e);
     track_recent(skb, s);
-    uncache_unwanted(skb, s->nfct);
+    remove_from_negative_cache(skb, s->nfct);
     return tracked_skbs.lookup(&skb);
 }
 
@@ -190,7 +190,7 @@ static __always_inline void decide_against(u64 skb, struct observation *s, struc
     if (!(s->nfct & NFCT_POINTER) && s->hook != NO_HOOK)
         pass_over(skb, s->netns, s->pf, stage_of(s->hook, s->returned));
     else if (s->has_flow && is_settled(s->nfct))
-        cache_unwanted(s->nfct);
+        add_to_negative_cache(s->nfct);
 }
 
 static __always_inline struct tracked_skb *move_on(struct tracked_skb *e, struct observation *s)

@@ -49,7 +49,7 @@ static __always_inline int take_full_table(void)
     return bpf_ktime_get_ns() - noted < FULL_TABLE_NS;
 }
 
-static __always_inline void tell_full_table(struct tracked_skb *e)
+static __always_inline void write_full_table(struct tracked_skb *e)
 {
     struct decision_detail *out = reserve_detail(e, DETAIL_TABLE_FULL);
 

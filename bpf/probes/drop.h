@@ -32,7 +32,7 @@ static __always_inline int drop_entered(struct call *c)
 #endif
     submit_event(r);
     if (no_room)
-        tell_full_table(e);
+        write_full_table(e);
     return 0;
 }
 

@@ -15,17 +15,17 @@
 #define MATCH_FEXIT(program)                                                                                           \
     int program(u64 *ctx)                                                                                              \
     {                                                                                                                  \
-        return match_asked(ctx[0], INFO(ctx[1]), ctx[2] & 255 ? STEP_TRUE : STEP_FALSE, HOTDROP(ctx[1]), 0);           \
+        return match_returned(ctx[0], INFO(ctx[1]), ctx[2] & 255 ? STEP_TRUE : STEP_FALSE, HOTDROP(ctx[1]), 0);           \
     }
 #define TARGET_FENTRY(program)                                                                                         \
     int program(u64 *ctx)                                                                                              \
     {                                                                                                                  \
-        return target_asked(ctx[0], INFO(ctx[1]));                                                                     \
+        return target_called(ctx[0], INFO(ctx[1]));                                                                     \
     }
 #define MATCH_KPROBE(program)                                                                                          \
     int program(struct pt_regs *ctx)                                                                                   \
     {                                                                                                                  \
-        return match_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo),     \
+        return match_returned(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo),     \
                            STEP_UNKNOWN, 0, PT_REGS_PARM2(ctx));                                                       \
     }
 #define MATCH_KRETPROBE(program)                                                                                       \
@@ -36,7 +36,7 @@
 #define TARGET_KPROBE(program)                                                                                         \
     int program(struct pt_regs *ctx)                                                                                   \
     {                                                                                                                  \
-        return target_asked(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo));   \
+        return target_called(PT_REGS_PARM1(ctx), (u64)PEEK((struct xt_action_param *)PT_REGS_PARM2(ctx), matchinfo));   \
     }
 
 #include "acts.h"

@@ -45,7 +45,7 @@ struct run {
 /* The fields that every call reads first are in one cache line. */
 struct runs {
     u64 skb[RUNS]; /* packet of each run, 0 = free */
-    u64 asked;     /* 1 + the number of the run with a match function that is running; 0 = none */
+    u64 entered;     /* 1 + the number of the run with a match function that is running; 0 = none */
     u64 until[RUNS]; /* jiffies: time after which the return of a run counts as missed */
     u64 par; /* argument of the running match function, for kretprobes, which have no arguments */
     u64 moved; /* see moved_from */
@@ -81,7 +81,7 @@ static __always_inline int table_begin_entered(struct call *c)
     u32 free = RUNS - 1;
     struct run *r;
 
-    if (!runs || is_cached_unwanted(READ(c, skb, _nfct)))
+    if (!runs || in_negative_cache(READ(c, skb, _nfct)))
         return 0;
 #pragma unroll
     for (int i = RUNS - 1; i >= 0; i--)
@@ -156,7 +156,7 @@ static __always_inline u32 step_place(struct run *r, u64 address)
     return at < NOWHERE ? at : NOWHERE;
 }
 
-static __always_inline void note_step(struct run *r, u64 info, u32 what)
+static __always_inline void add_step(struct run *r, u64 info, u32 what)
 {
     u32 n = r->count++;
 
@@ -172,22 +172,22 @@ static __always_inline void note_step(struct run *r, u64 info, u32 what)
 #define HOTDROP_SEEN(r) 0
 #endif
 
-static __always_inline void note_hotdrop(struct run *r, u32 hotdrop)
+static __always_inline void add_hotdrop(struct run *r, u32 hotdrop)
 {
     if (hotdrop && !r->hotdrop)
         r->hotdrop = r->count;
 }
 
-static __always_inline int match_asked(u64 skb, u64 info, u32 what, u32 hotdrop, u64 par)
+static __always_inline int match_returned(u64 skb, u64 info, u32 what, u32 hotdrop, u64 par)
 {
     struct runs *runs = runs_here();
     u32 i = runs ? run_of(runs, skb) : RUNS;
 
     if (!runs || i >= RUNS)
         return 0;
-    note_step(&runs->run[i], info, what);
-    note_hotdrop(&runs->run[i], hotdrop);
-    runs->asked = what == STEP_UNKNOWN ? 1 + i : 0;
+    add_step(&runs->run[i], info, what);
+    add_hotdrop(&runs->run[i], hotdrop);
+    runs->entered = what == STEP_UNKNOWN ? 1 + i : 0;
     runs->par = par;
     return 0;
 }
@@ -199,13 +199,13 @@ static __always_inline int match_answered(u32 answer)
     struct run *r;
     u32 last;
 
-    if (!runs || !runs->asked)
+    if (!runs || !runs->entered)
         return 0;
-    r = &runs->run[(runs->asked - 1) & (RUNS - 1)];
-    runs->asked = 0;
+    r = &runs->run[(runs->entered - 1) & (RUNS - 1)];
+    runs->entered = 0;
     last = r->count - 1;
 #ifdef HAVE_xt_action_param_hotdrop
-    note_hotdrop(r, PEEK((struct xt_action_param *)runs->par, hotdrop));
+    add_hotdrop(r, PEEK((struct xt_action_param *)runs->par, hotdrop));
 #endif
     if (last < STEPS_KEPT && (r->steps[last & 127] & 3) == STEP_UNKNOWN)
         r->steps[last & 127] = (r->steps[last & 127] & ~3) | (answer & 255 ? STEP_TRUE : STEP_FALSE);
@@ -213,7 +213,7 @@ static __always_inline int match_answered(u32 answer)
 }
 
 /* Stores the jump rules that led to the current rule; entries above the current depth are stale. */
-static __always_inline void note_jumps(struct run *r)
+static __always_inline void add_jumps(struct run *r)
 {
     struct xt_table_info *private = (void *)r->private;
     u64 stacks = (u64)PEEK(private, jumpstack), stack = 0, jumps[JUMPS_KEPT] = {};
@@ -227,15 +227,15 @@ static __always_inline void note_jumps(struct run *r)
         r->jumps[i] = step_place(r, jumps[i]);
 }
 
-static __always_inline int target_asked(u64 skb, u64 info)
+static __always_inline int target_called(u64 skb, u64 info)
 {
     struct runs *runs = runs_here();
     u32 i = runs ? run_of(runs, skb) : RUNS;
 
     if (!runs || i >= RUNS)
         return 0;
-    note_step(&runs->run[i], info, STEP_TARGET);
-    note_jumps(&runs->run[i]);
+    add_step(&runs->run[i], info, STEP_TARGET);
+    add_jumps(&runs->run[i]);
     return 0;
 }
 #endif

@@ -6,7 +6,7 @@
 static __always_inline int table_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !is_cached_unwanted(READ(c, skb, _nfct));
+    return !in_negative_cache(READ(c, skb, _nfct));
 }
 
 /* Returns the CPU on which the table ran. */
@@ -22,11 +22,11 @@ static __always_inline int write_table(struct call *c, int cpu)
     int from;
     struct observation *s;
 
-    if (verdict == NF_STOLEN || is_cached_unwanted(READ(c, skb, _nfct)))
+    if (verdict == NF_STOLEN || in_negative_cache(READ(c, skb, _nfct)))
         return cpu;
     s = observation_of(c);
     e = track_in_hook(c, skb, state, 0, s);
-    if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
+    if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return cpu;
     if (!run) {
         from = moved_from(c->arg[0], c->arg[2]);

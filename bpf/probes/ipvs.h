@@ -19,7 +19,7 @@
 #define REFUSED_BY_IPVS 1ULL
 BPF_TABLE("lru_hash", u64, u64, ipvs_chosen, 1024);
 
-static __always_inline void note_choice(u64 skb, u64 choice)
+static __always_inline void save_choice(u64 skb, u64 choice)
 {
     ipvs_chosen.update(&skb, &choice);
 }
@@ -150,13 +150,13 @@ static __always_inline struct reserved begin_refusal(struct tracked_skb *e, u8 a
 static __always_inline int ipvs_schedule_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[1];
-    return !is_cached_unwanted(READ(c, skb, _nfct));
+    return !in_negative_cache(READ(c, skb, _nfct));
 }
 
 static __always_inline int ipvs_schedule_returned(struct call *c)
 {
     if (c->ret && ipvs_schedule_keep(c))
-        note_choice(c->arg[1], c->ret);
+        save_choice(c->arg[1], c->ret);
     return 0;
 }
 PROBE_RETURN(ipvs_schedule)
@@ -170,14 +170,14 @@ static __always_inline int ipvs_nat4_entered(struct call *c)
     struct observation *s;
     u8 act;
 
-    if (is_cached_unwanted(READ(c, skb, _nfct)))
+    if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
     act = take_choice(c->arg[0]) == c->arg[1] ? IPVS_CHOSEN : IPVS_KNOWN;
     s = observation_of(c);
     e = track_ipvs(c, skb, cp, READ(c, skb, skb_iif) ? INPUT : OUTPUT, s);
     if (!e)
         return 0;
-    if (!only_ends(e, s->nfct))
+    if (!drops_only_excludes(e, s->nfct))
         write_ipvs(c, e, skb, cp, s, act, 1);
     e->stage = stage_of(OUTPUT, 0);
     e->resent_in = e->netns;
@@ -195,10 +195,10 @@ static __always_inline int ipvs_reply_entered(struct call *c)
     struct observation *s = observation_of(c);
     struct tracked_skb *e = find_tracked(c->arg[0]);
 
-    if (is_cached_unwanted(READ(c, skb, _nfct)) || (only_drops() && !(e && e->opens)))
+    if (in_negative_cache(READ(c, skb, _nfct)) || (only_drops() && !(e && e->opens)))
         return 0;
     e = track_ipvs(c, skb, cp, c->arg[2], s);
-    return e && !only_ends(e, s->nfct) ? write_ipvs(c, e, skb, cp, s, IPVS_REPLY, 2) : 0;
+    return e && !drops_only_excludes(e, s->nfct) ? write_ipvs(c, e, skb, cp, s, IPVS_REPLY, 2) : 0;
 }
 PROBE_ENTRY(ipvs_reply)
 
@@ -230,7 +230,7 @@ static __always_inline int ipvs_leave_returned(struct call *c)
     r.whole->orig_dport = bpf_ntohs(PEEK(service, port));
     r.whole->protocol = PEEK(service, protocol);
     submit_event(r);
-    note_choice(c->arg[1], REFUSED_BY_IPVS);
+    save_choice(c->arg[1], REFUSED_BY_IPVS);
     return 0;
 }
 PROBE_RETURN(ipvs_leave)

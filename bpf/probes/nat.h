@@ -39,7 +39,7 @@ static __always_inline u8 hook_of_rewrite(struct tracked_skb *e, int source, u32
 
 /* Stores the header after the rewrite, so that the next event can be short if it has just that header. An ICMP message has one
  * id, which is the source port in conntrack's tuples of both directions; its type does not change. */
-static __always_inline void tell_rewrite(struct tracked_skb *e, struct observation *s, int source, int reply)
+static __always_inline void write_rewrite(struct tracked_skb *e, struct observation *s, int source, int reply)
 {
     struct tuple t = s->tuple[HEADER], *other = &s->tuple[reply ? ORIG : REPLY];
 
@@ -72,7 +72,7 @@ static __always_inline int nat_entered(struct call *c)
     struct observation *s;
 
     e = find_tracked(c->arg[0]);
-    if (is_cached_unwanted(nfct) || (only_drops() && !begins_connection(nfct) && !(e && e->opens)))
+    if (in_negative_cache(nfct) || (only_drops() && !begins_connection(nfct) && !(e && e->opens)))
         return 0;
     s = observation_of(c);
     if (!s)
@@ -87,7 +87,7 @@ static __always_inline int nat_entered(struct call *c)
     s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
     s->hook = hook_of_rewrite(e, source, READ(c, skb, skb_iif));
     e = track(c, skb, s, 0);
-    if (!e || only_ends(e, nfct))
+    if (!e || drops_only_excludes(e, nfct))
         return 0;
     r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);
     if (!r.out) {
@@ -100,7 +100,7 @@ static __always_inline int nat_entered(struct call *c)
     if (source != reply && is_masquerade(ct))
         r.out->flags |= FLAG_MASQ;
     submit_event(r);
-    tell_rewrite(e, s, source, reply);
+    write_rewrite(e, s, source, reply);
     return 0;
 }
 PROBE_ENTRY(nat)
@@ -111,7 +111,7 @@ PROBE_ENTRY(nat)
 static __always_inline int nat_hook_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !is_cached_unwanted(READ(c, skb, _nfct));
+    return !in_negative_cache(READ(c, skb, _nfct));
 }
 
 static __always_inline int nat_hook_returned(struct call *c)
@@ -122,7 +122,7 @@ static __always_inline int nat_hook_returned(struct call *c)
     struct tracked_skb *e = track_in_hook(c, skb, (void *)c->arg[1], 0, s);
     struct reserved r;
 
-    if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
+    if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_NAT_HOOK, skb, s, (void *)c->arg[1]);
     if (!r.out)

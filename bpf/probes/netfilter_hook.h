@@ -90,7 +90,7 @@ static __always_inline int hook_keep(struct call *c)
     struct nf_hook_state *state = (void *)c->arg[1];
     struct sk_buff *skb = (void *)c->arg[0];
 
-    return is_ip(READ(c, state, pf)) && !is_cached_unwanted(READ(c, skb, _nfct));
+    return is_ip(READ(c, state, pf)) && !in_negative_cache(READ(c, skb, _nfct));
 }
 
 static __always_inline int hook_returned(struct call *c)
@@ -108,11 +108,11 @@ static __always_inline int hook_returned(struct call *c)
         write_gone(c, c->arg[0], state, ret < 0 ? NF_DROP : NF_STOLEN);
         return 0;
     }
-    if (is_cached_unwanted(READ(c, skb, _nfct)))
+    if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
     s = observation_of(c);
     e = track_in_hook(c, skb, state, 1, s);
-    if (!e || only_ends(e, s->nfct))
+    if (!e || drops_only_excludes(e, s->nfct))
         return 0;
     r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);
     if (!r.out)

@@ -32,7 +32,7 @@ static __always_inline int chain_keep(struct call *c)
 {
     struct nft_pktinfo *pkt = (void *)c->arg[0];
     struct sk_buff *skb = READ(c, pkt, skb);
-    return !is_cached_unwanted(READ(c, skb, _nfct));
+    return !in_negative_cache(READ(c, skb, _nfct));
 }
 
 /* The open runs of chains on this CPU, see probes/nftables_rule.h. info: trace info of each, 0 = free. until: jiffies, time
@@ -45,7 +45,7 @@ struct nft_open {
     u64 info[NFT_RUNS];
     u64 until[NFT_RUNS];
     u64 stolen_pkt, stolen_packet;
-    u64 asked_pkt[NFT_RUNS], asked_packet[NFT_RUNS], asked_until[NFT_RUNS], asked; /* see probes/nftables_taking.h */
+    u64 entered_pkt[NFT_RUNS], entered_packet[NFT_RUNS], entered_until[NFT_RUNS], entered; /* see probes/nftables_forward.h */
 };
 BPF_PERCPU_ARRAY(nft_open_runs, struct nft_open, 1);
 
@@ -147,13 +147,13 @@ static __always_inline int chain_returned(struct call *c)
             write_stolen(c, (u64)skb, state);
         return 0;
     }
-    if (is_cached_unwanted(READ(c, skb, _nfct)))
+    if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
     s = observation_of(c);
     if (s)
         s->whole = 1; /* for the chain's name */
     e = track_in_hook(c, skb, state, 0, s);
-    if (!e || (verdict != NF_DROP && only_ends(e, s->nfct)))
+    if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_CHAIN, skb, s, state);
     if (!r.out)

@@ -140,7 +140,7 @@ static __always_inline struct tracked_skb *track_in_run(struct call *c, struct n
         if (e && e->packet != run->packet)
             e = 0;
     } else {
-        e = gone ? taken_in_run(pkt, (u64)skb) : track_in_hook(c, skb, state, 0, observation_of(c));
+        e = gone ? stolen_in_run(pkt, (u64)skb) : track_in_hook(c, skb, state, 0, observation_of(c));
         run->depth = 0;
     }
     run->skb = (u64)skb;
@@ -164,7 +164,7 @@ static __always_inline void write_nft_choice(struct nft_rule_trace *out, struct 
     }
 }
 
-/* For a packet that --drops-only excludes (see only_ends) no record is written until a rule drops it; the jumps on its path are
+/* For a packet that --drops-only excludes (see drops_only_excludes) no record is written until a rule drops it; the jumps on its path are
  * kept until then.
  *
  * At the end of a chain the packet continues after the last jump; the gotos since then are removed, too. */
@@ -233,7 +233,7 @@ static __always_inline int nft_rule_entered(struct call *c)
         pkt = READ(c, info, pkt);
 #endif
     skb = READ(c, pkt, skb);
-    if (is_cached_unwanted(READ(c, skb, _nfct)))
+    if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
 #ifdef HAVE_nft_traceinfo_verdict
     if (!verdict)
@@ -258,7 +258,7 @@ static __always_inline int nft_rule_entered(struct call *c)
         close_run(c->arg[0], (u64)pkt, e && decision == NF_STOLEN ? e->packet : 0);
     if (!e)
         return 0;
-    silent = only_ends(e, READ(c, skb, _nfct));
+    silent = drops_only_excludes(e, READ(c, skb, _nfct));
     /* After the last rule of a chain is one without a handle; older kernels report that it returned. */
     handle = trace == TRACE_POLICY || (trace == TRACE_RETURN && code == NFT_CONTINUE) ? 0 : nft_handle(rule);
     jumps = trace == TRACE_RULE && (code == NFT_JUMP || code == NFT_GOTO);

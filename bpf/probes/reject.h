@@ -15,7 +15,7 @@ struct rejection {
 /* By CPU: a table may return on another one than it ran on (probes/iptables_steps.h). */
 BPF_ARRAY(rejections, struct rejection, CPUS);
 
-static __always_inline int note_rejection(u64 skb, u64 either, u32 with)
+static __always_inline int save_rejection(u64 skb, u64 either, u32 with)
 {
     int cpu = bpf_get_smp_processor_id();
     struct rejection *r = rejections.lookup(&cpu);
@@ -43,14 +43,14 @@ static __always_inline void write_rejection(struct event *out, u64 skb, int cpu)
 /* arg: skb, ICMP code */
 static __always_inline int unreach4_entered(struct call *c)
 {
-    return note_rejection(c->arg[0], 0, c->arg[1] & 255);
+    return save_rejection(c->arg[0], 0, c->arg[1] & 255);
 }
 #define unreach6_entered unreach4_entered
 
 /* arg: skb, the other argument that may be the skb */
 static __always_inline int reset4_entered(struct call *c)
 {
-    return note_rejection(c->arg[0], c->arg[1], REJECT_WITH_RESET);
+    return save_rejection(c->arg[0], c->arg[1], REJECT_WITH_RESET);
 }
 #define reset6_entered reset4_entered
 

@@ -60,7 +60,7 @@ static __always_inline int socket_entered(struct call *c)
     /* The probes of the handshake, which follow, write no header: this event has it. */
     if (state == TCP_LISTEN)
         e->opens = 1;
-    if (only_ends(e, s->nfct))
+    if (drops_only_excludes(e, s->nfct))
         return 0;
     r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
     if (!r.out)

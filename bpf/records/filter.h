@@ -31,18 +31,18 @@ BPF_ARRAY(filters, struct filter, 1);
 BPF_ARRAY(ports, struct port_set, 1);
 BPF_LPM_TRIE(hosts, struct network, u8, 256);
 
-static __always_inline int port_wanted(struct port_set *set, u16 port)
+static __always_inline int port_matches(struct port_set *set, u16 port)
 {
     return set->bits[port >> 6] >> (port & 63) & 1;
 }
 
-static __always_inline int host_wanted(const union address *a)
+static __always_inline int host_matches(const union address *a)
 {
     struct network key = {.prefix = 128, .addr = {a->parts[0], a->parts[1], a->parts[2], a->parts[3]}};
     return hosts.lookup(&key) != 0;
 }
 
-static __always_inline int tuple_wanted(struct filter *f, const struct tuple *t)
+static __always_inline int tuple_matches(struct filter *f, const struct tuple *t)
 {
     if (f->protocol && t->protocol != f->protocol)
         return 0;
@@ -51,8 +51,8 @@ static __always_inline int tuple_wanted(struct filter *f, const struct tuple *t)
     if (f->ports) {
         int zero = 0;
         struct port_set *set = ports.lookup(&zero);
-        if (!t->has_ports || !set || !(port_wanted(set, t->sport) || port_wanted(set, t->dport)))
+        if (!t->has_ports || !set || !(port_matches(set, t->sport) || port_matches(set, t->dport)))
             return 0;
     }
-    return !f->hosts || host_wanted(&t->src) || host_wanted(&t->dst);
+    return !f->hosts || host_matches(&t->src) || host_matches(&t->dst);
 }

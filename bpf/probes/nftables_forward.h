@@ -8,21 +8,21 @@
 #if defined(HAVE_nft_pktinfo)
 
 /* Stores the packet of a run, by the run's packet info, until its rule is traced. */
-static __always_inline void note_asked(u64 pkt, u64 packet)
+static __always_inline void save_entered(u64 pkt, u64 packet)
 {
     struct nft_open *open = nft_open_here();
     u64 at;
 
     if (!open)
         return;
-    at = open->asked++ & (NFT_RUNS - 1);
-    open->asked_pkt[at] = pkt;
-    open->asked_packet[at] = packet;
-    open->asked_until[at] = bpf_jiffies64() + NFT_RUN_TICKS;
+    at = open->entered++ & (NFT_RUNS - 1);
+    open->entered_pkt[at] = pkt;
+    open->entered_packet[at] = packet;
+    open->entered_until[at] = bpf_jiffies64() + NFT_RUN_TICKS;
 }
 
 /* The entry of the packet that a rule of this run has stolen; NULL = not known, or the address has another packet now. */
-static __always_inline struct tracked_skb *taken_in_run(u64 pkt, u64 skb)
+static __always_inline struct tracked_skb *stolen_in_run(u64 pkt, u64 skb)
 {
     struct nft_open *open = nft_open_here();
     struct tracked_skb *e = find_tracked(skb);
@@ -32,9 +32,9 @@ static __always_inline struct tracked_skb *taken_in_run(u64 pkt, u64 skb)
         return 0;
 #pragma unroll
     for (int i = 0; i < NFT_RUNS; i++) {
-        if (open->asked_pkt[i] == pkt && bpf_jiffies64() <= open->asked_until[i]) {
-            packet = open->asked_packet[i];
-            open->asked_pkt[i] = 0;
+        if (open->entered_pkt[i] == pkt && bpf_jiffies64() <= open->entered_until[i]) {
+            packet = open->entered_packet[i];
+            open->entered_pkt[i] = 0;
         }
     }
     return packet && e->packet == packet ? e : 0;
@@ -53,15 +53,15 @@ static __always_inline int nft_fwd_entered(struct call *c)
     struct reserved r;
     struct observation *s;
 
-    if (is_cached_unwanted(READ(c, skb, _nfct)))
+    if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
     state = CHAIN_STATE(c, pkt);
     s = observation_of(c);
     e = track_in_hook(c, skb, state, 0, s);
     if (!e)
         return 0;
-    note_asked((u64)pkt, e->packet);
-    if (s->hook != NO_HOOK || only_ends(e, s->nfct))
+    save_entered((u64)pkt, e->packet);
+    if (s->hook != NO_HOOK || drops_only_excludes(e, s->nfct))
         return 0;
     r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);
     if (!r.out)
