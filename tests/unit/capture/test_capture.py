@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture read again prints what was printed when it was made, byte for byte; and filters of it choose."""
+"""A replay prints the output of the run that made the capture, byte for byte; display filters choose among its packets."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from tracer.render import _format
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
 
 
 @pytest.fixture
 def read(run: Any) -> Any:
-    """A capture is read without root."""
+    """Runs a command that reads a capture, without root."""
     return run
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_replay_prints_what_was_printed(tmp_path: Path, read: Any, form: str) -> None:
+def test_a_replay_prints_the_output_of_the_run(tmp_path: Path, read: Any, form: str) -> None:
     made = captures.capture(tmp_path / "a.k8st", form=form)
     assert made.summary.packets == 6 and made.summary.lost == 17
     assert read("-r", made.path, "-o", form) == (0, made.text[form], made.said)
 
 
-def test_rules_names_and_processes_are_in_it(tmp_path: Path, read: Any) -> None:
+def test_rules_names_and_processes_are_in_a_capture(tmp_path: Path, read: Any) -> None:
     made = captures.capture(tmp_path / "a.k8st", form="json")
     packets = [json.loads(line) for line in read("-r", made.path, "-o", "json")[1].splitlines()]
     packets = [p for p in packets if p["type"] == "packet"]
@@ -56,17 +56,17 @@ def test_rules_names_and_processes_are_in_it(tmp_path: Path, read: Any) -> None:
         (["--service", "default/http-proxy"], 3), (["--node-port", "30285"], 3), (["--service", "default/none"], 0),
     ],
 )  # fmt: skip
-def test_filters_choose_among_what_was_recorded(tmp_path: Path, read: Any, options: list[str], count: int) -> None:
+def test_filters_choose_among_the_recorded_packets(tmp_path: Path, read: Any, options: list[str], count: int) -> None:
     made = captures.capture(tmp_path / "a.k8st", form="json")
     status, out, _ = read("-r", made.path, "-o", "json", *options)
     assert (status, sum('"type":"packet"' in line for line in out.splitlines())) == (0, count)
 
 
-def test_what_was_recorded_without_explaining_is_explained_as_live(tmp_path: Path, read: Any) -> None:
+def test_a_capture_recorded_without_explaining_is_explained_as_live(tmp_path: Path, read: Any) -> None:
     live = captures.capture(tmp_path / "a.k8st", captures.some_turns(20), form="json")
-    quiet = captures.capture(tmp_path / "b.k8st", captures.some_turns(20), form="json", explained=False)
-    assert '"type":"packet"' not in quiet.text["json"]
-    _, out, _ = read("-r", quiet.path, "-o", "json")
+    unexplained = captures.capture(tmp_path / "b.k8st", captures.some_turns(20), form="json", explained=False)
+    assert '"type":"packet"' not in unexplained.text["json"]
+    _, out, _ = read("-r", unexplained.path, "-o", "json")
 
     def packets(text: str) -> list[str]:
         return [line for line in text.splitlines() if '"type":"packet"' in line]
@@ -74,22 +74,22 @@ def test_what_was_recorded_without_explaining_is_explained_as_live(tmp_path: Pat
     assert packets(out) == packets(live.text["json"]) and len(packets(out)) == 20
 
 
-def test_it_is_for_its_owner_alone_and_has_no_more_than_it_needs(tmp_path: Path) -> None:
+def test_only_the_owner_reads_a_capture_and_it_has_no_unneeded_data(tmp_path: Path) -> None:
     made = captures.capture(tmp_path / "a.k8st")
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
     with CaptureReader(str(made.path)) as found:
         assert "hunter2" not in str(list(found.records()))
         assert found.missed == 0 and found.ended()
-        assert sum(b.events for b in found.chunks()) == made.summary.events + 1, "the look-up is no event of a packet"
+        assert sum(b.events for b in found.chunks()) == made.summary.events + 1, "the table look-up is no event of a packet"
 
 
-def test_a_file_that_is_there_is_not_written_over(tmp_path: Path, read: Any) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path: Path, read: Any) -> None:
     made = captures.capture(tmp_path / "a.k8st")
     status, out, err = read("--port", "1", "-w", made.path)
     assert (status, out) == (20, "") and err == f"k8snet-trace: The capture {made.path} cannot be made: File exists.\n"
 
 
-def test_the_clock_is_the_nodes(tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_uses_the_time_zone_of_the_node(tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Kolkata")
     time.tzset()
     made = captures.capture(tmp_path / "a.k8st")

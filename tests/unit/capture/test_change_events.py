@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened between packets is in a capture: timelines of a replay are those that were told live."""
+"""Change events in a capture: a replay prints the same timelines as the live run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = {77: "conntrack (pid 77)"}
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
 
 
@@ -37,19 +37,19 @@ def heard() -> Heard:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_replay_tells_the_same_timelines(tmp_path: Path, run: Any, form: str) -> None:
+def test_a_replay_prints_the_same_timelines(tmp_path: Path, run: Any, form: str) -> None:
     made = captures.capture(tmp_path / "a.k8st", form=form, follow=True, heard=heard())
     mine = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
-    for told in (
+    for line in (
         "created assured, SYN_SENT, 120 s",
         "removed by conntrack (pid 77)",
         f"{mine} replaced nat",
     ):
-        assert told in made.text[form]
+        assert line in made.text[form]
     assert run("-r", made.path, "-o", form) == (0, made.text[form], made.said)
 
 
-def test_what_was_not_followed_then_can_be_followed_now(tmp_path: Path, run: Any) -> None:
+def test_a_replay_can_follow_connections_that_the_run_did_not_follow(tmp_path: Path, run: Any) -> None:
     live = captures.capture(tmp_path / "a.k8st", follow=True, heard=heard())
     made = captures.capture(tmp_path / "b.k8st", heard=heard())
     assert "created assured, SYN_SENT" not in made.text["text"] and "created assured, SYN_SENT" in live.text["text"]
@@ -58,7 +58,7 @@ def test_what_was_not_followed_then_can_be_followed_now(tmp_path: Path, run: Any
     assert untimed(out) == untimed(live.text["text"])
 
 
-def test_what_was_recorded_without_explaining_has_it_too(tmp_path: Path, run: Any) -> None:
+def test_a_capture_recorded_without_explaining_has_conntrack_events(tmp_path: Path, run: Any) -> None:
     made = captures.capture(tmp_path / "a.k8st", explained=False, heard=heard())
     out = json_lines(run("-r", made.path, "--follow", "-o", "json")[1])
     steps = [step["text"] for line in out if line["type"] == "timeline" for step in line["steps"]]
@@ -66,7 +66,7 @@ def test_what_was_recorded_without_explaining_has_it_too(tmp_path: Path, run: An
 
 
 def untimed(text: str) -> str:
-    """Without how long the run took."""
+    """The text without the duration of the run."""
     return re.sub(r" in [\d.]+ s", "", text)
 
 
@@ -74,17 +74,17 @@ def json_lines(text: str) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_capture_that_has_no_events_says_so(tmp_path: Path, run: Any) -> None:
+def test_a_capture_without_conntrack_events_reports_that(tmp_path: Path, run: Any) -> None:
     made = captures.capture(tmp_path / "a.k8st")
-    assert WHY not in made.said, "nobody asked for them"
+    assert WHY not in made.said, "the events were not requested"
     assert WHY in run("-r", made.path, "--follow")[2]
 
 
-def test_only_events_of_the_ports_asked_for_are_kept() -> None:
+def test_only_events_of_the_requested_ports_are_kept() -> None:
     buffer = RecordBuffer()
     other = message(*TOLD, orig=Endpoints("10.0.0.1", 5000, "10.0.0.2", 53))
     kept = RecordedConntrackListener(buffer, Heard((1, CREATED), (2, other), (3, GONE), names=NAMES))
-    assert kept.listen(False) == "", "also when this run does not tell them"
+    assert kept.listen(False) == "", "also when this run does not print them"
     kept.ports = (ASKED.dport,)
     assert kept.read() == [(1, CREATED), (3, GONE)] and kept.process(77) == NAMES[77]
     kept = RecordedConntrackListener(buffer, Heard((2, other)))
@@ -92,14 +92,14 @@ def test_only_events_of_the_ports_asked_for_are_kept() -> None:
     assert kept.read() == [(2, other)], "before or after translation"
 
 
-def test_steps_are_kept_when_they_are_taken(tmp_path: Path) -> None:
+def test_changes_are_stored_when_they_are_read(tmp_path: Path) -> None:
     chunks: list[Any] = []
     buffer = RecordBuffer()
     buffer.start(chunks.append)
     changes = RecordedChangeLog(buffer)
     changes.rules(5, "nat")
     buffer.flush()
-    assert not chunks, "nobody has taken it"
+    assert not chunks, "the change has not been read"
     assert [step.text for step in changes.read()] == ["an unknown program replaced nat"]
     buffer.flush()
     stored = [(Record.CHANGE.value, [[5, "an unknown program replaced nat"]])]
@@ -107,7 +107,7 @@ def test_steps_are_kept_when_they_are_taken(tmp_path: Path) -> None:
     assert changes.read() == []
 
 
-def test_an_older_capture_has_none(tmp_path: Path, run: Any) -> None:
+def test_an_older_capture_has_no_change_events(tmp_path: Path, run: Any) -> None:
     made = captures.capture(tmp_path / "a.k8st", heard=heard())
     with sqlite3.connect(made.path) as connection:
         connection.execute("DELETE FROM records WHERE key LIKE 'conntrack events%' OR kind IN ('conntrack', 'change')")

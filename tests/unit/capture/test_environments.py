@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small parts of a capture: what is asked ahead, what of objects is kept, the CNI cache, time zones, filters."""
+"""Parts of a capture: prefetched answers, reduced objects, the CNI cache, time zones, display filters."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from tracer.util.questions import live
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_every_setting_that_a_finding_asks_for_is_asked_ahead() -> None:
+def test_every_setting_that_a_finding_reads_is_prefetched() -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "tracer/findings").glob("*.py"))
     named = set(re.findall(r'"(net/[a-z0-9_/]+)"', text)) - {"net/fib_trie"}
     assert named and named <= {*NODE_SETTINGS, *LISTENER_SETTINGS}
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-nftables-nft"])
-def test_of_objects_all_is_kept_that_is_read(mode: str) -> None:
+def test_reduced_objects_keep_every_field_that_is_read(mode: str) -> None:
     readers = {
         "Service": objects.service_ports, "EndpointSlice": objects.slice_endpoints, "Endpoints": objects.endpoints_endpoints,
         "Pod": objects.pod, "Node": objects.node,
@@ -64,15 +64,15 @@ def test_of_objects_all_is_kept_that_is_read(mode: str) -> None:
     assert len(seen) >= 3
 
 
-def test_of_a_list_its_objects_are_kept() -> None:
+def test_the_objects_of_a_list_are_kept() -> None:
     pod = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"env": [{"name": "PASSWORD"}], "ports": []}]}}
     found = reduce_objects("", [{"kind": "List", "items": [pod, {"kind": "Secret", "metadata": {"name": "s"}}]}])
     assert len(found) == 1 and "PASSWORD" not in json.dumps(found)
 
 
-def test_a_store_done_again_is_the_same_store() -> None:
+def test_a_replayed_store_is_the_same_store() -> None:
     changes: list[Any] = []
-    first, again = ObjectStore(), ObjectStore()
+    first, replayed = ObjectStore(), ObjectStore()
     first.on_apply(changes.append)
     first.node = "node-1"
     first.load([captures.SERVICE])
@@ -83,18 +83,18 @@ def test_a_store_done_again_is_the_same_store() -> None:
     first.apply("Service", other)
     for what, kind, bodies in changes:
         if what == "named":
-            again.node = kind
+            replayed.node = kind
         elif what == "load":
-            again.load(bodies)
+            replayed.load(bodies)
         elif what == "replace":
-            again.replace(kind, bodies)
+            replayed.replace(kind, bodies)
         else:
-            getattr(again, what)(kind, bodies[0])
-    assert again.node == "node-1" and again.services.values() == first.services.values()
-    assert [p.name for p in again.services.values()] == ["cart"] and again.version == first.version
+            getattr(replayed, what)(kind, bodies[0])
+    assert replayed.node == "node-1" and replayed.services.values() == first.services.values()
+    assert [p.name for p in replayed.services.values()] == ["cart"] and replayed.version == first.version
 
 
-def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> None:
+def test_an_answer_is_kept_when_it_differs_with_the_number_of_its_question() -> None:
     chunks: list[Chunk] = []
     buffer, answers = RecordBuffer(), iter(["", "a", "a", "b", "b"])
     buffer.start(chunks.append)
@@ -106,11 +106,11 @@ def test_an_answer_is_kept_when_it_differs_and_says_which_asking_it_was() -> Non
     buffer.flush()
     kept = [(turn, body) for chunk in chunks for turn, kind, _, body in chunk.records if kind == Record.ANSWER]
     question = to_json(("process", 5))
-    assert kept == [(1, [question, 1, ""]), (1, [question, 2, "a"]), (2, [question, 1, "b"])], "the first one, whatever it is"
+    assert kept == [(1, [question, 1, ""]), (1, [question, 2, "a"]), (2, [question, 1, "b"])], "the first answer is always kept"
 
 
-def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
-    """Explaining it may take longer than a chunk may wait, and the tracer may be killed meanwhile."""
+def test_complete_batches_are_given_to_the_writer_before_a_long_batch() -> None:
+    """Explaining a long batch may take longer than a chunk may wait, and the tracer may be killed during that time."""
     chunks: list[Chunk] = []
     buffer = RecordBuffer()
     buffer.start(chunks.append)
@@ -119,7 +119,7 @@ def test_what_is_complete_is_given_away_before_a_long_turn() -> None:
     assert [[count for _, count, _ in chunk.batches] for chunk in chunks] == [[3, LONG_BATCH_SLOTS - 1]]
 
 
-def test_what_cannot_be_recorded_is_said_and_does_not_end_the_run() -> None:
+def test_an_answer_that_cannot_be_recorded_is_reported_and_does_not_end_the_run() -> None:
     buffer = RecordBuffer()
     odd = object()
     for number in (1, 2):
@@ -128,17 +128,17 @@ def test_what_cannot_be_recorded_is_said_and_does_not_end_the_run() -> None:
     assert buffer.warnings() == []
 
 
-def test_asked_classes_ask_through_their_asking(tmp_path: Path) -> None:
+def test_journaled_classes_ask_through_their_journal(tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def asking(question: Any, ask: Any, default: Any) -> Any:
+    def journal(question: Any, ask: Any, default: Any) -> Any:
         asked.append(question)
         return default
 
-    assert JournaledProcesses(asking).owner(7) == (0, "")
-    spaces = JournaledNamespaces(asking, None, NODE, NODE, {NODE: "node"})
+    assert JournaledProcesses(journal).owner(7) == (0, "")
+    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node"})
     assert (spaces.name(NODE), spaces.name(9), spaces.named()) == ("node", "netns 9", [NODE])
-    node = JournaledHostReader(asking, tmp_path, tmp_path)
+    node = JournaledHostReader(journal, tmp_path, tmp_path)
     assert node.listener("10.0.0.1", 80, "tcp") is None and node.setting("a/b") == "" and not node.is_kube_proxy(1)
     assert node.kube_proxy() is None and node.flannel_subnets() == () and node.interface_of("10.0.0.1") == ""
     assert asked == [
@@ -159,7 +159,7 @@ def result(directory: Path, name: str, address: str) -> None:
     (directory / name).write_text(json.dumps(body))
 
 
-def test_the_cni_cache_is_replayed_from_the_question_on_at_which_it_was_read(
+def test_a_reading_of_the_cni_cache_is_replayed_from_the_same_question_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracer.kube.cni_cache.SCAN_INTERVAL_SECONDS", -1)
@@ -171,23 +171,23 @@ def test_the_cni_cache_is_replayed_from_the_question_on_at_which_it_was_read(
     result(tmp_path, "web", "10.0.0.2/24")
     second = live_cache.at("10.0.0.2")
     assert first and second and [asked for asked, _ in kept] == [0, 2]
-    again = ReplayedCniCache()
-    again.begin_batch([kept[0]])
-    again.begin_batch([kept[1]])
-    assert again.at("10.0.0.2") is None, "the first question of that turn came before it was read"
-    assert (again.at("10.0.0.2"), again.at("10.0.0.1")) == (second, first)
+    replayed = ReplayedCniCache()
+    replayed.begin_batch([kept[0]])
+    replayed.begin_batch([kept[1]])
+    assert replayed.at("10.0.0.2") is None, "the first question of that batch came before the reading"
+    assert (replayed.at("10.0.0.2"), replayed.at("10.0.0.1")) == (second, first)
 
 
-def test_what_holds_is_the_last_of_each() -> None:
-    standing = CarryOver()
+def test_the_carry_over_has_the_last_record_of_each_kind_and_key() -> None:
+    carry_over = CarryOver()
     for turn in range(1, 40):
-        standing.feed((turn, "answer", "process 5", json.dumps(turn).encode()))
-        standing.feed((turn, "reading", "1 ip nat", b"{}"))
-        standing.feed((turn, "nft", f"1 {turn}", b"{}"))
-    standing.feed((40, "objects", "Service", b'["replace","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
-    standing.feed((41, "objects", "Service /a", b'["delete","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
-    standing.feed((42, "objects", "node-1", b'["named","node-1",[]]'))
-    found = standing.records()
+        carry_over.feed((turn, "answer", "process 5", json.dumps(turn).encode()))
+        carry_over.feed((turn, "reading", "1 ip nat", b"{}"))
+        carry_over.feed((turn, "nft", f"1 {turn}", b"{}"))
+    carry_over.feed((40, "objects", "Service", b'["replace","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
+    carry_over.feed((41, "objects", "Service /a", b'["delete","Service",[{"kind":"Service","metadata":{"name":"a"}}]]'))
+    carry_over.feed((42, "objects", "node-1", b'["named","node-1",[]]'))
+    found = carry_over.records()
     assert [r[0] for r in found if r[1] == "answer"] == [39]
     assert [r[0] for r in found if r[1] == "reading"] == [r[0] for r in found if r[1] == "nft"]
     assert len([r for r in found if r[1] == "reading"]) == MAX_READINGS
@@ -195,14 +195,14 @@ def test_what_holds_is_the_last_of_each() -> None:
 
 
 class Watcher:
-    """Learns what a test tells it."""
+    """A watcher that gets its updates from the test."""
 
     def __init__(self) -> None:
-        self.learned: list[RulesetUpdate] = []
+        self.updates: list[RulesetUpdate] = []
         self.asked: list[int] = []
 
     def changes(self) -> list[RulesetUpdate]:
-        found, self.learned = self.learned, []
+        found, self.updates = self.updates, []
         return found
 
     def is_coming(self, inode: int, generation: int) -> bool:
@@ -210,7 +210,7 @@ class Watcher:
         return False
 
 
-def test_a_view_learns_nothing_between_turns() -> None:
+def test_a_cache_changes_only_on_refresh() -> None:
     from tracer.model.rule import Ruleset
     from tracer.rules.nftables.snapshot import Snapshot
 
@@ -220,64 +220,64 @@ def test_a_view_learns_nothing_between_turns() -> None:
     watcher = Watcher()
     view = SnapshotCache(watcher)
     assert view.is_coming(1, 7) and watcher.asked == [7]
-    watcher.learned.append(RulesetUpdate(1, 7, False, snapshot(7)))
+    watcher.updates.append(RulesetUpdate(1, 7, False, snapshot(7)))
     assert view.find(1, 7) is None and view.is_coming(1, 7)
     view.refresh()
     assert view.find(1, 7) and not view.is_coming(1, 7) and not view.is_coming(1, 6) and view.is_coming(1, 8)
-    watcher.learned += [RulesetUpdate(1, n, False, snapshot(n)) for n in range(8, 8 + GENERATIONS_KEPT)]
+    watcher.updates += [RulesetUpdate(1, n, False, snapshot(n)) for n in range(8, 8 + GENERATIONS_KEPT)]
     view.refresh()
     assert len(view.near(1)) == GENERATIONS_KEPT and view.near(1)[0].number == 7 + GENERATIONS_KEPT and view.find(1, 7) is None
-    watcher.learned.append(RulesetUpdate(1, 99, True))
+    watcher.updates.append(RulesetUpdate(1, 99, True))
     view.refresh()
     assert not view.is_coming(1, 100)
 
 
-def test_recording_without_explaining_asks_what_a_replay_will_want_to_know(tmp_path: Path) -> None:
+def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def asking(question: Any, ask: Any, default: Any) -> Any:
+    def journal(question: Any, ask: Any, default: Any) -> Any:
         asked.append(question)
         return (5, "nginx") if question[0] == "process" else default
 
-    spaces, node = JournaledNamespaces(asking, None, NODE, NODE, {}), JournaledHostReader(asking, tmp_path, tmp_path)
+    spaces, node = JournaledNamespaces(journal, None, NODE, NODE, {}), JournaledHostReader(journal, tmp_path, tmp_path)
     function = cast(Any, lambda address: asked.append(("function", address)))
-    processes = JournaledProcesses(asking)
-    ahead = Prefetcher(
-        spaces, processes, function, RuleResolver(), node, None, JournaledNamespaceInspector(asking, spaces, processes)
+    processes = JournaledProcesses(journal)
+    prefetch = Prefetcher(
+        spaces, processes, function, RuleResolver(), node, None, JournaledNamespaceInspector(journal, spaces, processes)
     )
-    ahead.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
+    prefetch.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
     assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(asked)
     settings = {("node", ("setting", NODE_SETTINGS[0], 0)), ("node", ("setting", LISTENER_SETTINGS[0], 5))}
     assert {("node", ("bound", "tcp"))} | settings <= set(asked)
-    assert ahead.events == 7 and ahead.closed(1 << 62) == ahead.flush() == [] and not ahead.is_waiting_for_rules
+    assert prefetch.events == 7 and prefetch.closed(1 << 62) == prefetch.flush() == [] and not prefetch.is_waiting_for_rules
     before = len(asked)
-    ahead.feed(np.zeros(0, DTYPE))
-    assert len(asked) == before, "the node is asked every two seconds"
+    prefetch.feed(np.zeros(0, DTYPE))
+    assert len(asked) == before, "the node is asked only every two seconds"
 
 
 @pytest.mark.parametrize(
     ("content", "rule"),
     [(b"TZif2...\nCET-1CEST,M3.5.0,M10.5.0/3\n", "CET-1CEST,M3.5.0,M10.5.0/3"), (b"TZif2..\n<+0530>-5:30\n", "<+0530>-5:30")],
 )
-def test_a_zone_is_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, rule: str) -> None:
+def test_a_zone_is_recorded_as_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, rule: str) -> None:
     monkeypatch.delenv("TZ", raising=False)
     (tmp_path / "localtime").write_bytes(content)
     assert timezone.local_zone(tmp_path / "localtime") == rule
 
 
 @pytest.mark.parametrize("name", ["Asia/Kolkata", "America/Lima", "UTC", "Pacific/Apia"])
-def test_a_zone_without_a_file_is_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_zone_without_a_file_is_recorded_as_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("TZ", name)
     time.tzset()
-    before, told = time.localtime(1e9)[:6], timezone.local_zone(tmp_path / "none")
-    timezone.use(told)
+    before, zone = time.localtime(1e9)[:6], timezone.local_zone(tmp_path / "none")
+    timezone.use(zone)
     assert abs(time.mktime(time.localtime(1e9)) - 1e9) < 1 and time.localtime(1e9)[3:5] == before[3:5]
     timezone.use("$(rm -rf /)")
-    assert os.environ["TZ"] == told
+    assert os.environ["TZ"] == zone
 
 
 @pytest.mark.parametrize(
-    ("wanted", "outcome"),
+    ("display_filter", "outcome"),
     [
         (DisplayFilter(), True), (DisplayFilter(ports=(30285,)), True), (DisplayFilter(ports=(8080,)), True),
         (DisplayFilter(ports=(9,)), False),
@@ -290,10 +290,10 @@ def test_a_zone_without_a_file_is_its_offset(tmp_path: Path, monkeypatch: pytest
         (DisplayFilter(ports=(30285,), hosts=(parse_host("172.16.0.0/12"),)), False),
     ],
 )  # fmt: skip
-def test_a_packet_is_wanted_as_live(wanted: DisplayFilter, outcome: bool) -> None:
-    assert wanted(sample_packets.node_port()) is outcome
+def test_the_display_filter_chooses_as_the_live_filter(display_filter: DisplayFilter, outcome: bool) -> None:
+    assert display_filter(sample_packets.node_port()) is outcome
 
 
-def test_live_the_machine_is_asked_each_time() -> None:
+def test_a_live_run_asks_the_machine_each_time() -> None:
     answers = iter((1, 2))
     assert [live(("x",), lambda: next(answers), 0) for _ in range(2)] == [1, 2]

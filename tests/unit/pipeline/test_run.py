@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run from begin to end, on batches made here, and the status it ends with."""
+"""A run from start to end, on batches made here, and its exit status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 
 
 class Written(Output):
-    """An output that remembers."""
+    """An output that keeps packets, losses and findings."""
 
     def __init__(self, at: Callable[[Packet], None] = lambda p: None) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Written(Output):
 
 
 class Given:
-    """In place of a session: batches and losses, one a turn; `ask` is called when there are no more."""
+    """In place of a session: batches and losses, one per turn of the loop; `ask` is called when there are no more."""
 
     def __init__(self, *turns: npt.NDArray[Any], losses: dict[int, list[Loss]] | None = None) -> None:
         self.turns, self._losses, self.turn = list(turns), losses or {}, 0
@@ -83,7 +83,7 @@ class Given:
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
 
 
@@ -96,17 +96,17 @@ def dropped(packet: int) -> npt.NDArray[Any]:
     return Trail(ENDS, packet << 8, packet * 1_000_000).table("INPUT", "filter", verdict="DROP").batch
 
 
-def follow(given: Given, limits: RunLimits | None = None, quiet: int = 0) -> tuple[Run, Written]:
-    """Follows until all is given. Times in batches are long past, so packets are over at once."""
+def trace(given: Given, limits: RunLimits | None = None, idle_ns: int = 0) -> tuple[Run, Written]:
+    """Traces all given batches. Their times are long past, so packets are closed at once."""
     out, stop = Written(), StopRequest()
     given.ask = stop.request
-    run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=quiet), out, limits or RunLimits())
+    run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=idle_ns), out, limits or RunLimits())
     run.trace(stop)
     return run, out
 
 
 def test_everything_is_printed_and_counted() -> None:
-    run, out = follow(Given(forwarded(1), dropped(2), np.concatenate([forwarded(3), forwarded(4)])))
+    run, out = trace(Given(forwarded(1), dropped(2), np.concatenate([forwarded(3), forwarded(4)])))
     assert [p.outcome for p in out.packets] == ["forwarded", "dropped", "forwarded", "forwarded"]
     assert [p.number for p in out.packets] == [1, 2, 3, 4]
     assert run.summary.outcomes == {"forwarded": 3, "dropped": 1}
@@ -114,13 +114,13 @@ def test_everything_is_printed_and_counted() -> None:
     assert run.summary.seconds > 0
 
 
-def test_what_is_still_open_at_the_end_is_printed_then() -> None:
-    _, out = follow(Given(forwarded(1), forwarded(2)), quiet=1 << 62)
+def test_packets_open_at_the_end_are_printed_at_the_end() -> None:
+    _, out = trace(Given(forwarded(1), forwarded(2)), idle_ns=1 << 62)
     assert [p.outcome for p in out.packets] == ["forwarded", "forwarded"]
 
 
 def test_drops_only() -> None:
-    run, out = follow(Given(forwarded(1), dropped(2), forwarded(3)), RunLimits(drops_only=True))
+    run, out = trace(Given(forwarded(1), dropped(2), forwarded(3)), RunLimits(drops_only=True))
     assert [p.outcome for p in out.packets] == ["dropped"]
     assert (run.summary.packets, run.summary.events) == (1, 5)
 
@@ -128,19 +128,19 @@ def test_drops_only() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_count(count: int) -> None:
     given = Given(forwarded(1), np.concatenate([forwarded(2), forwarded(3), forwarded(4)]), forwarded(5))
-    run, out = follow(given, RunLimits(count=count))
+    run, out = trace(given, RunLimits(count=count))
     assert [p.number for p in out.packets] == list(range(1, count + 1))
     assert run.summary.packets == count
 
 
 def test_count_counts_what_is_printed() -> None:
-    _, out = follow(Given(forwarded(1), dropped(2), dropped(3), dropped(4)), RunLimits(count=2, drops_only=True))
+    _, out = trace(Given(forwarded(1), dropped(2), dropped(3), dropped(4)), RunLimits(count=2, drops_only=True))
     assert [p.number for p in out.packets] == [2, 3]
 
 
-def test_losses_are_told_and_spoil_what_is_open() -> None:
+def test_losses_are_reported_and_make_open_packets_incomplete() -> None:
     loss = Loss("table", 1, 17, "the ring buffer was full")
-    run, out = follow(Given(forwarded(1), forwarded(2), losses={2: [loss]}))
+    run, out = trace(Given(forwarded(1), forwarded(2), losses={2: [loss]}))
     assert out.losses == [loss]
     assert out.lost_by_probe == {"table": 17}
     assert [p.complete for p in out.packets] == [True, False]
@@ -154,16 +154,16 @@ def many() -> npt.NDArray[Any]:
     return np.concatenate([forwarded(number) for number in range(1, MANY + 1)])
 
 
-@pytest.mark.parametrize("quiet", [0, 1 << 62], ids=["over", "open"])
-def test_ctrl_c_leaves_time_for_what_was_seen(quiet: int) -> None:
-    run, out = follow(Given(many()), quiet=quiet)
+@pytest.mark.parametrize("idle_ns", [0, 1 << 62], ids=["closed", "open"])
+def test_ctrl_c_leaves_time_to_explain_seen_packets(idle_ns: int) -> None:
+    run, out = trace(Given(many()), idle_ns=idle_ns)
     assert [p.number for p in out.packets] == list(range(1, MANY + 1))
     assert run.summary.unexplained == 0
 
 
-@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["late", "asked again"])
-def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the midst of a turn's packets: the first ones are told, in order, and the others are not forgotten silently."""
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["overdue", "second signal"])
+def test_ctrl_c_ends_soon_and_unexplained_packets_are_counted(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a batch: the first packets are printed, in order, and the others are counted."""
     monkeypatch.setattr("tracer.pipeline.shutdown.END_SECONDS", seconds)
     stop = StopRequest()
 
@@ -177,10 +177,10 @@ def test_ctrl_c_ends_soon_and_what_is_left_is_counted(seconds: float, monkeypatc
     run.trace(stop)
     assert [p.number for p in out.packets] == list(range(1, 2 * CHUNK_PACKETS + 1))
     assert (run.summary.packets, run.summary.unexplained) == (2 * CHUNK_PACKETS, MANY - 2 * CHUNK_PACKETS)
-    assert status(run.summary, True) == 11, "nothing can be concluded"
+    assert status(run.summary, True) == 11, "no conclusion is possible"
 
 
-def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_notice_is_printed_while_seen_packets_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     stop = StopRequest()
     run = Run(
         LiveSource(cast(Session, Given(many()))),
@@ -193,8 +193,8 @@ def test_who_waits_for_the_end_is_told_what_for(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == EXPLAINING + "\n"
 
 
-def test_packets_left_out_spoil_no_other() -> None:
-    run, out = follow(Given(forwarded(1), forwarded(2), losses={2: [Loss(LEFT_OUT, 0, 5, "the ring buffer was nearly full")]}))
+def test_packets_left_out_do_not_make_others_incomplete() -> None:
+    run, out = trace(Given(forwarded(1), forwarded(2), losses={2: [Loss(LEFT_OUT, 0, 5, "the ring buffer was nearly full")]}))
     assert [p.complete for p in out.packets] == [True, True]
     assert (run.summary.lost, run.summary.incomplete, out.lost_by_probe) == (5, 0, {LEFT_OUT: 5})
 
@@ -205,7 +205,7 @@ def test_seconds() -> None:
     assert run.summary.seconds >= 0.05
 
 
-def test_ends_with_the_command_and_waits_for_what_it_left_behind() -> None:
+def test_a_run_ends_with_its_command_and_reads_the_remaining_events() -> None:
     given, out = Given(), Written()
     command = start([sys.executable, "-c", ""])
     command.wait()
@@ -240,7 +240,7 @@ def test_status(outcomes: dict[str, int], lost: int, with_command: bool, expecte
 
 @pytest.mark.parametrize(("certain", "lost", "expected"), [(True, 0, 10), (True, 5, 10), (False, 0, 0), (False, 5, 11)])
 def test_status_by_finding(certain: bool, lost: int, expected: int) -> None:
-    """Also when every packet was delivered; what is only likely decides nothing."""
+    """A certain finding decides, also when every packet was delivered; a likely finding does not."""
     found = Finding("x", (1,), "Something is wrong.", (), "", "", certain)
     totals = RunSummary(packets=1, lost=lost, outcomes={"delivered": 1}, findings=[found])
     assert status(totals, True) == expected
@@ -248,7 +248,7 @@ def test_status_by_finding(certain: bool, lost: int, expected: int) -> None:
 
 
 class Finds(Findings):
-    """Finds each packet that was forwarded; certain from the second one on."""
+    """A finding for each forwarded packet; certain from the second one on."""
 
     def look(self, packet: Packet) -> list[Finding]:
         if packet.outcome != "forwarded":
@@ -257,7 +257,7 @@ class Finds(Findings):
         return [f for f in self._found.values() if f.certain]
 
 
-def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
+def test_findings_are_printed_at_once_and_kept_for_the_end() -> None:
     out, stop = Written(), StopRequest()
     given = Given(forwarded(1), dropped(2), forwarded(3))
     given.ask = stop.request
@@ -265,7 +265,7 @@ def test_findings_are_told_at_once_and_kept_for_the_end() -> None:
         LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=0), out, RunLimits(drops_only=True), findings=Finds()
     )
     run.trace(stop)
-    assert [p.number for p in out.packets] == [2], "what is not printed is looked at all the same"
+    assert [p.number for p in out.packets] == [2], "packets that are not printed give findings too"
     assert [f.cause for f in out.findings] == ["Forwarded."]
     assert run.summary.findings == out.findings
 
@@ -285,11 +285,11 @@ def test_ready_file(tmp_path: Path) -> None:
     path.write_text("of an earlier run, and longer")
     write_ready(str(path), 4242)
     assert path.read_text() == "4242\n"
-    assert [p.name for p in tmp_path.iterdir()] == ["ready"], "nothing is left beside it"
+    assert [p.name for p in tmp_path.iterdir()] == ["ready"], "no other file is left beside it"
 
 
 def test_ready_file_follows_no_link(tmp_path: Path) -> None:
-    """Neither under its own name nor under one that it has for a moment."""
+    """Neither under its own name nor under its temporary name."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     path = tmp_path / "ready"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is asked to end, and asked again."""
+"""Stop requests: the first one, and a second one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tracer.pipeline.shutdown import END_SECONDS, StopRequest, StopSignals
 
 
-def test_stop_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_request_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("tracer.pipeline.shutdown.time.monotonic", lambda: now[0])
     stop = StopRequest()
@@ -22,11 +22,11 @@ def test_stop_leaves_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     stop.request()
     assert stop.is_requested and not stop.is_overdue
     now[0] += 0.1
-    assert stop.is_overdue, "asking again gives no more time"
+    assert stop.is_overdue, "a second request gives no more time"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
+def test_signals_request_a_stop_and_are_restored(number: signal.Signals) -> None:
     seen: list[int] = []
     before = signal.signal(number, lambda n, frame: seen.append(n))
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
@@ -38,7 +38,7 @@ def test_stop_asks_and_gives_the_signals_back(number: signal.Signals) -> None:
         assert (stop.is_requested, stop.is_overdue, seen) == (True, False, [])
         os.kill(os.getpid(), number)
         time.sleep(0)
-        assert (stop.is_overdue, seen) == (True, []), "twice: at once"
+        assert (stop.is_overdue, seen) == (True, []), "the second signal stops at once"
         stop.restore()
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
         os.kill(os.getpid(), number)

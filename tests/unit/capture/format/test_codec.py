@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a capture: what goes in comes out, and nothing else is made of what stands in a file."""
+"""Values of a capture: a stored value is read back, and a file cannot create other objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_goes_in_comes_out(value: Any) -> None:
+def test_a_stored_value_is_read_back(value: Any) -> None:
     found = from_json(json.loads(json.dumps(to_json(value))))
     assert found == value and type(found) is type(value)
 
@@ -32,29 +32,29 @@ def test_data_classes_keep_their_class() -> None:
     assert from_json(unpack(pack(to_json([one, {"a": one}])))) == [one, {"a": one}]
 
 
-def test_a_field_that_came_later_has_its_default_and_one_that_went_is_passed_over() -> None:
-    told = to_json(Sandbox("c1", "net", "shop", "cart"))
-    del told["Sandbox"]["addresses"]
-    told["Sandbox"]["colour"] = "red"
-    assert from_json(told) == Sandbox("c1", "net", "shop", "cart")
+def test_a_newer_field_has_its_default_and_a_removed_field_is_ignored() -> None:
+    encoded = to_json(Sandbox("c1", "net", "shop", "cart"))
+    del encoded["Sandbox"]["addresses"]
+    encoded["Sandbox"]["colour"] = "red"
+    assert from_json(encoded) == Sandbox("c1", "net", "shop", "cart")
 
 
 @pytest.mark.parametrize(
-    "told",
+    "encoded",
     [{"os.system": "ls"}, {"a": 1, "b": 2}, {}, {"bytes": "%%%"}, {"Sandbox": {"container": 1}}, {"dict": [[1]]}, {"tuple": 5}],
 )
-def test_anything_else_is_refused(told: Any) -> None:
+def test_anything_else_is_refused(encoded: Any) -> None:
     with pytest.raises(MalformedRecord):
-        from_json(told)
+        from_json(encoded)
 
 
-def test_what_a_capture_does_not_know_is_not_written() -> None:
+def test_a_value_of_an_unknown_class_is_not_written() -> None:
     with pytest.raises(TypeError, match="a capture has no object"):
         to_json(object())
     assert all(kind.__dataclass_fields__ for kind in KINDS.values())
 
 
-def test_a_bomb_is_not_unpacked() -> None:
+def test_a_compression_bomb_is_not_unpacked() -> None:
     stored = pack("x" * 100_000)
     assert unpack(stored) == "x" * 100_000 and len(stored) < 1000
     with pytest.raises(MalformedRecord, match="has no end"):
@@ -62,6 +62,6 @@ def test_a_bomb_is_not_unpacked() -> None:
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x78", b"{", None, 5, b"\x78\x9c" + b"\0" * 30, b"[" * 100_000])
-def test_damage(stored: object) -> None:
+def test_damaged_values_are_refused(stored: object) -> None:
     with pytest.raises(MalformedRecord):
         unpack(stored)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots as they are stored, and events of a program whose records are laid out in another way."""
+"""Stored slots, and events of a program with another record layout."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ def events() -> Any:
     return np.concatenate([captures.looked(5), captures.request(1, 10), captures.refused(2, 20)])
 
 
-def told() -> Any:
+def described() -> Any:
     return json.loads(json.dumps(record_layout.describe()))
 
 
-def test_what_is_stored_comes_back() -> None:
+def test_stored_slots_are_read_back() -> None:
     slots = captures.slots(events())
-    of = RecordLayout(told())
+    of = RecordLayout(described())
     for level in (0, 1):
         assert (of.unpack(record_layout.pack(slots, level), len(slots)) == slots).all()
     assert (of.events(slots) == record.unpack(slots)).all()
     assert record_layout.count(slots) == len(events()) == 1 + record_layout.count_packet_events(slots), (
-        "a look-up of a table is no packet's"
+        "the look-up of a table belongs to no packet"
     )
     assert record_layout.count_packet_events(slots[:0]) == 0
 
 
-def test_events_of_another_layout_go_by_their_fields_names() -> None:
-    """Two fields of one size change places, one is not known there, and a kind has another number."""
-    other = told()
+def test_events_of_another_layout_are_read_by_field_name() -> None:
+    """In the other layout two fields of one size change places, one field is missing, and a kind has another number."""
+    other = described()
     fields = other["records"]["event"]
     by_name = {f[0]: f for f in fields}
     by_name["mark"][3], by_name["reason"][3] = by_name["reason"][3], by_name["mark"][3]
     fields.remove(by_name["ident"])
     other["kinds"]["EVENT_DROP"], other["kinds"]["EVENT_SYN"] = other["kinds"]["EVENT_SYN"], other["kinds"]["EVENT_DROP"]
-    theirs = events()
-    for row in theirs:
+    batch = events()
+    for row in batch:
         if row["kind"] in (Kind.EVENT_HOOK, Kind.EVENT_DROP, Kind.EVENT_TABLE):
             row["mark"], row["reason"], row["ident"] = 7, 6, 99
-    found = RecordLayout(other).events(captures.slots(theirs))
+    found = RecordLayout(other).events(captures.slots(batch))
     hooks = found["kind"] == Kind.EVENT_HOOK
     assert hooks.any() and (found["mark"][hooks] == 6).all() and (found["reason"][hooks] == 7).all()
     assert not found["ident"].any()
-    assert (found["kind"] == Kind.EVENT_SYN).sum() == (theirs["kind"] == Kind.EVENT_DROP).sum()
-    assert (found["time"] == theirs["time"]).all() and (found["src"] == theirs["src"]).all()
+    assert (found["kind"] == Kind.EVENT_SYN).sum() == (batch["kind"] == Kind.EVENT_DROP).sum()
+    assert (found["time"] == batch["time"]).all() and (found["src"] == batch["src"]).all()
 
 
-def test_a_kind_that_this_program_does_not_know_is_left_out() -> None:
-    other = told()
+def test_an_unknown_kind_is_left_out() -> None:
+    other = described()
     other["kinds"]["EVENT_NEW"] = other["kinds"].pop("EVENT_HOOK")
     found = RecordLayout(other).events(captures.slots(events()))
     assert len(found) == (events()["kind"] != Kind.EVENT_HOOK).sum()
@@ -72,19 +72,19 @@ def test_rulesets_are_found_among_slots() -> None:
 @pytest.mark.parametrize(
     "change", [{"slot": 3}, {"slot": "x"}, {"records": {}}, {"kinds": None}, {"records": {"event": [["a", "O", 0, 0]]}}]
 )
-def test_layouts_that_make_no_sense(change: dict[str, Any]) -> None:
+def test_impossible_layouts_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(MalformedRecord):
-        RecordLayout(told() | change)
+        RecordLayout(described() | change)
 
 
 @pytest.mark.parametrize(
     ("stored", "count"), [(b"", 1), (None, 0), (record_layout.pack(np.zeros((3, record_layout.SLOT), np.uint8)), 2), (b"x", -1)]
 )
-def test_batches_that_are_not_what_they_say(stored: Any, count: int) -> None:
+def test_batches_with_a_wrong_count_are_refused(stored: Any, count: int) -> None:
     with pytest.raises(MalformedRecord):
-        RecordLayout(told()).unpack(stored, count)
+        RecordLayout(described()).unpack(stored, count)
 
 
-def test_a_whole_event_whose_end_is_missing_is_left_out() -> None:
+def test_a_whole_event_without_its_end_is_left_out() -> None:
     slots = captures.slots(captures.request(1, 10))
-    assert len(RecordLayout(told()).events(slots[:-1])) == len(captures.request(1, 10)) - 1
+    assert len(RecordLayout(described()).events(slots[:-1])) == len(captures.request(1, 10)) - 1

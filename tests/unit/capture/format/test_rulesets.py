@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rulesets in a capture: what is read back explains as what was read."""
+"""Rulesets in a capture: a ruleset that was stored and read back is equal."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap
 from tracer.rules.nftables.watcher import RulesetUpdate
 
 
-def again(told: Any) -> Any:
-    return json.loads(json.dumps(told))
+def stored(encoded: Any) -> Any:
+    return json.loads(json.dumps(encoded))
 
 
 def test_a_legacy_reading() -> None:
     made = captures.reading(100, 200)
-    assert rulesets.decode_reading(again(rulesets.encode_reading(made))) == replace(made, blob=b"", text=None)
+    assert rulesets.decode_reading(stored(rulesets.encode_reading(made))) == replace(made, blob=b"", text=None)
 
 
 def test_a_reading_that_failed() -> None:
     made = replace(captures.reading(1, 2), table=None, rules={}, blob=b"", why="the network namespace is gone")
-    assert rulesets.decode_reading(again(rulesets.encode_reading(made))) == made
+    assert rulesets.decode_reading(stored(rulesets.encode_reading(made))) == made
 
 
 def snapshot() -> Snapshot:
@@ -49,14 +49,14 @@ def snapshot() -> Snapshot:
     "change", [RulesetUpdate(100, 7, False, snapshot()), RulesetUpdate(100, 8), RulesetUpdate(100, 8, True)]
 )
 def test_an_nftables_reading(change: RulesetUpdate) -> None:
-    assert rulesets.decode_update(again(rulesets.encode_update(change))) == change
+    assert rulesets.decode_update(stored(rulesets.encode_update(change))) == change
 
 
 def test_an_nftables_reading_of_an_older_capture() -> None:
-    """It tells neither tables by handle, nor when the rules were read, what times out, and which matches throw packets away."""
-    told = again(rulesets.encode_update(RulesetUpdate(100, 7, False, snapshot())))
-    del told[3]["tables"], told[3]["taken"], told[3]["throwing"]
-    text = json.dumps(told)
+    """It has no tables by handle, no time of the reading, no element timeouts, and no hotdrop matches."""
+    encoded = stored(rulesets.encode_update(RulesetUpdate(100, 7, False, snapshot())))
+    del encoded[3]["tables"], encoded[3]["taken"], encoded[3]["throwing"]
+    text = json.dumps(encoded)
     older = json.loads(text.replace(', "times_out": true', "").replace(', "flags": 16, "parts": {"tuple": [2]}', ""))
     read = rulesets.decode_update(older).snapshot
     assert read and (read.tables, read.taken, read.hotdrop_matches) == ({}, 0, {})
@@ -65,25 +65,25 @@ def test_an_nftables_reading_of_an_older_capture() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [None, {}, [1], {"wanted": [1, "ip", "nat"], "table": {"blob": "AAAA"}}, [1, 2, False, {"chains": 3}]]
+    "encoded", [None, {}, [1], {"wanted": [1, "ip", "nat"], "table": {"blob": "AAAA"}}, [1, 2, False, {"chains": 3}]]
 )
-def test_damage(told: Any) -> None:
+def test_damaged_rulesets_are_refused(encoded: Any) -> None:
     with pytest.raises(MalformedRecord):
-        rulesets.decode_reading(told)
+        rulesets.decode_reading(encoded)
     with pytest.raises(MalformedRecord):
-        rulesets.decode_update(told)
+        rulesets.decode_update(encoded)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [("taken", "soon"), ("tables", [[1, 5]]), ("tables", 7), ("throwing", [[1, 2, [5]]]), ("throwing", [["1", 2, []]])],
 )
-def test_what_newer_captures_have_has_its_types(key: str, value: object) -> None:
+def test_fields_of_newer_captures_have_their_types(key: str, value: object) -> None:
     body = rulesets.encode_update(RulesetUpdate(100, 7, False, snapshot()))
-    told = again(body)
-    assert record_checks.record(Record.NFT, told) == told
-    del told[3][key]
-    assert record_checks.record(Record.NFT, told) == told, "older captures have not"
-    told[3][key] = value
+    encoded = stored(body)
+    assert record_checks.record(Record.NFT, encoded) == encoded
+    del encoded[3][key]
+    assert record_checks.record(Record.NFT, encoded) == encoded, "older captures do not have this field"
+    encoded[3][key] = value
     with pytest.raises(MalformedRecord):
-        record_checks.record(Record.NFT, told)
+        record_checks.record(Record.NFT, encoded)

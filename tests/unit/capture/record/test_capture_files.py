@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a capture: rotation, rings, and what a crash leaves."""
+"""The files of a capture: rotation, rings, and the files after a crash."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tracer.pipeline.run import Run
 
 
 @pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn is a transaction of its own, and however slow the disk is, the end of the run waits for all of them."""
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch is one transaction, and the end of the run waits for all transactions, also on a slow disk."""
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     monkeypatch.setattr("tracer.capture.record.buffer.CHUNK_SECONDS", 0.0)
     monkeypatch.setattr("tracer.capture.record.writer.CLOSE_SECONDS", 600.0)
 
 
-def test_objects_of_a_capture_are_in_the_capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader's own kubeconfig is not looked for: its cluster is another one, and may be asked by running a program."""
+def test_a_replay_reads_objects_from_the_capture_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader's own kubeconfig is not searched: its cluster is another one, its credentials may need a program to run."""
 
     def look(path: str | None) -> None:
         raise AssertionError("looked for a kubeconfig")
@@ -44,8 +44,8 @@ def test_objects_of_a_capture_are_in_the_capture(tmp_path: Path, monkeypatch: py
     assert totals.packets == made.summary.packets and "Service default/http-proxy" in text
 
 
-def test_what_a_run_ended_before_it_explained_can_be_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions that drops were in are asked for when the drops come."""
+def test_a_replay_explains_packets_that_the_run_did_not_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions of drops are asked for when the drop events arrive."""
     monkeypatch.setattr(Run, "_packets", lambda run, turn: iter(()))
     made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8))
     monkeypatch.undo()
@@ -55,29 +55,29 @@ def test_what_a_run_ended_before_it_explained_can_be_explained(tmp_path: Path, m
     assert dropped and all(p["drop"]["function"] for p in dropped)
 
 
-def test_files_that_follow_each_other_can_each_be_read_alone(tmp_path: Path) -> None:
+def test_each_file_of_a_rotation_can_be_read_alone(tmp_path: Path) -> None:
     made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=RotationLimits(rotate=40_000), form="json")
     assert len(made.files) > 2 and made.files[1].name == "night.2.k8st"
     totals = [read(path) for path in made.files]
     assert sum(t.packets for t, _ in totals) == made.summary.packets == 200
-    # What the first file has read and was told is in the others too: rules, names, objects, processes.
+    # Rules, names, objects and processes of the first file are in the other files too.
     for _, text in totals[1:]:
         assert '"chain_path":"INPUT 1"' in text and "nginx" in text and "Service default/http-proxy" in text
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in made.files)
 
 
 @pytest.mark.parametrize("sizes", [RotationLimits(rotate=40_000), RotationLimits(seconds=0.0001)], ids=["size", "time"])
-def test_files_that_follow_each_other_are_one_capture(
+def test_the_files_of_a_rotation_are_one_capture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: RotationLimits
 ) -> None:
-    """Byte for byte what was printed, whatever the order in which they are given."""
+    """The output is equal byte for byte, in any order of the files."""
     packets = 200 if sizes.rotate else 20
     made = captures.capture(tmp_path / "night.k8st", captures.some_turns(packets), sizes=sizes, form="json")
     words = [word for path in reversed(made.files) for word in ("-r", str(path))]
     with pytest.raises(SystemExit) as e:
         main.main([*words, "-o", "json"])
-    told = capsys.readouterr()
-    assert (e.value.code, told.out, told.err) == (0, made.text["json"], made.said)
+    printed = capsys.readouterr()
+    assert (e.value.code, printed.out, printed.err) == (0, made.text["json"], made.said)
     with pytest.raises(SystemExit):
         main.main(["stats", *map(str, made.files), "--only", "verdicts", "-o", "json"])
     assert f"Outcomes of {packets} packets" in capsys.readouterr().out
@@ -87,10 +87,10 @@ def test_files_that_follow_each_other_are_one_capture(
     assert e.value.code == 2 and "are not of one run" in capsys.readouterr().err
 
 
-def test_a_record_that_comes_late_is_in_a_later_file_alone(tmp_path: Path) -> None:
-    """Of a turn before the file's first: an answer from before the first turn, a gap that is written when there is room again.
+def test_a_late_record_is_only_in_a_later_file(tmp_path: Path) -> None:
+    """A late record belongs to a batch before the file's first batch: an answer from before the first batch, or a gap.
 
-    It repeats nothing of the files before.
+    A gap is written when there is room again. A later file repeats no record of the earlier files.
     """
     meta = captures.capture(tmp_path / "other.k8st").path
     files = CaptureFiles(tmp_path / "night.k8st", RotationLimits(seconds=1e-9))
@@ -115,12 +115,12 @@ def test_a_record_that_comes_late_is_in_a_later_file_alone(tmp_path: Path) -> No
         assert [row[:3] for row in capture.records()] == [(0, "answer", "b"), (1, "answer", "a"), (2, "note", "")]
 
 
-def test_files_by_age(tmp_path: Path) -> None:
+def test_files_are_rotated_by_age(tmp_path: Path) -> None:
     made = captures.capture(tmp_path / "night.k8st", captures.some_turns(40), sizes=RotationLimits(seconds=0.0001))
     assert len(made.files) > 2
 
 
-def test_a_ring_keeps_the_last(tmp_path: Path) -> None:
+def test_a_ring_keeps_the_last_packets(tmp_path: Path) -> None:
     size = 80_000
     made = captures.capture(tmp_path / "ring.k8st", captures.some_turns(600), sizes=RotationLimits(ring=size), form="json")
     assert made.path.stat().st_size <= size * 1.1
@@ -131,7 +131,7 @@ def test_a_ring_keeps_the_last(tmp_path: Path) -> None:
     assert '"chain_path":"INPUT 1"' in last or "nginx" in last
 
 
-def test_a_gap_makes_packets_incomplete_when_it_is_read(tmp_path: Path) -> None:
+def test_a_gap_makes_replayed_packets_incomplete(tmp_path: Path) -> None:
     path = tmp_path / "a.k8st"
     captures.capture(path)
     with sqlite3.connect(path) as connection:
@@ -151,7 +151,7 @@ def test_a_gap_makes_packets_incomplete_when_it_is_read(tmp_path: Path) -> None:
     assert '"probe":"capture","cpu":-1,"count":5,"why":"it could not be written"' in text
 
 
-def test_a_transaction_cut_short_is_undone_on_reading(tmp_path: Path) -> None:
+def test_an_interrupted_transaction_is_undone_on_reading(tmp_path: Path) -> None:
     """As after kill -9 in the middle of a commit: the journal is still there, and the file is half written."""
     path = tmp_path / "a.k8st"
     made = captures.capture(path)
@@ -168,10 +168,10 @@ def test_a_transaction_cut_short_is_undone_on_reading(tmp_path: Path) -> None:
     left.write_bytes(half)
     left.with_name("left.k8st-journal").write_bytes(journal)
     assert read(left)[0].packets == made.summary.packets
-    assert left.read_bytes() == half, "the file itself is only read"
+    assert left.read_bytes() == half, "the file itself is not changed"
 
 
-def test_what_was_written_before_a_kill_is_there(tmp_path: Path) -> None:
+def test_batches_written_before_a_kill_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "a.k8st"
     captures.capture(path)
     with sqlite3.connect(path) as connection:
@@ -183,7 +183,7 @@ def test_what_was_written_before_a_kill_is_there(tmp_path: Path) -> None:
         assert capture.ended() is None
 
 
-def test_a_row_that_was_changed_is_left_out(tmp_path: Path) -> None:
+def test_a_changed_row_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.k8st"
     captures.capture(path)
     with sqlite3.connect(path) as connection:
@@ -193,6 +193,6 @@ def test_a_row_that_was_changed_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["nowhere/a.k8st", "/proc/a.k8st"])
-def test_a_place_that_cannot_be_written(tmp_path: Path, where: str) -> None:
+def test_a_path_that_cannot_be_written(tmp_path: Path, where: str) -> None:
     with pytest.raises(OutputNotWritten, match=r"The capture .* cannot be made: .*\."):
         CaptureFiles(tmp_path / where)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A writer that is killed: whatever was committed reads back, whenever it happened."""
+"""A writer that is killed at any time: all committed records can be read back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for number in range(1, 1 << 30):
 
 @pytest.mark.parametrize("ring", [0, 150_000])
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_moment(tmp_path: Path, seed: int, ring: int) -> None:
+def test_a_writer_killed_at_any_time(tmp_path: Path, seed: int, ring: int) -> None:
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(ring)], stdout=subprocess.PIPE, cwd=ROOT)
     assert writer.stdout and writer.stdout.readline() == b"writing\n"
     time.sleep(random.Random(seed).uniform(0.05, 0.5))

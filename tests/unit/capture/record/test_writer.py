@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer's thread: a disk that is full, slow, or takes nothing any more."""
+"""The writer's thread: a disk that is full, slow, or accepts no more writes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def chunk(turn: int, events: int = 3) -> Chunk:
 
 
 EVENTS = record_layout.count(chunk(1).slots[0])
-"""Of each chunk."""
+"""Events of each chunk."""
 
 
 class Disk:
-    """Takes what is written; or is full; or holds each write up until it is told to take it."""
+    """A disk that accepts writes, is full, or delays each write until take() is called."""
 
     def __init__(self) -> None:
         self.full = False
@@ -50,17 +50,17 @@ class Disk:
         self.batches += [batch] if batch else []
 
     def hold(self) -> None:
-        """From now on nothing is taken."""
+        """Delays all writes from now on."""
         self._slow = True
 
     def take(self) -> None:
-        """Takes the write that is held up, and holds the next."""
+        """Accepts the delayed write, and delays the next one."""
         before = self.begun
         self._take.release()
         until(lambda: self.begun > before)
 
     def let_go(self) -> None:
-        """Takes what comes again."""
+        """Accepts all writes again."""
         self._slow = False
 
     @property
@@ -69,7 +69,7 @@ class Disk:
 
 
 @pytest.fixture(autouse=True)
-def patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_close_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CLOSE_SECONDS", PATIENCE)
 
 
@@ -84,14 +84,14 @@ def writer_to(disk: Disk) -> CaptureWriter:
     return CaptureWriter(disk.insert, lambda: None, 0)
 
 
-def hear(writer: CaptureWriter) -> list[str]:
-    """What the writer says, once it says something."""
-    said: list[str] = []
-    until(lambda: said.extend(writer.messages()) or said)  # type: ignore[func-returns-value]
-    return said
+def wait_for_messages(writer: CaptureWriter) -> list[str]:
+    """The writer's messages, when it has at least one."""
+    messages: list[str] = []
+    until(lambda: messages.extend(writer.messages()) or messages)  # type: ignore[func-returns-value]
+    return messages
 
 
-def test_a_full_disk_loses_events_counts_them_and_says_so(disk: Disk) -> None:
+def test_a_full_disk_loses_events_counts_them_and_reports_them(disk: Disk) -> None:
     writer = writer_to(disk)
     writer.put(chunk(1))
     until(lambda: disk.batches)
@@ -104,23 +104,23 @@ def test_a_full_disk_loses_events_counts_them_and_says_so(disk: Disk) -> None:
     ]
     disk.full = False
     writer.put(chunk(4))
-    assert hear(writer) == [f"The capture is being written again; {2 * EVENTS} events are not in it."]
+    assert wait_for_messages(writer) == [f"The capture is being written again; {2 * EVENTS} events are not in it."]
     assert writer.lost == 2 * EVENTS
     assert [batch[0] for batch in disk.batches] == [1, 4]
-    # What explains was kept, in order, and the gap stands where it was.
+    # The records that explain events were kept, in order, and the gap is at its place.
     assert [row[3] for row in disk.notes] == [b'"turn 1"', b'"turn 2"', b'"turn 3"', b'"turn 4"']
     (gap,) = [r for r in disk.records if r[1] == Record.GAP]
     assert gap[0] == 2 and f"[{2 * EVENTS},".encode() in gap[3]
     writer.close()
 
 
-def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_disk_never_delays_the_tracing(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "MAX_WAITING_BYTES", 3 * chunk(1).bytes)
     disk.hold()
     writer = writer_to(disk)
     for turn in range(1, 11):
         writer.put(chunk(turn))
-    assert not disk.records, "all was given away while nothing was taken"
+    assert not disk.records, "all chunks were given away while no write was accepted"
     assert writer.lost == 7 * EVENTS and "the disk was too slow" in writer.messages()[0]
     disk.let_go()
     writer.close()
@@ -128,28 +128,28 @@ def test_a_slow_disk_never_holds_the_tracing_up(disk: Disk, monkeypatch: pytest.
     assert len(disk.notes) == 10
 
 
-def test_a_disk_that_stays_slow_is_said_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes something now and then, and is not well for it."""
+def test_a_disk_that_stays_slow_is_reported_once(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single accepted write does not end the slow state."""
     monkeypatch.setattr(writing, "MAX_WAITING_BYTES", 2 * chunk(1).bytes)
     disk.hold()
-    writer, said = writer_to(disk), list[str]()
+    writer, messages = writer_to(disk), list[str]()
     writer.put(chunk(1))
     until(lambda: disk.begun)
     for turn in range(2, 31, 2):
         writer.put(chunk(turn))
         writer.put(chunk(turn + 1))
         disk.take()
-        said += writer.messages()
-    assert len(said) == 1 and "the disk was too slow" in said[0]
+        messages += writer.messages()
+    assert len(messages) == 1 and "the disk was too slow" in messages[0]
     disk.let_go()
-    assert hear(writer) == [f"The capture is being written again; {writer.lost} events are not in it."]
+    assert wait_for_messages(writer) == [f"The capture is being written again; {writer.lost} events are not in it."]
     assert len(disk.batches) > 3 and writer.lost > 0
     writer.close()
     assert writer.messages() == []
 
 
 def test_the_end_of_a_run_does_not_wait_for_ever(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events that the disk does not take in time are counted, and what explains and the end are written."""
+    """Events that the disk does not accept in time are counted; the records that explain events and the end are written."""
     monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.1)
     disk.hold()
     writer, chunks = writer_to(disk), [chunk(turn) for turn in range(1, 11)]
@@ -167,15 +167,15 @@ def test_the_end_of_a_run_does_not_wait_for_ever(disk: Disk, monkeypatch: pytest
 
     monkeypatch.setattr(writer, "_shortened", late)
     writer.close()
-    assert disk.records[-1][1] == Record.END, "a reader takes what stands behind the end for a part that is missing"
+    assert disk.records[-1][1] == Record.END, "a reader treats records after the end as a missing part"
     assert writer.lost == 9 * EVENTS and "the disk was too slow" in writer.messages()[0]
     assert sum(b[3] for b in disk.batches) + writer.lost == 10 * EVENTS
     assert len(disk.notes) == 10
     assert [r[3] for r in disk.records if r[1] == Record.GAP] == [f'[{writer.lost},"the disk was too slow"]'.encode()]
-    assert sum(len(json.loads(b[4])) for b in disk.batches) == 10, "every turn has its place"
+    assert sum(len(json.loads(b[4])) for b in disk.batches) == 10, "every batch has its place"
 
 
-def test_a_disk_that_takes_nothing_any_more(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_accepts_no_more_writes(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "CLOSE_SECONDS", 0.1)
     disk.hold()
     writer = writer_to(disk)

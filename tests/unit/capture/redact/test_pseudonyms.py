@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redaction: no address or name is left, the same one is always replaced by the same, and what they have in common stays."""
+"""Redaction: no address or name is left, an address always gets the same pseudonym, and common prefixes stay common."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY = b"k" * 32
 
 
 def common(a: str, b: str) -> int:
-    """Bits that two addresses have in common at the front."""
+    """Length of the common prefix of two addresses, bits."""
     one, two = ipaddress.ip_address(a), ipaddress.ip_address(b)
     return one.max_prefixlen - (int(one) ^ int(two)).bit_length()
 
@@ -37,7 +37,7 @@ def test_networks_stay_networks(a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize("kept", ["127.0.0.1", "0.0.0.0", "224.0.0.1", "169.254.1.1", "::1", "fe80::1", "ff02::1"])
-def test_what_names_nobody_stays(kept: str) -> None:
+def test_special_addresses_stay(kept: str) -> None:
     assert Pseudonymizer(KEY)(f"-d {kept} -j DROP") == f"-d {kept} -j DROP"
 
 
@@ -59,16 +59,16 @@ def test_a_rule_keeps_its_form() -> None:
     "text", ["{}:53", "[{}]:53", "{}/24", "-s {}", "{}, and", "to-source {}-{}", "({})", "at {}.", "key{{{} . 80}}"]
 )
 @pytest.mark.parametrize("address", ["192.0.2.77", "2001:db8::77"])
-def test_addresses_wherever_they_stand(text: str, address: str) -> None:
-    said = text.format(address, address)
-    assert address not in Pseudonymizer(KEY)(said), said
+def test_addresses_at_any_place_of_a_text(text: str, address: str) -> None:
+    line = text.format(address, address)
+    assert address not in Pseudonymizer(KEY)(line), line
 
 
 def test_a_node_that_is_named_after_its_address() -> None:
     assert "188" not in Pseudonymizer(b"1" * 32)("node ip-10-188-166-140.ec2.internal").replace("node-", "")
 
 
-def test_the_same_key_gives_the_same_and_another_another() -> None:
+def test_the_same_key_gives_the_same_pseudonyms() -> None:
     text = "192.168.56.10 shop/cart"
     assert Pseudonymizer(KEY)(text) == Pseudonymizer(KEY)(text) != Pseudonymizer()(text)
 

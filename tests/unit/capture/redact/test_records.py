@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redacted while it is written: nothing that names anybody reaches the file, and what it tells holds together."""
+"""Redaction while a capture is written: no name and no address reaches the file, and its records stay consistent."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ADDRESS = ("192.168.56.1", "192.168.56.10", "10.244.0.1", "10.244.0.11", "172.30
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
 
 
 def everything(path: Path) -> bytes:
-    """All that stands in a file: as it is, and what was compressed, once more."""
+    """The bytes of a file as they are, followed by its compressed values decompressed."""
     parts = [path.read_bytes()]
     with sqlite3.connect(path) as connection:
         for table in ("meta", "records", "batches"):
@@ -52,50 +52,50 @@ def everything(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("explained", [True, False], ids=["-w", "record"])
-def test_nothing_that_names_anybody_reaches_the_file(run: Any, tmp_path: Path, explained: bool) -> None:
+def test_no_name_and_no_address_reaches_the_file(run: Any, tmp_path: Path, explained: bool) -> None:
     turns = captures.some_turns(8)
     turns[0] = (np.concatenate([records(256, ip(CLIENT)), turns[0][0]]), [])
-    said = (1, ipaddress.ip_address("192.168.56.1").packed)
-    made = captures.capture(tmp_path / "a.k8st", turns, explained=explained, heard=Heard(said), redacted=RecordRedactor())
-    there = everything(made.path)
+    datagram = (1, ipaddress.ip_address("192.168.56.1").packed)
+    made = captures.capture(tmp_path / "a.k8st", turns, explained=explained, heard=Heard(datagram), redacted=RecordRedactor())
+    content = everything(made.path)
     for word in WORDS:
-        assert word not in there, word
+        assert word not in content, word
     for address in ADDRESS:
-        assert address.encode() not in there and ipaddress.ip_address(address).packed not in there, address
-    plain_file = captures.capture(tmp_path / "b.k8st", captures.some_turns(8), explained=explained, heard=Heard(said))
-    assert all(word in everything(plain_file.path) for word in WORDS[:2]), "the test would see them"
+        assert address.encode() not in content and ipaddress.ip_address(address).packed not in content, address
+    plain_file = captures.capture(tmp_path / "b.k8st", captures.some_turns(8), explained=explained, heard=Heard(datagram))
+    assert all(word in everything(plain_file.path) for word in WORDS[:2]), "the test would find them"
 
 
-def test_it_is_read_as_any_other_and_says_the_same_of_other_names(run: Any, tmp_path: Path) -> None:
-    plainly = captures.capture(tmp_path / "b.k8st")
+def test_a_redacted_capture_replays_the_same_with_other_names(run: Any, tmp_path: Path) -> None:
+    plain_file = captures.capture(tmp_path / "b.k8st")
     made = captures.capture(tmp_path / "a.k8st", redacted=RecordRedactor())
     status, out, err = run("-r", made.path, "--no-rules")
-    before = run("-r", plainly.path, "--no-rules")
+    before = run("-r", plain_file.path, "--no-rules")
     assert status == 0 and "could not be read" not in err, err
 
     def form(text: str) -> list[str]:
-        """Lines without what stands for somebody, and without how wide that is."""
+        """Lines without names and addresses, and without the width of the columns."""
         text = re.sub(r"\d+\.\d+\.\d+\.\d+", "A", text)
         text = re.sub(r"in \d\.\d s", "in T", text)
         text = re.sub(r"name-[0-9a-f]{6}|http-proxy|default|nginx|pod-a|node-1", "N", text)
         return [" ".join(line.split()) for line in text.splitlines()]
 
-    told = [(a, b) for a, b in zip(form(before[1]), form(out), strict=True) if a != b]
-    assert told == [] and "Service name-" in out and "DNAT" in out
+    different = [(a, b) for a, b in zip(form(before[1]), form(out), strict=True) if a != b]
+    assert different == [] and "Service name-" in out and "DNAT" in out
 
 
-def test_the_same_stays_the_same_and_networks_stay_networks() -> None:
+def test_pseudonyms_are_stable_and_networks_stay_networks() -> None:
     redacted = RecordRedactor(KEY)
     assert redacted.address("10.244.0.0/16").endswith("/16") and ipaddress.ip_network(redacted.address("10.244.0.0/16"))
     inside = ipaddress.ip_address(redacted.address("10.244.3.7"))
     assert inside in ipaddress.ip_network(redacted.address("10.244.0.0/16"))
     packed = b"\0" * 10 + b"\xff\xff" + ipaddress.ip_address("10.244.3.7").packed
     assert redacted.packed_address(packed)[12:] == inside.packed
-    assert redacted.packed_address(bytes(16)) == bytes(16), "no address stays none"
+    assert redacted.packed_address(bytes(16)) == bytes(16), "the unspecified address stays unspecified"
     assert redacted.namespace("node") == "node" and redacted.namespace("netns 402") == "netns 402" != redacted.namespace("shop")
 
 
-def test_every_address_of_an_event_and_no_other_byte() -> None:
+def test_every_address_of_an_event_and_no_other_byte_changes() -> None:
     trail = Trail(CLIENT, orig=CLIENT, reply=("10.244.0.11", 8080, "10.244.0.1", 40812), in_name="eth0").hook("PREROUTING")
     batch = trail.add("HOOK", flags="SAME").batch
     slots = captures.slots(batch)
@@ -106,7 +106,7 @@ def test_every_address_of_an_event_and_no_other_byte() -> None:
 
 
 @pytest.mark.parametrize("address", ["10.0.0.9", "2001:db8::9"])
-def test_a_neighbours_address(address: str) -> None:
+def test_the_address_of_a_neighbor_is_redacted(address: str) -> None:
     detail = np.zeros(1, DETAIL_DTYPE)
     detail["kind"], detail["what"], detail["packet"] = Kind.EVENT_CLUE, DetailKind.DETAIL_NEIGHBOUR, 256
     packed = ipaddress.ip_address(address).packed
@@ -121,7 +121,7 @@ def test_a_neighbours_address(address: str) -> None:
     assert found["packet"] == 256 and found["what"] == DetailKind.DETAIL_NEIGHBOUR
 
 
-def test_records_of_no_known_kind_are_emptied() -> None:
+def test_records_of_an_unknown_kind_are_emptied() -> None:
     raw = captures.slots(records(256, ip(CLIENT)))
     strange = raw.copy()
     strange[0, 8 + record_layout.field_offset(DTYPE, "kind")] = 99
@@ -148,7 +148,7 @@ ANSWERS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("question", "answer"), ANSWERS, ids=lambda v: str(v)[:20])
-def test_answers(question: Any, answer: Any) -> None:
+def test_answers_are_redacted(question: Any, answer: Any) -> None:
     row = RecordRedactor(KEY).row((3, Record.ANSWER.value, "key", [to_json(question), 2, to_json(answer)]))
     assert row
     turn, kind, key, body = row
@@ -172,7 +172,7 @@ def test_answers(question: Any, answer: Any) -> None:
     ],
     ids=lambda row: f"{row[1]} {str(row[3])[:40]}",
 )
-def test_what_nobody_has_thought_of_is_left_out(row: Any) -> None:
+def test_records_without_a_redaction_are_left_out(row: Any) -> None:
     assert RecordRedactor(KEY).row(row) is None
 
 
@@ -203,7 +203,7 @@ def test_a_sandbox_keeps_no_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["-w", "x.k8st", "--redact"], "needs --no-rules"),
         (["record", "x.k8st", "--redact"], "needs --no-rules"),
@@ -212,9 +212,9 @@ def test_a_sandbox_keeps_no_name() -> None:
         (["-r", "x.k8st", "--redact"], "-r replays a finished run"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], says: str
+def test_impossible_options_are_refused_with_one_sentence(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status, out, err = run(*args)
-    assert (status, out) == (2, "") and says in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+    assert (status, out) == (2, "") and message in err and err.count("\n") == 1 and not list(tmp_path.iterdir())

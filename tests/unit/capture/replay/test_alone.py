@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever reads a capture asks nothing of the machine it runs on: no API, no kernel, no program, no file beside the capture.
+"""Commands that read a capture ask the machine nothing: no API, no kernel, no program, no file beside the capture.
 
-Two witnesses: Python's audit events (tests/support/alone.py), and strace where it is installed, which also sees what libraries
-do.
+Two observers: Python's audit events (tests/support/alone.py), and strace where it is installed, which also sees the calls of
+libraries.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ REAL = PROGRAM / "tests/data/real"
 READERS = {"trace", "stats", "findings", "diff", "query", "export"}
 """The commands that read a capture; `trace` with -r."""
 OTHERS = {"doctor", "audit", "explain", "record"}
-"""Those that look at the machine."""
+"""The commands that look at the machine."""
 ITS_OWN = (
     "/etc/ld.so.cache", "/etc/localtime", "/usr/share/locale", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo",
     "/proc/stat", "/proc/sys/vm/overcommit_memory", "/sys/devices/system/cpu", "/sys/fs/cgroup",
     "/sys/kernel/mm/transparent_hugepage", "/sys/kernel/mm/hugepages", "/etc/ssl/openssl.cnf",
 )  # fmt: skip
-"""What the C library, libcrypto, numpy, DuckDB and Arrow open: the time zone, how many processors and memory."""
+"""Files that the C library, libcrypto, numpy, DuckDB and Arrow open: time zone, number of processors, memory size."""
 CALLS = "network,execve,execveat,open,openat,openat2,creat"
 
 
 @dataclass
 class Api:
-    """A listener on loopback that every kubeconfig here leads to. place: where files are."""
+    """A listener on loopback; every kubeconfig here has its address. place: the directory of the files."""
 
     place: Path
     socket: socket.socket
@@ -66,7 +66,7 @@ class Api:
         }  # fmt: skip
 
     def connections(self) -> int:
-        """How many have come."""
+        """Number of connections that have arrived."""
         self.socket.setblocking(False)
         count = 0
         while True:
@@ -84,7 +84,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 
 def commands(place: Path) -> list[list[str]]:
-    """Every way to read a capture. J has --service among its options, so its replay goes by objects; I other ones."""
+    """Every command that reads a capture. J was made with --service, so its replay selects by objects; I has other options."""
     one, other = str(place / "J.k8st"), str(place / "I.k8st")
     for path in (one, other):
         Path(path).write_bytes(lzma.decompress((REAL / f"{Path(path).name}.xz").read_bytes()))
@@ -102,7 +102,7 @@ def commands(place: Path) -> list[list[str]]:
 
 
 def run(api: Api, *before: str) -> dict[str, Any]:
-    """All commands, and what they asked. before: the program that starts them, with its options."""
+    """Runs all commands, returns their questions. before: the program that starts them, with its options."""
     words = [*before, sys.executable, "-m", "tests.support.alone", json.dumps(commands(api.place)), str(api.place), "/tmp"]
     done = subprocess.run(words, cwd=PROGRAM, env=api.environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -111,10 +111,10 @@ def run(api: Api, *before: str) -> dict[str, Any]:
 
 
 def test_every_command_either_reads_a_capture_or_looks_at_the_machine() -> None:
-    assert set(command.commands) == READERS | OTHERS, "a new command belongs in one of these lists, and in the test below"
+    assert set(command.commands) == READERS | OTHERS, "add a new command to one of these lists, and to the test below"
 
 
-def test_nothing_is_asked_of_the_machine(api: Api) -> None:
+def test_reading_a_capture_asks_the_machine_nothing(api: Api) -> None:
     strace, log = shutil.which("strace"), api.place / "calls"
     found = run(api, *((strace, "-f", "-qq", "-o", str(log), "-e", f"trace={CALLS}") if strace else ()))
     statuses = {" ".join(one["command"]): (one["status"], one["err"]) for one in found["told"]}
@@ -128,7 +128,7 @@ def test_nothing_is_asked_of_the_machine(api: Api) -> None:
 
 
 def calls(log: Path, allowed: tuple[str, ...]) -> list[str]:
-    """System calls that ask the machine: any of the network, a program beside the first, a file outside the allowed ones."""
+    """System calls that ask the machine: network calls, a second program, a file outside the allowed ones."""
     found, programs = [], 0
     for line in log.read_text(errors="replace").splitlines():
         line = line.partition(" ")[2].lstrip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run may end before it has explained all that it saw. Its replay prints what the run printed, and the rest with a mark."""
+"""A run may end before it has explained all packets. Its replay prints the run's output, and the other packets with a mark."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ NEW_SENTENCES = (
 
 
 def real(name: str, place: Path) -> tuple[Path, str]:
-    """A capture of a real cluster, and what its run printed: block by block as then, in the sentences of today."""
+    """A capture of a real cluster, and the output of its run: the same blocks, with the sentences that are printed now."""
     path = place / f"{name}.k8st"
     path.write_bytes(lzma.decompress((REAL / f"{name}.k8st.xz").read_bytes()))
     text = lzma.decompress((REAL / f"{name}.txt.xz").read_bytes()).decode()
@@ -75,12 +75,12 @@ def real(name: str, place: Path) -> tuple[Path, str]:
 
 
 def blocks(text: str) -> list[str]:
-    """A packet, a SYN's line, a finding or the summary each."""
+    """The blocks of a text: each is a packet, a SYN's line, a finding or the summary."""
     return text.strip("\n").split("\n\n")
 
 
-def more(before: str, now: str) -> list[str]:
-    """The blocks that a replay has and its run has not. Nothing else may differ."""
+def added_blocks(before: str, now: str) -> list[str]:
+    """The blocks that the replay has and its run does not have. There is no other difference."""
     one, other = blocks(before), blocks(now)
     found = []
     for what, a, b, c, d in difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
@@ -91,18 +91,18 @@ def more(before: str, now: str) -> list[str]:
 
 @pytest.mark.parametrize(("name", "left"), [("B", 28), ("H", 20), ("I", 0)])
 def test_captures_of_a_real_cluster(tmp_path: Path, run: Any, name: str, left: int) -> None:
-    """Of B and H the run had explained nothing of its last turn. They are from before captures said so."""
+    """The runs of B and H explained no packet of their last batch. These captures do not record that."""
     path, before = real(name, tmp_path)
-    status, now, said = run("-r", path)
-    found = more(before, now)
+    status, now, err = run("-r", path)
+    found = added_blocks(before, now)
     assert status == 0 and len(found) == left, "\n\n".join(found)
     assert all(f"{MARK} (derived)" in block for block in found), "\n\n".join(found)
     assert (SUMMARY.format(left) in now) is bool(left)
-    assert ("does not say how many of its packets the run had explained" in said) is bool(left)
+    assert ("does not say how many of its packets the run had explained" in err) is bool(left)
 
 
-def test_no_finding_rests_on_what_was_not_asked(tmp_path: Path, run: Any) -> None:
-    """The listener on both NodePorts was kube-proxy, which holds them; the run did not come to ask."""
+def test_no_finding_rests_on_an_unasked_question(tmp_path: Path, run: Any) -> None:
+    """The listener on both NodePorts was kube-proxy, which holds them; the run ended before it asked."""
     path, before = real("B", tmp_path)
     _, now, _ = run("findings", path)
     assert "PERHAPS nodeport_host_process" not in before + now
@@ -114,11 +114,11 @@ def requests(first: int, count: int) -> Any:
 
 
 FIRST, SECOND, THIRD = 3, 2 * CHUNK_PACKETS + 9, 5
-"""Packets of three turns."""
+"""Packets of three batches."""
 
 
 def made(place: Path, late: int) -> captures.Printed:
-    """A run of three turns. late: after so many packets it is to end at once, 0 = never."""
+    """A run of three batches. late: number of packets after which the run ends at once, 0 = never."""
     turns = [requests(1, FIRST), requests(100, SECOND), requests(1000, THIRD), record.NOTHING]
     return captures.capture(place / "a.k8st", [(batch, []) for batch in turns], late=late)
 
@@ -126,27 +126,27 @@ def made(place: Path, late: int) -> captures.Printed:
 @pytest.mark.parametrize(
     ("late", "left"),
     [(FIRST + 1, SECOND - CHUNK_PACKETS + THIRD), (FIRST + CHUNK_PACKETS + 1, 9 + THIRD), (FIRST + SECOND, THIRD), (0, 0)],
-    ids=["in a turn", "later in a turn", "before the last turn", "explained all"],
+    ids=["in a batch", "later in a batch", "before the last batch", "explained all"],
 )
-@pytest.mark.parametrize("says", [True, False], ids=["recorded", "derived"])
-def test_where_the_explaining_ended(
-    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, late: int, left: int, says: bool
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "derived"])
+def test_the_replay_finds_where_the_explaining_ended(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, late: int, left: int, is_recorded: bool
 ) -> None:
-    """In a capture that does not say it, it is proved by the processes of sockets, which explaining always asks for."""
+    """In a capture without a record of it, the processes of sockets prove it: explaining a packet always asks for them."""
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
-    if not says:
+    if not is_recorded:
         monkeypatch.setattr("tracer.capture.record.environment.RecordingSource.mark_unexplained", lambda *_: None)
-    it = made(tmp_path, late)
-    _, now, said = run("-r", it.path)
-    found = more(it.text["text"], now)
-    assert it.summary.unexplained == len(found) == left
+    capture = made(tmp_path, late)
+    _, now, err = run("-r", capture.path)
+    found = added_blocks(capture.text["text"], now)
+    assert capture.summary.unexplained == len(found) == left
     assert all(MARK in block.splitlines()[-1] for block in found)
-    assert all((f"{MARK} (derived)" in block) is not says for block in found)
-    assert ("does not say how many of its packets" in said) is (bool(left) and not says)
-    assert not any(" SYN 1" in block for block in found), "no verdict of a SYN"
+    assert all((f"{MARK} (derived)" in block) is not is_recorded for block in found)
+    assert ("does not say how many of its packets" in err) is (bool(left) and not is_recorded)
+    assert not any(" SYN 1" in block for block in found), "unexplained packets give no verdict of a SYN"
 
 
-def test_in_json(tmp_path: Path, run: Any) -> None:
+def test_unexplained_packets_in_json(tmp_path: Path, run: Any) -> None:
     path, _ = real("B", tmp_path)
     _, now, _ = run("-r", path, "-o", "json")
     lines = [json.loads(line) for line in now.splitlines()]
@@ -156,10 +156,10 @@ def test_in_json(tmp_path: Path, run: Any) -> None:
 
 
 @pytest.mark.parametrize("late", [0, CHUNK_PACKETS // 2])
-def test_no_answer_is_not_said_of_a_syn_whose_answer_may_be_unexplained(
+def test_no_answer_is_not_reported_when_the_answer_may_be_unexplained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
-    """The SYN was forwarded and explained; the run ended before it explained the packets behind it."""
+    """The SYN was forwarded and explained; the run ended before it explained the packets after it."""
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     trail = Trail(("192.168.56.9", 7, "192.168.56.10", 30285), 1 << 8, 1000, in_name="eth0").hook("PREROUTING")
     syn = trail.hook("POSTROUTING", in_name="", out_name="cni0").batch

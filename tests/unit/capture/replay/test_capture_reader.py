@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are no capture, newer ones, and damaged ones: one sentence, and whatever can be read."""
+"""Files that are no capture, newer captures and damaged ones: one sentence, and all records that can be read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracer.capture.replay.capture_reader import CaptureReader
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[bytes, str, Path]]:
-    """A sound capture, what it prints, and a place to put damaged ones."""
+    """A sound capture, its output, and a path for damaged copies."""
     directory = tmp_path_factory.mktemp("captures")
     data = damaged_captures.small(directory)
     path = directory / "other.k8st"
@@ -36,7 +36,7 @@ def patched(path: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "status", "says"),
+    ("content", "status", "message"),
     [
         (b"", 21, "is empty."),
         (b"SQLite", 21, "ends before it begins: 6 bytes."),
@@ -45,10 +45,10 @@ def patched(path: Path, statement: str) -> None:
         (b"\x0a\x0d\x0d\x0a" * 100, 21, "is no capture of k8snet-trace."),
     ],
 )
-def test_other_files(tmp_path: Path, run: Any, content: bytes, status: int, says: str) -> None:
+def test_other_files(tmp_path: Path, run: Any, content: bytes, status: int, message: str) -> None:
     path = tmp_path / "x"
     path.write_bytes(content)
-    assert run("-r", path) == (status, "", f"k8snet-trace: {path} {says}\n")
+    assert run("-r", path) == (status, "", f"k8snet-trace: {path} {message}\n")
 
 
 def test_another_sqlite_file(tmp_path: Path, run: Any) -> None:
@@ -63,7 +63,7 @@ def test_no_file_and_no_permission(tmp_path: Path, run: Any) -> None:
     assert run("-r", tmp_path)[0] == 21
 
 
-def test_a_newer_version_says_so(tmp_path: Path, run: Any) -> None:
+def test_a_newer_version_is_refused(tmp_path: Path, run: Any) -> None:
     path = captures.capture(tmp_path / "a.k8st").path
     patched(path, f"PRAGMA user_version = {VERSION + 2}")
     status, out, err = run("-r", path)
@@ -75,7 +75,7 @@ def test_a_newer_version_says_so(tmp_path: Path, run: Any) -> None:
 
 
 def test_an_older_version_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the next version had given notes another name: a capture of this one is read by its converter."""
+    """The next version is simulated with another name for losses: a capture of this version is read by its converter."""
     path = captures.capture(tmp_path / "a.k8st").path
 
     def renamed(row: migrations.RecordRow) -> migrations.RecordRow:
@@ -96,7 +96,7 @@ def test_every_version_before_this_one_has_its_converter() -> None:
 
 
 @pytest.mark.parametrize("share", [i / 12 for i in range(12)])
-def test_cut_anywhere(small: tuple[bytes, str, Path], share: float) -> None:
+def test_a_capture_cut_anywhere(small: tuple[bytes, str, Path], share: float) -> None:
     data, sound, path = small
     path.write_bytes(data[: int(len(data) * share)])
     way, printed = damaged_captures.read(path)
@@ -106,7 +106,7 @@ def test_cut_anywhere(small: tuple[bytes, str, Path], share: float) -> None:
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), min_size=1, max_size=12))
 def test_flipped_bits(small: tuple[bytes, str, Path], flips: list[tuple[float, int]]) -> None:
-    """Either it prints what it did, or it says that a part is missing, or that it is no capture."""
+    """The reader prints the same, or reports that a part is missing, or that the file is no capture."""
     data, sound, path = small
     damaged = bytearray(data)
     for share, bit in flips:

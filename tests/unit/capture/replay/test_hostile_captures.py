@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures that somebody has made to keep their reader busy, or to fill its memory or disk: one sentence, and soon."""
+"""Captures made to keep their reader busy, or to fill its memory or disk: the reader stops soon, with one sentence."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(path: Path) -> None:
 
 
 def put(path: Path, kind: str, body: Any) -> None:
-    """A record with its right check sum, before the last one."""
+    """Inserts a record with a correct checksum before the last record."""
     row = (1, kind, "", body if isinstance(body, bytes) else pack(body))
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE records SET seq = seq + 1 WHERE kind = 'end'")
@@ -54,14 +54,14 @@ def put(path: Path, kind: str, body: Any) -> None:
 
 
 @pytest.mark.parametrize("table", ["meta", "records", "batches"])
-def test_a_table_that_is_an_endless_view(path: Path, table: str) -> None:
+def test_a_table_replaced_by_an_endless_view(path: Path, table: str) -> None:
     with sqlite3.connect(path) as connection:
         connection.executescript(ENDLESS.format(table))
     with pytest.raises(CaptureUnreadable, match="its tables are not those of a capture"):
         CaptureReader(str(path))
 
 
-def test_a_column_that_is_computed(path: Path) -> None:
+def test_a_computed_column(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("ALTER TABLE meta RENAME COLUMN value TO was")
         connection.execute("ALTER TABLE meta ADD COLUMN value AS (zeroblob(900000000)) VIRTUAL")
@@ -70,7 +70,7 @@ def test_a_column_that_is_computed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "directory", "socket"])
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+def test_the_reader_does_not_wait_for_a_path_that_is_no_regular_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.k8st"
     if kind == "fifo":
         os.mkfifo(path)
@@ -99,7 +99,7 @@ def test_a_time_zone_is_never_the_name_of_a_file(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "name", ["CET-1CEST,M3.5.0,M10.5.0/3", "UTC0", "<+0330>-3:30", "<k8s>-2:00", "EST5EDT", "XXX-1YYY-2,J60/0,300/-1:30"]
 )
-def test_zones_as_they_are_recorded(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_recorded_time_zones_are_used(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("TZ", "UTC0")
     timezone.use(name)
     assert os.environ["TZ"] == name
@@ -118,7 +118,7 @@ def test_a_value_that_becomes_too_large(path: Path, unit: bytes) -> None:
         read(path)
 
 
-def test_what_real_runs_store_has_room() -> None:
+def test_values_of_real_runs_are_not_too_large() -> None:
     """A reading of a table of 20,000 rules is 3.5 MB of mostly zeros, and as much text."""
     rule = f'-A KUBE-SVC-ABCDEFGHIJKLMNOP -m comment --comment "{"x" * 60}" -m statistic --mode random -j KUBE-SEP-A\n'
     body = {"blob": "AAAAAAAAAAAAAAAAHAAmAAAA" * 10 * 20_000, "text": rule * 20_000}
@@ -129,13 +129,13 @@ def test_what_real_runs_store_has_room() -> None:
 @pytest.mark.parametrize(
     "text", [b"1e999", b"Infinity", b"-Infinity", b"NaN", b"[%d]" % (1 << 64), b"1" * 5000, b"[" * 5000 + b"]" * 5000]
 )
-def test_numbers_and_depths_that_there_are_none_of(text: bytes) -> None:
+def test_impossible_numbers_and_depths_are_refused(text: bytes) -> None:
     with pytest.raises(MalformedRecord):
         unpack(text)
 
 
-def test_a_journal_full_of_holes(path: Path) -> None:
-    """Neither it nor a file full of holes is copied as it is long."""
+def test_a_sparse_journal_and_a_sparse_file(path: Path) -> None:
+    """Neither a sparse journal nor a sparse file is copied in its full length."""
     before = path.stat().st_size
     beside = path.with_name(path.name + "-journal")
     beside.write_bytes(bytes.fromhex("d9d505f920a163d7") + b"\xff\xff\xff\xff" + b"\0" * 500)
@@ -159,12 +159,12 @@ def test_a_journal_full_of_holes(path: Path) -> None:
         ({"a": 1, "b": 2}, {"a": int}, True), ({"b": 2}, {"a": int}, False), (frozenset({1}), frozenset[int], True),
     ],
 )  # fmt: skip
-def test_types(value: Any, hint: Any, right: bool) -> None:
+def test_type_checks(value: Any, hint: Any, right: bool) -> None:
     assert fits(value, hint) == right
 
 
 def test_the_command_does_not_wait_for_a_fifo(tmp_path: Path) -> None:
-    """The command itself, on a FIFO that nobody ever writes to."""
+    """The command itself, on a FIFO without a writer."""
     os.mkfifo(tmp_path / "x.k8st")
     done = subprocess.run(
         [sys.executable, "-m", "tracer", "-r", str(tmp_path / "x.k8st")], cwd=ROOT, capture_output=True, text=True, timeout=120

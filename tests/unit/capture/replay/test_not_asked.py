@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a capture's run did not ask proves nothing: no default becomes evidence, and no replay fails for want of an answer."""
+"""Questions that a capture's run did not ask prove nothing: no default becomes evidence, no replay fails without an answer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FROM_THE_NODE = ("/proc", "/sys", "/run", "netlink")
 
 
 class Unasked(f.FakeNode):
-    """A node of a capture that has no answers, but those that are given by name."""
+    """A node of a capture without answers, except those given by name."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -60,22 +60,22 @@ class Unasked(f.FakeNode):
 
 
 def shown(findings: list[Finding]) -> list[str]:
-    """What is said to be the node's own word."""
+    """Texts of the proofs that cite the node as their source."""
     return [p.text for finding in findings for p in finding.proofs if p.evidence.startswith(FROM_THE_NODE)]
 
 
-def test_an_answer_that_is_not_there_is_none() -> None:
+def test_a_missing_answer_is_not_asked() -> None:
     answers = ReplayedAnswers()
     with pytest.raises(NotAsked):
         answers.journal(("node", "conntrack"), dict, {})
     assert answered(lambda: answers.journal(("x",), dict, {}), None) is None
     answers.feed(("node", "conntrack"), 1, {})
     counted = answers.journal(("node", "conntrack"), lambda: {"drop": 1}, dict[str, int]())
-    assert counted == {}, "that it could not be read is an answer"
+    assert counted == {}, "an unreadable file is an answer"
 
 
-def test_every_question_to_the_node() -> None:
-    """Whatever is asked of a capture without answers: it is never what an unreadable file would say."""
+def test_every_unasked_question_to_the_node() -> None:
+    """A question to a capture without answers never gets the answer of an unreadable file."""
     asked = JournaledHostReader(ReplayedAnswers().journal)
     questions: dict[str, tuple[Any, ...]] = {
         "bound": ("tcp",), "listener": ("10.0.0.1", 80, "tcp"), "is_kube_proxy": (1,), "kube_proxy": (), "setting": ("x", 0),
@@ -88,31 +88,31 @@ def test_every_question_to_the_node() -> None:
             getattr(asked, name)(*arguments)
 
 
-def test_who_listens_is_no_unknown_process_where_it_was_not_asked() -> None:
-    """The socket is known and its process is not: kube-proxy holds NodePorts, so nothing may be said of "a process"."""
+def test_an_unasked_process_of_a_listener_is_not_an_unknown_process() -> None:
+    """The socket is known, its process is not. It may be kube-proxy, which holds NodePorts: "a process" would be wrong."""
     answers = ReplayedAnswers()
     answers.feed(("node", ("bound", "tcp")), 1, (BoundSocket("0.0.0.0", 32400, 7001),))
     with pytest.raises(NotAsked):
         JournaledHostReader(answers.journal).listener("10.77.0.7", 32400, "tcp")
     answers.feed(("listener", 7001), 1, (0, ""))
-    told = JournaledHostReader(answers.journal).listener("10.77.0.7", 32400, "tcp")
-    assert told and told.text == "a process that cannot be seen from here", "it was looked for"
+    listener = JournaledHostReader(answers.journal).listener("10.77.0.7", 32400, "tcp")
+    assert listener and listener.text == "a process that cannot be seen from here", "the process was searched"
 
 
-def test_processes_and_namespaces() -> None:
-    asking = ReplayedAnswers().journal
-    processes = JournaledProcesses(asking)
+def test_unasked_processes_and_namespaces() -> None:
+    journal = ReplayedAnswers().journal
+    processes = JournaledProcesses(journal)
     assert processes.owner(7) == NOT_RECORDED
-    spaces = JournaledNamespaceInspector(asking, Namespaces(), processes)
+    spaces = JournaledNamespaceInspector(journal, Namespaces(), processes)
     assert (spaces.names(), spaces.bound("node"), spaces.setting("node", "x"), spaces.counters("node")) == ([], (), "", {})
     assert spaces.process(7) == ""
 
 
 def test_a_lost_race_without_its_counter() -> None:
-    _, (told,) = f.look([race.packet(lost=False), race.packet()], ClusterView(), Unasked())
-    assert not told.certain and shown([told]) == [] and "Most likely two" in told.cause
-    _, (told,) = f.look([race.packet(lost=False), race.packet()], ClusterView(), f.FakeNode())
-    assert shown([told]) == [], "what cannot be read is no zero either"
+    _, (finding,) = f.look([race.packet(lost=False), race.packet()], ClusterView(), Unasked())
+    assert not finding.certain and shown([finding]) == [] and "Most likely two" in finding.cause
+    _, (finding,) = f.look([race.packet(lost=False), race.packet()], ClusterView(), f.FakeNode())
+    assert shown([finding]) == [], "an unreadable counter is not zero either"
 
 
 def test_a_full_table_without_its_size() -> None:
@@ -120,7 +120,7 @@ def test_a_full_table_without_its_size() -> None:
     assert f.look([made], ClusterView(), Unasked())[1] == []
 
 
-def others(tmp_path: Path) -> dict[str, Callable[[Unasked], list[Finding]]]:
+def findings_without_answers(tmp_path: Path) -> dict[str, Callable[[Unasked], list[Finding]]]:
     one = node("1.20.2-iptables-legacy", "S1")
     ports = test_hostport_takes_service
     rules = ports.jump_first(node(ports.IPTABLES, "S5").iptables(), local=False)
@@ -135,15 +135,15 @@ def others(tmp_path: Path) -> dict[str, Callable[[Unasked], list[Finding]]]:
 
 @pytest.mark.parametrize("which", ["mtu", "node port", "host port", "syn"])
 def test_no_finding_needs_an_answer(which: str, tmp_path: Path) -> None:
-    found = others(tmp_path)[which](Unasked())
+    found = findings_without_answers(tmp_path)[which](Unasked())
     assert shown(found) == []
-    assert bool(found) is (which in ("mtu", "syn")), "the others rest on what the node says"
+    assert bool(found) is (which in ("mtu", "syn")), "the other findings need answers of the node"
 
 
-def test_who_listens_is_known_and_whether_it_is_kube_proxy_is_not(tmp_path: Path) -> None:
+def test_a_known_listener_that_may_be_kube_proxy(tmp_path: Path) -> None:
     on = Unasked(listeners={(30584, "tcp"): ListeningSocket("0.0.0.0", 30584, 812, "nginx")})
-    told, (likely,) = f.look([host_process.refused()], node("1.20.2-iptables-legacy", "S1").known(tmp_path), on)
-    assert not told and not likely.certain
+    certain, (likely,) = f.look([host_process.refused()], node("1.20.2-iptables-legacy", "S1").known(tmp_path), on)
+    assert not certain and not likely.certain
     assert "whether that is kube-proxy, which may hold the port, is not recorded (capture)" in f.proofs(likely, "process")
 
 
@@ -158,15 +158,15 @@ def replayed(path: Path, form: type[TextOutput] = TextOutput) -> tuple[str, RunS
     return out.getvalue(), totals
 
 
-def test_a_process_that_was_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its capture says so, and not that it was looked for and not found."""
+def test_an_unasked_process_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output names it as not recorded, not as searched and not found."""
     monkeypatch.setattr("tracer.capture.record.prefetch.Prefetcher._ask_of_events", lambda *_: None)
     made = captures.capture(tmp_path / "a.k8st", explained=False)
     text, _ = replayed(made.path)
     assert "process not recorded (inode 48213)" in text and "not found" not in text
 
 
-def test_recorded_without_explaining_the_counters_are_asked(tmp_path: Path) -> None:
+def test_recording_without_explaining_asks_for_the_counters(tmp_path: Path) -> None:
     from contextlib import closing
     from sqlite3 import connect
 
@@ -188,6 +188,6 @@ def test_recorded_without_explaining_the_counters_are_asked(tmp_path: Path) -> N
         ({"options": {"dict": 7}}, True),
     ],
 )
-def test_captures_of_before_had_no_default_answers(meta: Any, outcome: bool) -> None:
+def test_captures_without_default_answers(meta: Any, outcome: bool) -> None:
     assert _has_all_answers(meta) is outcome
     assert json.dumps(meta)

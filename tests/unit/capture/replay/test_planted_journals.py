@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of somebody else beside a capture: SQLite is never made to obey them, neither by who writes it nor by who reads it."""
+"""Files of another user beside a capture: neither the writer nor the reader lets SQLite follow them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of two users need 
 
 
 def with_super(name: Path, pages: int = 5) -> bytes:
-    """A hot journal that names a super-journal: SQLite removes that file when it has played this one.
+    """A hot journal that names a super-journal: SQLite removes the super-journal after it has played this journal.
 
-    pages: of the database.
+    pages: number of pages of the database.
     """
     text = str(name).encode()
     head = sqlite_journal.MAGIC + struct.pack(">IIIII", 0, 0, pages, 512, 4096)
@@ -36,7 +36,7 @@ def with_super(name: Path, pages: int = 5) -> bytes:
 
 @pytest.fixture
 def precious(tmp_path: Path) -> Path:
-    """A file that somebody wants to be gone."""
+    """A file that the attacker wants to delete."""
     place = tmp_path / "roots"
     place.mkdir()
     file = place / "precious"
@@ -46,7 +46,7 @@ def precious(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
-    """A directory as /tmp."""
+    """A directory with the mode of /tmp."""
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(parent.stat().st_mode | 0o055)
     place = tmp_path / "tmp"
@@ -56,7 +56,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
 
 
 def plant(path: Path, content: bytes, owner: int = NOBODY) -> bool:
-    """Whether that user could put this there: in a process of his own."""
+    """Writes the file as that user, in a separate process; returns whether it was possible."""
     child = os.fork()
     if not child:
         try:
@@ -76,7 +76,7 @@ def meta() -> dict[str, object]:
 
 
 def test_the_attack_is_real(tmp_path: Path, precious: Path) -> None:
-    """SQLite itself does it."""
+    """SQLite itself deletes the file."""
     path = captures.capture(tmp_path / "a.k8st").path
     path.with_name("a.k8st-journal").write_bytes(with_super(precious, path.stat().st_size // 4096))
     with sqlite3.connect(path) as connection:
@@ -84,14 +84,14 @@ def test_the_attack_is_real(tmp_path: Path, precious: Path) -> None:
     assert not precious.exists()
 
 
-def test_a_capture_that_is_shipped_with_a_journal_deletes_nothing(tmp_path: Path, precious: Path) -> None:
+def test_a_capture_with_a_planted_journal_deletes_nothing(tmp_path: Path, precious: Path) -> None:
     path = captures.capture(tmp_path / "a.k8st").path
     before = read(path)
     beside = path.with_name("a.k8st-journal")
     beside.write_bytes(with_super(precious, path.stat().st_size // 4096))
     assert read(path) == before
     assert precious.exists() and beside.exists()
-    # A write-ahead log is not looked at either, and nothing is left beside the file.
+    # A write-ahead log is not read either, and no file is left beside the capture.
     beside.unlink()
     path.with_name("a.k8st-wal").write_bytes(b"\x37\x7f\x06\x82" + b"\1" * 100)
     assert read(path) == before
@@ -100,7 +100,7 @@ def test_a_capture_that_is_shipped_with_a_journal_deletes_nothing(tmp_path: Path
 
 @as_root
 @pytest.mark.parametrize("suffix", SIDE_SUFFIXES)
-def test_what_lies_there_before_is_not_written_beside(shared: Path, precious: Path, suffix: str) -> None:
+def test_no_capture_is_written_beside_an_existing_side_file(shared: Path, precious: Path, suffix: str) -> None:
     path = shared / "x.k8st"
     assert plant(path.with_name(path.name + suffix), with_super(precious))
     with pytest.raises(OutputNotWritten, match=f"x.k8st{suffix} is there already"):
@@ -126,7 +126,7 @@ def test_links_beside_a_capture_are_not_followed(shared: Path, precious: Path, s
 @as_root
 @pytest.mark.parametrize("suffix", SIDE_SUFFIXES)
 def test_nothing_can_be_planted_while_a_capture_is_written(shared: Path, precious: Path, suffix: str) -> None:
-    """Between two transactions no lock is held; the names that SQLite looks for are taken all the same."""
+    """Between two transactions no lock is held, but the file names that SQLite looks for are occupied."""
     path = shared / "x.k8st"
     files = CaptureFiles(path, RotationLimits(rotate=1))
     files.describe(dict(meta()))
@@ -143,7 +143,7 @@ def test_nothing_can_be_planted_while_a_capture_is_written(shared: Path, preciou
 
 @as_root
 def test_a_journal_of_another_user_is_not_played(shared: Path, precious: Path) -> None:
-    """The run has ended, and so the names are free again."""
+    """The run has ended, so the file names are free again."""
     path = captures.capture(shared / "x.k8st").path
     before = read(path)
     page = path.read_bytes()[4096:8192]
@@ -153,7 +153,7 @@ def test_a_journal_of_another_user_is_not_played(shared: Path, precious: Path) -
     head = sqlite_journal.MAGIC + struct.pack(">IIIII", 1, 0, path.stat().st_size // 4096, 512, 4096)
     assert plant(path.with_name("x.k8st-journal"), head.ljust(512, b"\0") + undone)
     assert read(path) == before
-    # It is one that would be played if it were of the same user.
+    # SQLite would play this journal if it belonged to the same user.
     os.chown(path.with_name("x.k8st-journal"), 0, 0)
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection, pytest.raises(sqlite3.Error):
         connection.execute("SELECT count(*) FROM meta").fetchone()
@@ -163,7 +163,7 @@ def test_a_journal_of_another_user_is_not_played(shared: Path, precious: Path) -
 @pytest.mark.parametrize(
     ("mode", "owner"), [(0o777, 0), (0o775, 0), (0o755, NOBODY), (0o700, NOBODY), (0o1777, NOBODY)], ids=oct
 )
-def test_a_directory_that_others_rule_is_refused(tmp_path: Path, mode: int, owner: int) -> None:
+def test_a_directory_that_other_users_control_is_refused(tmp_path: Path, mode: int, owner: int) -> None:
     place = tmp_path / "others"
     below = place / "below"
     below.mkdir(parents=True)
@@ -176,7 +176,7 @@ def test_a_directory_that_others_rule_is_refused(tmp_path: Path, mode: int, owne
 
 
 @as_root
-def test_the_user_of_sudo_records_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_of_sudo_records_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir()
     os.chown(home, NOBODY, NOBODY)
@@ -188,7 +188,7 @@ def test_the_user_of_sudo_records_at_home(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @as_root
-def test_a_link_of_others_on_the_way_is_refused(shared: Path, tmp_path: Path) -> None:
+def test_a_link_of_another_user_in_the_path_is_refused(shared: Path, tmp_path: Path) -> None:
     (tmp_path / "goal").mkdir()
     link = shared / "link"
     link.symlink_to(tmp_path / "goal")
