@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: what goes wrong is one sentence on stderr and a status of its own, never a traceback."""
+"""The command line: each error is one sentence on stderr with its own status, never a traceback."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     def command(*args: str) -> Ended:
         with pytest.raises(SystemExit) as e:
             main.main(list(args))
-        told = capsys.readouterr()
-        return Ended(int(e.value.code or 0), told.out, told.err)
+        printed = capsys.readouterr()
+        return Ended(int(e.value.code or 0), printed.out, printed.err)
 
     return command
 
@@ -86,14 +86,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["--port", "80", "--", "curl", "-m", "2", "http://10.0.0.1/"], 3, r"Tracing needs root: run it with sudo\."),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(run: Any, args: list[str], status: int, sentence: str) -> None:
+def test_each_error_is_one_sentence(run: Any, args: list[str], status: int, sentence: str) -> None:
     ended: Ended = run(*args)
     assert (ended.status, ended.out) == (status, "")
     assert re.fullmatch(rf"k8snet-trace: {sentence}\n", ended.err), ended.err
 
 
-def test_an_impossible_filter_is_told_before_anything_else(run: Any) -> None:
-    """Also to a user who is not root, who would have to start again."""
+def test_an_impossible_filter_is_reported_before_anything_else(run: Any) -> None:
+    """A user who is not root gets this error too, before the error about root."""
     assert run("--port", "0", "--", "true").status == 2
 
 
@@ -109,7 +109,7 @@ def test_help_fits_on_a_screen(run: Any, args: list[str]) -> None:
 
 def test_help_names_every_option_and_every_other_command(run: Any) -> None:
     text = run("--help").out
-    assert text.startswith("Usage: k8snet-trace [OPTIONS] [-- CMD [ARG]...]\n"), "the command that need not be named is not"
+    assert text.startswith("Usage: k8snet-trace [OPTIONS] [-- CMD [ARG]...]\n"), "the default command is not named"
     _, _, others = text.partition("Other commands")
     for name in main.command.commands.keys() - {"trace"}:
         assert re.search(rf"\b{name}\b", others), name
@@ -148,19 +148,19 @@ def test_statuses_differ() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 10, 11, 12])
-def test_the_status_of_a_run_is_the_commands(run: Any, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+def test_the_status_of_a_run_is_the_status_of_the_command(run: Any, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     monkeypatch.setattr("tracer.commands.trace.trace", lambda cmd, **options: status)
     assert run("--port", "80").status == status
 
 
-def test_options_and_command_are_told_apart(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_and_command_are_separated(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[tuple[str, ...], dict[str, Any]]] = []
     monkeypatch.setattr("tracer.commands.trace.trace", lambda cmd, **options: given.append((cmd, options)))
     run("-p", "80", "--port", "443", "-6", "-n", "3", "--duration", "1.5", "--", "curl", "-o", "json", "--port", "1")
     ((cmd, options),) = given
     assert cmd == ("curl", "-o", "json", "--port", "1")
-    asked = {name: options[name] for name in ("ports", "family", "count", "duration", "form", "attach", "verbose")}
-    assert asked == {
+    parsed = {name: options[name] for name in ("ports", "family", "count", "duration", "form", "attach", "verbose")}
+    assert parsed == {
         "ports": (80, 443), "family": 6, "count": 3, "duration": 1.5, "form": "text", "attach": "auto", "verbose": False,
     }  # fmt: skip
 
@@ -168,7 +168,7 @@ def test_options_and_command_are_told_apart(run: Any, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "words", [["--"], ["trace", "--"], ["record", "x.k8st", "--"], ["record", "--port", "1", "x.k8st", "--"]]
 )  # fmt: skip
-def test_a_program_is_what_stands_after_two_dashes(run: Any, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+def test_the_words_after_two_dashes_are_the_program(run: Any, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     given: list[tuple[str, ...]] = []
     monkeypatch.setattr("tracer.commands.trace.trace", lambda cmd, **options: given.append(cmd))
     run(*words, "doctor", "--", "-x")
@@ -178,7 +178,7 @@ def test_a_program_is_what_stands_after_two_dashes(run: Any, monkeypatch: pytest
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
-    """The node's namespace and this process's, which is another one; there are no more."""
+    """The node's namespace and the different one of this process; there are no others."""
     node, own = 4026531840, 4026531999
     inodes = {Path("/proc/1/ns/net"): node, Path("/proc/self/ns/net"): own, Path("/proc/77/ns/net"): own}
     monkeypatch.setattr("tracer.node.namespaces._inode", lambda path: inodes.get(path, 0))
@@ -190,15 +190,15 @@ def test_filter_of_options(elsewhere: tuple[int, int]) -> None:
     node, own = elsewhere
     nothing: dict[str, Any] = {"ports": (), "hosts": (), "proto": None, "family": None, "iface": None, "netns": None}
     assert filter_options.packet_filter(**nothing, drops_only=False) == Filter()
-    asked = {**nothing, "ports": (80,), "hosts": ("10.244.0.0/16",), "proto": "udp", "family": 4, "netns": "node"}
-    assert filter_options.packet_filter(**asked, drops_only=True) == Filter(
+    options = {**nothing, "ports": (80,), "hosts": ("10.244.0.0/16",), "proto": "udp", "family": 4, "netns": "node"}
+    assert filter_options.packet_filter(**options, drops_only=True) == Filter(
         (80,), (parse_host("10.244.0.0/16"),), 17, 4, node, drops_only=True
     )
     found = filter_options.packet_filter(**{**nothing, "iface": "lo"}, drops_only=False)
     assert (found.ifindex, found.if_netns, found.netns) == (1, own, 0)
 
 
-def test_an_interface_is_this_namespaces(elsewhere: tuple[int, int]) -> None:
+def test_an_interface_belongs_to_the_current_namespace(elsewhere: tuple[int, int]) -> None:
     node, own = elsewhere
     for name in ("node", str(node)):
         with pytest.raises(BadOption, match=r"^--iface needs an interface of the current namespace: for another namespace"):
@@ -207,8 +207,8 @@ def test_an_interface_is_this_namespaces(elsewhere: tuple[int, int]) -> None:
     assert (found.ifindex, found.if_netns, found.netns) == (1, own, own)
 
 
-def test_from_outside() -> None:
-    """As a process: the status is the process's, and help does not wait for the kernel side to be imported."""
+def test_the_command_as_a_process() -> None:
+    """The process exits with the status, and --help does not import the kernel side."""
     bad = subprocess.run([sys.executable, "-m", "tracer", "--port", "70000"], cwd=ROOT, capture_output=True, text=True)
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr == "k8snet-trace: Port 70000 does not exist: ports go from 1 to 65535.\n"
@@ -248,8 +248,8 @@ cli_main.main(["--port", "80"])
 """
 
 
-def test_an_output_that_nobody_reads_any_more_is_no_error() -> None:
-    """As in `k8snet-trace | head -1`: click would make a status of 1 of it."""
+def test_a_closed_output_pipe_is_no_error() -> None:
+    """As in `k8snet-trace | head -1`: click would exit with status 1."""
     reads, writes = os.pipe()
     os.close(reads)
     try:
@@ -257,12 +257,12 @@ def test_an_output_that_nobody_reads_any_more_is_no_error() -> None:
     finally:
         os.close(writes)
     assert (ended.returncode, ended.stderr.count("\n")) == (0, 1), ended.stderr
-    assert ended.stderr.startswith("k8snet-trace "), "how the run begins, and nothing after it"
+    assert ended.stderr.startswith("k8snet-trace "), "the start line, and nothing after it"
 
 
 @pytest.mark.parametrize("words", [["stats"], ["findings"], ["-r"]], ids=" ".join)
-def test_so_it_is_of_what_reads_a_capture(tmp_path: Path, words: list[str]) -> None:
-    """Not 1 either: that is what `diff` says of captures that differ."""
+def test_a_closed_output_pipe_is_no_error_when_reading_a_capture(tmp_path: Path, words: list[str]) -> None:
+    """The status is not 1: with status 1 `diff` reports different captures."""
     made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8))
     reads, writes = os.pipe()
     os.close(reads)
@@ -275,8 +275,8 @@ def test_so_it_is_of_what_reads_a_capture(tmp_path: Path, words: list[str]) -> N
 
 
 @pytest.mark.parametrize("where", ["/dev/full", "/dev/null"])
-def test_an_output_that_finds_no_room_is_one_sentence(where: str) -> None:
-    """The status is ours, not the one that Python has for a buffer that it could not write."""
+def test_an_output_without_room_is_one_sentence(where: str) -> None:
+    """The status is that of k8snet-trace, not Python's status for a buffer that could not be written."""
     with open(where, "w") as out:
         ended = subprocess.run([sys.executable, "-c", GONE], cwd=ROOT, stdout=out, stderr=subprocess.PIPE, text=True)
     last = ended.stderr.splitlines()[-1]
@@ -286,7 +286,7 @@ def test_an_output_that_finds_no_room_is_one_sentence(where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["audit", "--objects", "/nonexistent"], 8, "--objects /nonexistent cannot be read"),
         (["explain", "--from", "10.0.0.1", "--to", "10.0.0.2"], 2, "needs a port for tcp"),
@@ -296,13 +296,13 @@ def test_an_output_that_finds_no_room_is_one_sentence(where: str) -> None:
         (["explain", "--from", "10.0.0.1", "--to", "10.0.0.2:80", "--iface", "nosuch0"], 2, "There is no interface 'nosuch0'"),
     ],
 )
-def test_audit_and_explain_say_what_is_wrong_in_one_sentence(
-    arguments: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+def test_audit_and_explain_report_errors_in_one_sentence(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main.main(arguments)
-    told = capsys.readouterr().err
-    assert ended.value.code == status and said in told and told.count("\n") == 1 and told.startswith("k8snet-trace: ")
+    err = capsys.readouterr().err
+    assert ended.value.code == status and message in err and err.count("\n") == 1 and err.startswith("k8snet-trace: ")
 
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&-"])
@@ -310,12 +310,12 @@ def test_audit_and_explain_say_what_is_wrong_in_one_sentence(
 def test_without_standard_output_it_ends_at_once(args: str, closed: str) -> None:
     command = f"exec {sys.executable} -m tracer {args} {closed}"
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True)
-    said = "" if "2>&-" in closed else "k8snet-trace: Standard output is closed: no results can be printed.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (20, "", said)
+    expected = "" if "2>&-" in closed else "k8snet-trace: Standard output is closed: no results can be printed.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (20, "", expected)
 
 
 def test_a_file_never_takes_the_place_of_a_closed_standard_error() -> None:
-    """What a library writes to descriptor 2 must not end up in a capture."""
+    """A library's output to descriptor 2 must not be written into a capture."""
     code = (
         "import os, sys; from tracer.cli import standard_streams; standard_streams.complete();"
         " print(os.open('/etc/passwd', 0) > 2, sys.stderr)"

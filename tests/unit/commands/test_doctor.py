@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What doctor says, about machines that are directories and kernels that are dictionaries."""
+"""The results of doctor, for machines simulated with directories and kernels simulated with dictionaries."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tracer.rules.ipset import IpSet
 from tracer.rules.ipvs.netlink import VirtualServer
 
 ALL = KernelAbilities(fentry=True, module_fentry=True)
-# Where two rows watch a function, the one that wants more of it.
+# If two rows watch a function, the row with more arguments.
 FUNCTIONS = {p.symbols[-1]: p for p in sorted(PROBES, key=lambda p: len(p.args)) if p.at != TRACEPOINT}
 
 
 class FakeBtf:
-    """Knows the functions of the probe table, with just the wanted arguments, and every structure.
+    """BTF with the functions of the probe table, with exactly their arguments, and with every structure.
 
-    reasons: whether it has drop reasons, as kernels since 5.17 have.
+    reasons: whether it has drop reasons, as kernels since 5.17 do.
     """
 
     def __init__(self, reasons: bool = True) -> None:
@@ -54,7 +54,7 @@ class FakeBtf:
 
 
 class FakeTypes:
-    """lacking: modules without BTF. modules_described: whether any other has it."""
+    """lacking: modules without BTF. modules_described: whether the other modules have BTF."""
 
     def __init__(self, lacking: Iterable[str] = (), vmlinux: Any = None, modules_described: bool = True) -> None:
         self.vmlinux, self._lacking = vmlinux or FakeBtf(), set(lacking)
@@ -68,7 +68,7 @@ class FakeTypes:
 
 
 def symbols(without: Iterable[str] = ()) -> Symbols:
-    """Every function of the probe table, in its module; `without` are symbols or modules that are not there."""
+    """Every function of the probe table, in its module; `without`: missing symbols or modules."""
     gone = set(without)
     rows = [(s, p.module) for s, p in FUNCTIONS.items() if s not in gone and p.module not in gone]
     return Symbols(f"ffffffff81000000 T {name}" + f"\t[{module}]" * bool(module) for name, module in rows)
@@ -81,7 +81,7 @@ def probes(
     modules: Iterable[str] = (),
     ipv6: bool = True,
 ) -> dict[str, CheckResult]:
-    """Facts by probe name."""
+    """Check results by probe name."""
     types = types or FakeTypes()
     facts = doctor.probes(types, known or symbols(), can, set(modules), ipv6)
     return {fact.subject.removeprefix("probe "): fact for fact in facts}
@@ -100,7 +100,7 @@ def capable(*names: str) -> str:
     return f"Name:\tx\nCapEff:\t{sum(1 << BITS[n] for n in names):016x}\n"
 
 
-def test_each_probe_says_its_symbol_its_way_and_what_it_tells() -> None:
+def test_each_probe_is_shown_with_its_symbol_attach_type_and_events() -> None:
     facts = probes()
     assert list(facts) == [p.name for p in PROBES]
     assert facts["hook"] == CheckResult("probe hook", "ok", "nf_hook_slow by fexit: netfilter hooks and their verdicts")
@@ -115,14 +115,14 @@ def test_without_fentry_of_modules_their_functions_get_kprobes() -> None:
     assert " by " not in probes(can=None)["hook"].text.partition(":")[0]
 
 
-def test_a_module_that_is_not_loaded_has_nothing_to_watch() -> None:
+def test_a_module_that_is_not_loaded_needs_no_probe() -> None:
     fact = probes(known=symbols(without=["ip_tables"]))["table4"]
     assert fact == CheckResult("probe table4", "ok", "not needed: module ip_tables is not loaded")
     loaded = probes(known=symbols(without=["ip_tables"]), modules=["ip_tables"])["table4"]
     assert (loaded.state, loaded.status) == ("missing", 1)
 
 
-def test_a_missing_function_costs_what_it_tells() -> None:
+def test_a_missing_function_names_the_events_that_are_not_shown() -> None:
     fact = probes(known=symbols(without=["skb_clone"]))["clone"]
     assert fact == CheckResult(
         "probe clone", "missing", "the kernel has no function skb_clone; not shown: copies of followed packets", 1
@@ -136,7 +136,7 @@ def test_a_verbose_probe_is_not_missed_by_a_default_run() -> None:
     assert (fact.state, fact.status) == ("missing", 0)
 
 
-def test_a_needed_probe_ends_it() -> None:
+def test_a_missing_required_probe_is_fatal() -> None:
     fact = probes(known=symbols(without=["nf_hook_slow"]))["hook"]
     assert (fact.state, fact.status) == ("missing", 6)
     assert "nf_hook_slow" in fact.text
@@ -160,7 +160,7 @@ def test_on_a_kernel_after_5_10_nothing_is_guessed(reasons: bool, described: boo
 
 
 @pytest.mark.parametrize(
-    ("euid", "held", "state", "said"),
+    ("euid", "held", "state", "message"),
     [
         (0, ("CAP_SYS_ADMIN", *LOSES), "ok", "root"),
         (0, ("CAP_SYS_ADMIN", "CAP_NET_RAW", "CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE", "CAP_SYSLOG"), "degraded", "CAP_NET_ADMIN"),
@@ -169,9 +169,9 @@ def test_on_a_kernel_after_5_10_nothing_is_guessed(reasons: bool, described: boo
         (1000, (), "missing", "not root: run this command with sudo"),
     ],
 )
-def test_rights(euid: int, held: tuple[str, ...], state: str, said: str, tmp_path: Path) -> None:
+def test_rights(euid: int, held: tuple[str, ...], state: str, message: str, tmp_path: Path) -> None:
     fact = doctor.rights(machine(tmp_path, proc__self__status=capable(*held)), euid)
-    assert fact.state == state and said in fact.text
+    assert fact.state == state and message in fact.text
     assert fact.status == {"ok": 0, "degraded": 1, "missing": 3}[state]
 
 
@@ -183,7 +183,7 @@ def test_lockdown(tmp_path: Path) -> None:
     assert (doctor.lockdown(strict).state, doctor.lockdown(strict).status) == ("missing", 6)
 
 
-def test_hidden_addresses_cost_the_names_of_dropping_functions(tmp_path: Path) -> None:
+def test_hidden_addresses_hide_the_names_of_dropping_functions(tmp_path: Path) -> None:
     hidden = machine(tmp_path, proc__kallsyms="0000000000000000 T a\n", proc__self__status=capable("CAP_SYSLOG"))
     assert doctor.addresses(hidden).status == 1 and "kptr_restrict" in doctor.addresses(hidden).text
     assert doctor.addresses(machine(tmp_path, proc__kallsyms="0 A x\nffffffff81000000 T a\n")).state == "ok"
@@ -206,16 +206,16 @@ def test_rulesets_in_use(tmp_path: Path) -> None:
     assert facts["ipset"] == CheckResult("ipset", "ok", "2 sets, 2 entries")
 
 
-def test_rulesets_not_in_use_are_not_asked_for(tmp_path: Path) -> None:
+def test_rulesets_not_in_use_are_not_read(tmp_path: Path) -> None:
     def never() -> list[Any]:
-        raise AssertionError("asking would load its module")
+        raise AssertionError("the question would load its module")
 
     facts = list(backends.gather(Machine(tmp_path), False, never, never, never))
     assert [f.text.partition(":")[0] for f in facts] == ["not in use"] * 5
     assert doctor.exit_status(facts) == 0
 
 
-def test_what_does_not_answer(tmp_path: Path) -> None:
+def test_rulesets_that_cannot_be_read(tmp_path: Path) -> None:
     def denied() -> list[Any]:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
@@ -270,7 +270,7 @@ def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert {f.state for f in facts} == {"ok"} and doctor.exit_status(facts) == 0
 
 
-def test_a_modules_damaged_btf_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_btf_of_a_module_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(*args: object) -> CheckResult:
         raise NoBtf("The kernel's BTF is damaged or of another byte order.")
 

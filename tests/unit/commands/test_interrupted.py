@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while a capture is read: each command ends, with one sentence and a status that says so; nothing half done stays."""
+"""Ctrl-C while a capture is read: each command ends with one sentence and status 130, and leaves no partial file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Parts:
 
 
 def stored(base: Parts, times: int, records: int) -> bytes:
-    """A capture with its batches so often, one after another, and so many records in its last turn."""
+    """A capture with its batches repeated `times` times, and `records` records in its last batch."""
     meta = [(name, pack(value)) for name, value in base.meta]
     rows = [(turn, kind, key, pack(body)) for turn, kind, key, body in base.records if kind != Record.END]
     length = max(b[0] + len(b[4]) for b in base.batches) + 1
@@ -62,7 +62,7 @@ def short(base: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts the command; what it prints goes to files, so that it never waits for a reader."""
+    """Starts the command; its output goes to files, so that it never waits for a reader."""
     running: list[subprocess.Popen[str]] = []
 
     def start(*words: str) -> subprocess.Popen[str]:
@@ -79,7 +79,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def has_read(process: subprocess.Popen[str], path: Path) -> bool:
-    """Whether it is in the middle of a file: it is open, and much was read."""
+    """Whether the process is in the middle of a file: the file is open, and much was read."""
     assert process.poll() is None, "it ended before it was interrupted"
     read = int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
     return has_open(process, path.name) and read > READ + path.stat().st_size // 50
@@ -101,7 +101,7 @@ def signals_waiting(process: subprocess.Popen[str]) -> bool:
 
 
 def interrupted(process: subprocess.Popen[str], tmp_path: Path, path: Path, name: str = "", shows: bool = False) -> str:
-    """Ends it by Ctrl-C, as a terminal sends it; gives what it had printed. shows: a run's words stand before the sentence."""
+    """Ends the process by Ctrl-C, as a terminal does; returns its output. shows: stderr may have other lines first."""
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE) == 130
     errors = (tmp_path / "errors").read_text().splitlines(keepends=True)
@@ -121,7 +121,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nothing_is_concluded_from_a_part(
+def test_a_partly_read_capture_gives_no_result(
     command: str, long: Path, started: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     process = started(*(str(long) if word == "FILE" else word for word in COMMANDS[command]))
@@ -131,16 +131,16 @@ def test_nothing_is_concluded_from_a_part(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["errors", "out"]
 
 
-def test_what_was_read_is_shown(long: Path, started: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_packets_already_read_are_shown(long: Path, started: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     process = started("-r", str(long))
     until(lambda: has_read(process, long) and (tmp_path / "out").stat().st_size > READ)
     assert " events, 17 lost" in interrupted(process, tmp_path, long, shows=True).splitlines()[-1]
 
 
-def test_within_one_turn(
+def test_an_interrupt_within_one_batch(
     base: Parts, started: Callable[..., subprocess.Popen[str]], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    """Whoever made the file can put everything into one turn, within which nothing asks whether to go on."""
+    """A file may have all its records in one batch, and a stop request is checked only between batches."""
     path = tmp_path_factory.mktemp("turn") / "turn.k8st"
     path.write_bytes(stored(base, 1, 200_000))
     process = started("-r", str(path))
@@ -150,7 +150,7 @@ def test_within_one_turn(
     interrupted(process, tmp_path, path, shows=True)
 
 
-def test_a_question_that_never_ends(short: Path, started: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_an_endless_query(short: Path, started: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     process = started("query", str(short), ENDLESS)
     until(lambda: has_open(process, "capture.duckdb"))
     assert interrupted(process, tmp_path, short) == ""

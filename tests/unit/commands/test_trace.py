@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says that it cannot tell."""
+"""The results that a run reports as not available."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracer.model.check import CheckResult
 NAT, RULE, IPVS = (next(p for p in PROBES if p.name == name) for name in ("nat", "nft_rule", "ipvs_nat4"))
 
 
-def test_what_the_kernel_refused_corrects_the_doctor() -> None:
+def test_refused_probes_correct_the_check_results() -> None:
     full = [
         CheckResult("kernel", "ok", "Linux"),
         CheckResult("probe nat", "ok", "by fentry"),
@@ -22,6 +22,6 @@ def test_what_the_kernel_refused_corrects_the_doctor() -> None:
         UnavailableProbe(RULE, "no BTF"),
         UnavailableProbe(IPVS, "ip_vs is not loaded"),
     ]
-    said = CheckResult("probe nat", "degraded", f"no {NAT.tells}: the kernel refused it (EPERM)")
-    assert trace.corrected(full, refused) == [full[0], said, full[2]]
+    corrected = CheckResult("probe nat", "degraded", f"no {NAT.tells}: the kernel refused it (EPERM)")
+    assert trace.corrected(full, refused) == [full[0], corrected, full[2]]
     assert [fact.subject for fact in trace.unavailable_probes(refused)] == ["nat", "nft_rule"]

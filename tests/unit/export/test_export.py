@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exports: what other programs read out of them; each format by its own reader where that is installed."""
+"""Exports as other programs read them; each format is read by its own reader if that is installed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> captures.Printed
 
 
 @pytest.mark.parametrize("form", export.names())
-def test_what_is_written_is_for_its_owner_alone(capture: captures.Printed, tmp_path: Path, run: Any, form: str) -> None:
+def test_only_the_owner_can_read_an_export(capture: captures.Printed, tmp_path: Path, run: Any, form: str) -> None:
     for library in ("scapy", "pyarrow") if form in ("pcapng", "parquet") else ():
         pytest.importorskip(library)
     place = tmp_path / "place"
@@ -55,19 +55,19 @@ def test_nothing_is_written_through_a_link(capture: captures.Printed, tmp_path: 
     target, goal = tmp_path / "out", tmp_path / "goal"
     target.symlink_to(goal)
     assert run("export", capture.path, "--to", form, target) == (20, "", f"k8snet-trace: {target} already exists.\n")
-    # Also when it is put there after the look.
+    # Also if the link is created after the check.
     with pytest.raises(FileExistsError):
         export.find(form)(target, ABOUT)
     assert not goal.exists()
 
 
-def test_every_format_says_what_it_is() -> None:
+def test_every_format_has_a_description() -> None:
     for name in export.names():
         module = __import__(f"tracer.export.{name}", fromlist=["TELLS"])
         assert module.TELLS and export.find(name)
 
 
-def test_json_lines_are_what_json_prints(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
+def test_jsonl_is_equal_to_the_json_output(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     assert run("export", capture.path, "--to", "jsonl", target) == (0, "", "")
     lines, printed = target.read_text().splitlines(), capture.text["json"].splitlines()
@@ -78,15 +78,15 @@ def test_json_lines_are_what_json_prints(run: Any, capture: captures.Printed, tm
 
 
 @pytest.mark.parametrize(
-    ("args", "status", "says"),
+    ("args", "status", "message"),
     [(["--to", "xml"], 2, "There is no export format 'xml': choose one of html, jsonl, parquet, pcapng."), ([], 2, "--to")],
 )
-def test_wrong_words(run: Any, capture: captures.Printed, tmp_path: Path, args: list[str], status: int, says: str) -> None:
+def test_wrong_options(run: Any, capture: captures.Printed, tmp_path: Path, args: list[str], status: int, message: str) -> None:
     found = run("export", capture.path, *args, tmp_path / "x")
-    assert found[0] == status and says in found[2] and not (tmp_path / "x").exists()
+    assert found[0] == status and message in found[2] and not (tmp_path / "x").exists()
 
 
-def test_nothing_is_written_over(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
     target = tmp_path / "x"
     target.write_text("mine")
     assert run("export", capture.path, "--to", "jsonl", target) == (20, "", f"k8snet-trace: {target} already exists.\n")
@@ -116,7 +116,7 @@ def test_pcapng_for_wireshark(run: Any, capture: captures.Printed, tmp_path: Pat
 
     with PcapNgReader(str(target)) as reader:
         packets = list(reader)
-    assert len(packets) == 20 + 2 * 10, "each rewrite shows the packet again"
+    assert len(packets) == 20 + 2 * 10, "each rewrite adds the packet once more"
     first = packets[0]
     assert (first["IP"].src, first["TCP"].dport, first["TCP"].flags) == ("192.168.56.1", 30285, "S")
     assert first.wirelen == 60 and b"packet 1: delivered to pid 4242 nginx in pod-a" in first.comments[0]
@@ -142,12 +142,12 @@ def test_an_interface_has_packets_of_both_families(tmp_path: Path) -> None:
         made.packet(each)
     made.close(RunSummary())
     with RawPcapNgReader(str(target)) as reader:
-        (first, told), (second, _), *_ = list(reader)
-    assert told.linktype == LINKTYPE_RAW, "both versions are told by their first bits"
+        (first, metadata), (second, _), *_ = list(reader)
+    assert metadata.linktype == LINKTYPE_RAW, "the first bits show the IP version"
     assert (IPv6(first).dst, IP(second).dst) == ("fd00:56::10", "192.168.56.10")
 
 
-def test_what_stands_in_a_comment() -> None:
+def test_the_comments_of_a_packet() -> None:
     shown = as_shown(sample_packets.node_port())
     assert len(shown) == 3 and [s.ends.dport for s in shown] == [30285, 8080, 8080]
     assert shown[0].comment.startswith("packet ") and "DNAT" in shown[0].comment and "DNAT" in shown[1].comment
@@ -162,7 +162,7 @@ def test_the_report_has_everything_in_one_file(run: Any, capture: captures.Print
     assert data["totals"]["packets"] == len(data["packets"]) == 20
     assert data["lost"] == [["table", "the ring buffer was full", 17]]
     assert sum(sum(s.values()) for s in data["timeline"]["slices"]) == 20
-    assert not re.search(r'(src|href)="?https?:', page), "nothing is fetched from anywhere"
+    assert not re.search(r'(src|href)="?https?:', page), "the page loads nothing from the network"
 
 
 def test_names_cannot_become_markup(tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_a_timeline_never_grows_beyond_its_slices() -> None:
     line = OutcomeChart()
     for second in range(5000):
         line.add(10**18 + second * 10**9, "sent")
-    told = line.to_object()
-    assert len(told["slices"]) <= SLICES and sum(s["sent"] for s in told["slices"]) == 5000
-    assert told["length"] * len(told["slices"]) >= 4999 * 10**9
+    chart = line.to_object()
+    assert len(chart["slices"]) <= SLICES and sum(s["sent"] for s in chart["slices"]) == 5000
+    assert chart["length"] * len(chart["slices"]) >= 4999 * 10**9
 
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -188,7 +188,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 @pytest.mark.skipif(not BROWSER, reason="no browser here")
 def test_the_report_in_a_browser(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
-    """Its script runs without an error, and draws the way of a packet."""
+    """The script of the report runs without an error, and draws the path of a packet."""
     target = tmp_path / "report.html"
     run("export", capture.path, "--to", "html", target)
     words = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user may ask for."""
+"""Filters: allowed and refused values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_ports_that_do_not_exist(port: int) -> None:
     assert e.value.status == 2
 
 
-def test_ports_that_do() -> None:
+def test_ports_that_exist() -> None:
     assert Filter(ports=(1, 65535)).ports == (1, 65535)
 
 
@@ -37,7 +37,7 @@ def test_hosts(text: str, network: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0", "10.0.0.0/33", "fd00::/129", "example.org", "10.0.0.1:80", "10.0.0.1 "])
-def test_hosts_that_are_none(text: str) -> None:
+def test_texts_that_are_no_hosts(text: str) -> None:
     with pytest.raises(BadOption) as e:
         parse_host(text)
     assert str(e.value) == f"{text!r} is no IP address or CIDR."
@@ -67,4 +67,4 @@ def test_the_map_holds_as_many_hosts_as_are_allowed() -> None:
 
 def test_protocols() -> None:
     assert PROTOCOLS == {"tcp": 6, "udp": 17, "icmp": 1, "icmpv6": 58, "sctp": 132}
-    assert Filter() == Filter((), (), 0, 0, 0, 0, 0, False), "everything is wanted unless something is asked for"
+    assert Filter() == Filter((), (), 0, 0, 0, 0, 0, False), "an empty filter selects everything"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a finding is written: a block of text, a line of JSON, and both again in the summary."""
+"""The output of a finding: a block of text, a line of JSON, and both in the summary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOUND = Finding(
 )  # fmt: skip
 
 
-def test_text() -> None:
+def test_a_finding_as_text() -> None:
     out = io.StringIO()
     render.find("text")(out, io.StringIO()).finding(FOUND)
     assert out.getvalue().splitlines() == [
@@ -41,20 +41,20 @@ def test_text() -> None:
     ]
 
 
-def test_what_is_only_likely_says_so_in_words() -> None:
+def test_a_likely_finding_is_marked_as_likely() -> None:
     out = io.StringIO()
     render.find("text")(out, io.StringIO()).finding(replace(FOUND, certain=False, packets=1))
     assert out.getvalue().startswith(" ? PERHAPS nodeport_host_process  1 packet\n")
 
 
-def test_the_summary_has_them_before_its_figures() -> None:
+def test_the_summary_has_findings_before_its_figures() -> None:
     out = io.StringIO()
     render.find("text")(out, io.StringIO()).summary(RunSummary(packets=3, findings=[FOUND]))
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("!! FINDING") and lines[7].startswith("3 packets in")
 
 
-def test_the_summary_says_again_the_cause_alone() -> None:
+def test_the_summary_repeats_only_the_cause() -> None:
     out = io.StringIO()
     text = render.find("text")(out, io.StringIO())
     text.finding(FOUND)
@@ -65,7 +65,7 @@ def test_the_summary_says_again_the_cause_alone() -> None:
     assert (cause, empty) == ("   nginx listens in vain.", "")
 
 
-def test_the_summary_says_what_has_been_learned_since() -> None:
+def test_the_summary_adds_newer_evidence() -> None:
     out = io.StringIO()
     text = render.find("text")(out, io.StringIO())
     text.finding(FOUND)
@@ -104,7 +104,7 @@ def test_a_command_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_json() -> None:
+def test_a_finding_as_json() -> None:
     out = io.StringIO()
     form = render.find("json")(out, io.StringIO())
     form.finding(FOUND)
@@ -112,10 +112,10 @@ def test_json() -> None:
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     for line in lines:
         VALIDATOR.validate(line)
-    told, summary = lines
-    assert told.pop("type") == "finding"
-    assert told == summary["findings"][0]
-    assert (told["count"], told["packets"], told["certain"]) == (3, [3, 4, 9], True)
-    assert told["first"] == "2026-01-31T14:03:22.118204511Z" and told["last"] == "2026-01-31T14:03:24.118204511Z"
-    assert told["proofs"][0] == {"what": "rule", "text": SHOWN[0].text, "evidence": "observed"}
+    finding, summary = lines
+    assert finding.pop("type") == "finding"
+    assert finding == summary["findings"][0]
+    assert (finding["count"], finding["packets"], finding["certain"]) == (3, [3, 4, 9], True)
+    assert finding["first"] == "2026-01-31T14:03:22.118204511Z" and finding["last"] == "2026-01-31T14:03:24.118204511Z"
+    assert finding["proofs"][0] == {"what": "rule", "text": SHOWN[0].text, "evidence": "observed"}
     assert summary["findings"][1]["certain"] is False

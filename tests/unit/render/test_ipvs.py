@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people read of IPVS."""
+"""IPVS hops in the text output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_choice_of_a_real_server() -> None:
     assert line.split("INPUT")[1].strip() == "IPVS         192.168.56.10:30285/tcp (rr, persistent) -> 10.244.0.11:8080"
 
 
-def test_a_later_packet_says_that_it_was_chosen_before() -> None:
+def test_a_later_packet_shows_the_earlier_choice() -> None:
     assert printed(1)[2].strip() == "existing connection: chosen earlier, the choice was not observed"
 
 
@@ -31,7 +31,7 @@ def test_no_real_server() -> None:
     assert line.endswith("192.168.56.10:30285/tcp (rr) has no real server available, REJECT with icmp-port-unreachable")
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_fields_are_left_out() -> None:
     assert _ipvs.describe(Hop(0, "ipvs", "node", verdict="DROP"), IpvsDecision()) == ("IPVS", "DROP, no reason given")
     assert _ipvs.virtual_server(IpvsDecision("fwmark 5", 0, "tcp")) == "fwmark 5/tcp"
     assert _ipvs.virtual_server(IpvsDecision("fd00::1", 53, "udp")) == "[fd00::1]:53/udp"

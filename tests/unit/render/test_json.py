@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON format keeps to its schema, and the schema and its documentation keep to each other."""
+"""The JSON format agrees with its schema, and the schema agrees with its documentation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FACTS = [CheckResult("kernel", "ok", "Linux 6.1"), CheckResult("bcc", "missing",
 
 
 def line(packet: Packet) -> dict[str, Any]:
-    """The object that is written for a packet; it has passed the schema."""
+    """The object that is written for a packet, validated with the schema."""
     out = io.StringIO()
     JsonOutput(out, io.StringIO()).packet(packet)
     text = out.getvalue()
@@ -50,7 +50,7 @@ def keys(value: Any) -> set[str]:
     return {k for v in value for k in keys(v)} if isinstance(value, list) else set()
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -69,7 +69,7 @@ def test_a_node_port_request() -> None:
     assert "drop" not in found and found["complete"] is True
 
 
-def test_what_does_not_apply_is_absent() -> None:
+def test_fields_that_do_not_apply_are_absent() -> None:
     found = line(samples.ping())
     assert found["hops"] == []
     absent = {"sport", "dport", "tcp_flags", "seq", "flow", "drop", "syn"}
@@ -78,7 +78,7 @@ def test_what_does_not_apply_is_absent() -> None:
         assert "null" not in json.dumps(line(packet))
 
 
-def test_a_drop_without_a_reason_and_an_answer_that_is_not_known() -> None:
+def test_a_drop_without_a_reason_and_an_unknown_answer() -> None:
     packet = samples.full_queue()
     packet.hops.append(samples.hop(9, "handshake", handshake=Handshake("request", None, 0, 0, 0)))
     packet.hops.append(samples.hop(9, "socket", socket=Socket(0, "", 0, "")))
@@ -111,7 +111,7 @@ def test_a_whole_run() -> None:
     form.packet(samples.ping())
     form.lost(SimpleNamespace(probe="hook", cpu=-1, count=3, why="the ring buffer was full"))
     form.lost(SimpleNamespace(probe="hook", cpu=0, count=2, why="the ring buffer was full"))
-    form.note("only said")
+    form.note("a note")
     form.summary(RunSummary(1, 0, 7, 5, {"delivered": 1}, 1.23456, unexplained=3, unaddressed=2))
     found = [json.loads(text) for text in out.getvalue().splitlines()]
     for each in found:
@@ -122,7 +122,7 @@ def test_a_whole_run() -> None:
     assert found[0]["facts"][1] == {"subject": "bcc", "state": "missing", "text": "install it"}
     assert found[2] == {"type": "lost", "probe": "hook", "cpu": -1, "count": 3, "why": "the ring buffer was full"}
     assert found[4]["lost_by_probe"] == {"hook": 5} and found[4]["seconds"] == 1.235
-    assert err.getvalue() == "only said\n"
+    assert err.getvalue() == "a note\n"
 
 
 def test_doctor() -> None:
@@ -145,14 +145,14 @@ def test_doctor() -> None:
         lambda o: o["hops"][2]["nat"].pop("after"),
     ],
 )
-def test_the_schema_refuses_what_the_contract_does_not_say(spoil: Any) -> None:
+def test_the_schema_refuses_fields_outside_the_contract(spoil: Any) -> None:
     found = copy.deepcopy(line(samples.node_port()))
     spoil(found)
     with pytest.raises(ValidationError):
         VALIDATOR.validate(found)
 
 
-def test_a_rule_and_its_owner_have_their_place() -> None:
+def test_the_schema_accepts_a_rule_and_its_owner() -> None:
     found = line(samples.rejected())
     rule = {"chain": "KUBE-SVC-A", "number": 3, "text": "-A KUBE-SVC-A -j REJECT"}
     owner = {"kind": "Service", "namespace": "default", "name": "web", "port": "http", "text": "Service default/web:http"}
@@ -165,13 +165,13 @@ def test_owners_of_hops_and_ends() -> None:
     owner = Owner("Service", "default", "http-proxy", "http", "kube-proxy", "NodePort 30285", evidence="comment")
     found.hops[2] = replace(found.hops[2], owner=owner)
     found.dst_owner = owner
-    said = line(found)
-    VALIDATOR.validate(said)
-    assert said["hops"][2]["owner"] == said["ends"]["dst"] == {
+    written = line(found)
+    VALIDATOR.validate(written)
+    assert written["hops"][2]["owner"] == written["ends"]["dst"] == {
         "kind": "Service", "namespace": "default", "name": "http-proxy", "port": "http", "program": "kube-proxy",
         "detail": "NodePort 30285", "evidence": "comment", "text": "Service default/http-proxy:http, NodePort 30285",
     }  # fmt: skip
-    assert "src" not in said["ends"]
+    assert "src" not in written["ends"]
 
 
 def test_ipvs() -> None:
@@ -191,15 +191,15 @@ def test_the_documented_examples_are_valid(example: dict[str, Any]) -> None:
     VALIDATOR.validate(example)
 
 
-def test_every_kind_of_line_has_an_example_and_every_key_a_word() -> None:
+def test_every_kind_of_line_has_an_example_and_every_key_is_documented() -> None:
     kinds = {ref["$ref"].rpartition("/")[2] for ref in SCHEMA["oneOf"]}
     assert kinds == {e["type"] for e in EXAMPLES}
     named = set(re.findall(r"`(\w+)`", DOCUMENT))
-    said = {key for kind in SCHEMA["$defs"].values() for key in kind["properties"]} - {"type"}
-    assert said <= named, said - named
+    keys_of_schema = {key for kind in SCHEMA["$defs"].values() for key in kind["properties"]} - {"type"}
+    assert keys_of_schema <= named, keys_of_schema - named
 
 
-def test_nanoseconds_survive() -> None:
+def test_times_keep_their_nanoseconds() -> None:
     assert rfc3339(1_769_868_202_000_000_001) == "2026-01-31T14:03:22.000000001Z"
     assert rfc3339(0) == "1970-01-01T00:00:00.000000000Z"
 

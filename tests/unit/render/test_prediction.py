@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the ways of a packet that nobody has sent are written, and one that was sent beside them."""
+"""The output of predicted paths, and of a traced packet compared with them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def text(found: list[PredictedPath]) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
+def test_randomly_chosen_endpoints_are_one_line_each(tmp_path: Path) -> None:
     lines = text(predicted_paths(tmp_path, "1.36.2-iptables-legacy", "S2-three", PathQuery(CLIENT, 0, NODE, 30285)))
     assert lines[0] == "explained     TCP 192.168.56.1 -> 192.168.56.10:30285  SYN  node eth0  NEW"
     assert lines[2].strip() == "one of 3 endpoints, each for 1/3 of all connections"
@@ -51,17 +51,18 @@ def test_endpoints_that_chance_chooses_are_a_line_each(tmp_path: Path) -> None:
         " KUBE-SEP-ZQC77O5S6GGCOSJT 2",
         "",
     ]
-    assert not any("(derived)" in line or "+0.00" in line for line in lines), "all of it is derived, and has no time"
+    assert not any("(derived)" in line or "+0.00" in line for line in lines), "every hop is derived and has no time"
 
 
-def test_what_cannot_be_computed_is_said_on_each_way(tmp_path: Path) -> None:
+def test_conditions_are_printed_on_each_path(tmp_path: Path) -> None:
     lines = text(predicted_paths(tmp_path, "1.36.2-nftables-nft", "S5-nodeport", PathQuery(CLIENT, 0, NODE, 30306)))
-    doubts = [line.strip() for line in lines if "cannot be computed" in line]
-    assert len(doubts) == 2 and doubts[1].startswith("or if in PREROUTING ip ") and all("runs first" in d for d in doubts)
+    conditions = [line.strip() for line in lines if "cannot be computed" in line]
+    assert len(conditions) == 2 and conditions[1].startswith("or if in PREROUTING ip ")
+    assert all("runs first" in condition for condition in conditions)
 
 
 @pytest.mark.parametrize("scenario", ["S1", "S2-three", "S5-nodeport"])
-def test_as_json(scenario: str, tmp_path: Path) -> None:
+def test_predicted_paths_in_json(scenario: str, tmp_path: Path) -> None:
     out = io.StringIO()
     port = {"S1": 30584, "S2-three": 30285}.get(scenario, 30306)
     found = predicted_paths(tmp_path, "1.36.2-nftables-nft", scenario, PathQuery(CLIENT, 0, NODE, port))
@@ -76,7 +77,7 @@ def test_as_json(scenario: str, tmp_path: Path) -> None:
         assert {h["evidence"] for h in whole["hops"]} == {"derived"}
 
 
-def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
+def test_a_traced_packet_is_compared_with_the_prediction(tmp_path: Path) -> None:
     found = predicted_paths(tmp_path, "1.36.2-iptables-legacy", "S2-one", PathQuery(CLIENT, 0, NODE, 30285))
     packet = seen(found[0])
     packet.time = 1
@@ -87,11 +88,11 @@ def test_beside_a_packet_that_was_traced(tmp_path: Path) -> None:
         form = render.find(name)(out, io.StringIO())
         form.compared(packet, right)
         form.compared(packet, wrong)
-        said = out.getvalue()
+        printed = out.getvalue()
         if name == "text":
-            assert "=>  as explained: forwarded to cni0" in said and f"=>  not as explained: {wrong.difference}" in said
+            assert "=>  as explained: forwarded to cni0" in printed and f"=>  not as explained: {wrong.difference}" in printed
         else:
-            lines = [json.loads(line) for line in said.splitlines()]
+            lines = [json.loads(line) for line in printed.splitlines()]
             for line in lines:
                 VALIDATOR.validate(line)
             assert "difference" not in lines[0] and lines[1]["difference"] == wrong.difference and lines[1]["agreed"] == 2

@@ -86,7 +86,7 @@ def test_owners_of_hops_and_ends() -> None:
         "-> 10.244.0.11:8080  Service default/http-proxy:http, NodePort 30285 -> pod default/web-a (node-1)"
     )
     found.src_owner = found.dst_owner = Owner("unknown")
-    assert "unknown" not in written(found)[1], "nothing is said of nothing"
+    assert "unknown" not in written(found)[1], "an unknown owner is not printed"
 
 
 def test_verbose_shows_every_hop() -> None:
@@ -96,7 +96,7 @@ def test_verbose_shows_every_hop() -> None:
     assert "    +0.02 ms  FORWARD     filter       ACCEPT  eth0 -> cni0  mark 0x4000" in lines
 
 
-def test_a_reply_shows_the_ends_that_change_and_what_is_derived() -> None:
+def test_a_reply_shows_the_ends_that_change_and_derived_hops() -> None:
     lines = written(samples.node_port_reply())
     assert lines[0].endswith("  SYN ACK  60 B  pod http-proxy eth0  ESTABLISHED reply")
     assert lines[1] == "              in node"
@@ -114,20 +114,20 @@ def test_ipv6_ends_have_brackets_and_a_hook_does_not_repeat_its_chain() -> None:
 
 @pytest.mark.parametrize(("verdict", "reject"), [("REJECT", "icmp-port-unreachable"), ("DROP", "")])
 @pytest.mark.parametrize(("what", "chain"), [("table", ""), ("chain", "input")])
-def test_what_carries_out_a_rules_verdict_is_not_told(what: str, chain: str, verdict: str, reject: str) -> None:
+def test_hops_that_only_carry_out_a_rules_verdict_are_not_printed(what: str, chain: str, verdict: str, reject: str) -> None:
     packet = samples.rejected()
     packet.hops[0] = replace(packet.hops[0], what=what, chain=chain, verdict=verdict, reject=reject)
     assert [line.split()[0] for line in written(packet)[1:-1]] == ["+0.00", "=>"]
-    assert len(written(packet, verbose=True)) == 1 + 3 + 1 + 1, "verbose tells all"
+    assert len(written(packet, verbose=True)) == 1 + 3 + 1 + 1, "verbose prints all hops"
     packet.hops.append(samples.hop(12, "drop", drop=Drop("NO_SOCKET", "tcp_v4_rcv")))
     packet.hops.append(samples.hop(13, "hook", "POSTROUTING", verdict="DROP"))
     lines = written(packet)
     assert len(lines) == 1 + 3 + 1 + 1
-    assert lines[2].endswith("drop         NO_SOCKET in tcp_v4_rcv"), "another drop is another matter"
-    assert lines[3].endswith("POSTROUTING hook         DROP"), "and so is another hook"
+    assert lines[2].endswith("drop         NO_SOCKET in tcp_v4_rcv"), "a drop by another function is printed"
+    assert lines[3].endswith("POSTROUTING hook         DROP"), "a drop in another hook is printed"
 
 
-def test_a_hooks_drop_that_no_rule_explains_is_told() -> None:
+def test_a_hooks_drop_without_a_rule_is_printed() -> None:
     packet = samples.rejected()
     packet.hops[0] = replace(packet.hops[0], verdict="ACCEPT", reject="")
     lines = written(packet)
@@ -137,16 +137,16 @@ def test_a_hooks_drop_that_no_rule_explains_is_told() -> None:
 
 
 @pytest.mark.parametrize("drop", [Drop("TCP_RESET", "tcp_v4_rcv", True), Drop("", "skb_queue_purge", True)])
-def test_tidying_up_is_not_told(drop: Drop) -> None:
+def test_benign_drops_are_not_printed(drop: Drop) -> None:
     packet = samples.node_port()
-    as_it_was = written(packet)
+    before = written(packet)
     packet.hops.append(samples.hop(130, "drop", netns="pod http-proxy", drop=drop))
-    assert written(packet) == as_it_was
+    assert written(packet) == before
     assert len(written(packet, verbose=True)) == len(written(samples.node_port(), verbose=True)) + 1
     packet.hops[-1] = replace(packet.hops[-1], drop=replace(drop, after_socket=False))
-    assert [line for line in written(packet) if line not in as_it_was] == [
+    assert [line for line in written(packet) if line not in before] == [
         f"    +0.13 ms              drop         {f'{drop.reason} in {drop.function}'.strip()}"
-    ], "only what a socket had taken"
+    ], "benign only if a socket had taken the packet"
 
 
 def test_a_full_queue_and_an_incomplete_packet() -> None:
@@ -158,14 +158,14 @@ def test_a_full_queue_and_an_incomplete_packet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "expected"),
     [({"ipv4": "10.244.0.99"}, "ipv4 10.244.0.99, state 1"), ({"ipv6": "fe80::1"}, "ipv6 fe80::1, state 1"),
      ({"ipv4": "10.244.0.99", "ipv6": "af4:63::"}, "ipv4 10.244.0.99, state 1")],
 )  # fmt: skip
-def test_a_next_hop_has_one_address(facts: dict[str, str | int], said: str) -> None:
+def test_a_next_hop_has_one_address(facts: dict[str, str | int], expected: str) -> None:
     packet = samples.ping()
     packet.hops.append(Hop(0, "clue", "node", detail=DecisionDetail("neighbour", {**facts, "state": 1})))
-    assert any(line.rstrip().endswith(f"neighbour    {said}") for line in written(packet, verbose=True))
+    assert any(line.rstrip().endswith(f"neighbour    {expected}") for line in written(packet, verbose=True))
 
 
 def test_copies_are_marked() -> None:
@@ -188,13 +188,13 @@ def test_both_ends_rewritten() -> None:
 
 
 def later(packet: Packet, ms: int, **changes: Any) -> Packet:
-    """The same, so many milliseconds later."""
+    """The same packet, `ms` milliseconds later."""
     hops = [replace(hop, time=hop.time + ms * 1_000_007) for hop in packet.hops]
     return replace(packet, **{"time": packet.time + ms * 1_000_000, "hops": hops, **changes})
 
 
 def in_turn(*packets: Packet, verbose: bool = False) -> list[list[str]]:
-    """What is written of each packet by one output."""
+    """The lines that one output writes for each packet."""
     out, blocks = io.StringIO(), []
     text = TextOutput(out, io.StringIO(), verbose)
     for packet in packets:
@@ -207,22 +207,22 @@ def in_turn(*packets: Packet, verbose: bool = False) -> list[list[str]]:
 SAME = "  same way as at 14:03:22.118"
 
 
-def test_a_way_that_was_told_is_not_told_again() -> None:
+def test_a_printed_path_is_not_printed_again() -> None:
     first = samples.node_port_reply()
-    # What it carries is its own; so are the moments of its hops.
+    # Flags, length, sequence number and the times of the hops differ.
     second = later(first, 40, tcp_flags="ACK", length=52, seq=78, number=7, identity=99 << 8)
-    told, again, third = in_turn(first, second, later(first, 1_000))
-    assert len(told) == 6 and not any("same way" in line for line in told)
+    printed, again, third = in_turn(first, second, later(first, 1_000))
+    assert len(printed) == 6 and not any("same way" in line for line in printed)
     assert again == [
         "14:03:22.158  TCP 10.244.0.11:8080 -> 10.244.0.1:23711  ACK  52 B  pod http-proxy eth0  ESTABLISHED reply",
         "          =>  forwarded to eth0 in node" + SAME,
         "",
     ]
-    assert third[1:] == again[1:], "the time at which its way can be read"
+    assert third[1:] == again[1:], "the time of the packet that shows the path"
 
 
-def different_ways() -> Iterator[Packet]:
-    """Packets a little later than node_port_reply's, each with one thing that is not the same."""
+def different_paths() -> Iterator[Packet]:
+    """Packets a little later than node_port_reply's, each with one difference."""
     first = samples.node_port_reply()
     assert first.flow
     hops, nat = first.hops, first.hops[1].nat
@@ -239,40 +239,40 @@ def different_ways() -> Iterator[Packet]:
     yield later(first, 10, complete=False)
 
 
-def test_another_way_is_told() -> None:
-    first, others = samples.node_port_reply(), list(different_ways())
+def test_another_path_is_printed() -> None:
+    first, others = samples.node_port_reply(), list(different_paths())
     for other, block in zip(others, in_turn(first, *others)[1:], strict=True):
         assert block == written(other)
         assert len(block) >= 5
 
 
 @pytest.mark.parametrize("packet", [samples.node_port(), samples.rejected(), samples.full_queue(), samples.no_socket()])
-def test_what_went_wrong_and_what_a_listener_decided_is_always_told(packet: Packet) -> None:
+def test_failures_and_decisions_of_listeners_are_always_printed(packet: Packet) -> None:
     packet.flow, packet.complete = samples.STATUS, True
     again = later(packet, 5)
     assert in_turn(packet, again)[1] == written(again)
 
 
-def test_verbose_tells_every_way() -> None:
+def test_verbose_prints_every_path() -> None:
     first = samples.node_port_reply()
     again = later(first, 5)
     assert in_turn(first, again, verbose=True)[1] == written(again, verbose=True)
 
 
-def test_hops_that_decide_nothing_make_no_other_way() -> None:
+def test_hops_that_decide_nothing_make_no_other_path() -> None:
     first = samples.node_port_reply()
     again = later(first, 5, hops=[samples.hop(0, "table", "OUTPUT", table="nat", verdict="ACCEPT"), *first.hops])
     assert in_turn(first, again)[1][1].endswith(SAME)
 
 
-def test_ways_are_forgotten_the_longest_unused_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_unused_paths_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.render.text.KEPT_PATHS", 2)
-    one, two, three = samples.node_port_reply(), *list(different_ways())[:2]
+    one, two, three = samples.node_port_reply(), *list(different_paths())[:2]
     blocks = in_turn(one, two, later(one, 20), three, later(one, 30), later(two, 40))
     assert [any("same way" in line for line in block) for block in blocks] == [False, False, True, False, True, False]
 
 
-def test_names_cannot_speak_to_the_terminal() -> None:
+def test_names_cannot_control_the_terminal() -> None:
     packet = samples.node_port()
     packet.hops = [samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, "a\x1b[2Jb\n"))]
     packet.verdict = "delivered to pid 7 a\x1b[2Jb\n"
@@ -285,13 +285,13 @@ def test_names_cannot_speak_to_the_terminal() -> None:
     ("packet", "code"),
     [(samples.node_port(), "32"), (samples.rejected(), "1;31"), (replace(samples.ping(), outcome="unknown"), "33")],
 )
-def test_the_verdict_has_its_outcomes_colour(packet: Packet, code: str) -> None:
+def test_the_verdict_has_the_colour_of_its_outcome(packet: Packet, code: str) -> None:
     out = Terminal()
     written(packet, out=out)
     assert re.search(rf"=>  \x1b\[{code}m", out.getvalue())
 
 
-def test_colour_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_is_only_used_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not CODE.search("\n".join(written(samples.rejected())))
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert CODE.search("\n".join(written(samples.rejected())))
@@ -301,7 +301,7 @@ def test_colour_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("columns", [70, 80, 132])
-def test_a_terminal_is_never_overrun_and_no_address_is_broken(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_fit_the_terminal_and_no_address_is_broken(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     for packet in samples.every():
         out = Terminal()
@@ -340,12 +340,12 @@ def test_loss_and_summary() -> None:
     assert out.getvalue().endswith("\n  the run ended before it could explain 8123 more packets\n")
     text.summary(RunSummary(3, events=42, unaddressed=1))
     assert out.getvalue().endswith("\n  1 packet not shown: no event with the addresses was received\n")
-    said = err.getvalue().splitlines()
-    assert "on Linux 6.1.0, tracing --port 1." in said[0]
-    assert said[1:] == ["! IPVS: 3 virtual servers", "bye"]
+    notes = err.getvalue().splitlines()
+    assert "on Linux 6.1.0, tracing --port 1." in notes[0]
+    assert notes[1:] == ["! IPVS: 3 virtual servers", "bye"]
 
 
-def test_doctor_has_a_mark_for_each_state_and_names_what_is_fatal() -> None:
+def test_doctor_has_a_mark_for_each_state_and_names_fatal_results() -> None:
     out = io.StringIO()
     facts = [
         CheckResult("kernel", "ok", "6.1"),
@@ -366,19 +366,19 @@ def test_a_broken_pipe_reaches_the_caller() -> None:
         TextOutput(Closed(), io.StringIO()).packet(samples.ping())
 
 
-def test_a_full_disk_ends_what_is_printed_and_not_what_is_recorded() -> None:
-    said = io.StringIO()
+def test_a_full_disk_ends_the_printed_output_but_not_the_recording() -> None:
+    err = io.StringIO()
     with pytest.raises(OSError, match="No space left"), open("/dev/full", "w") as out:
-        TextOutput(out, said).packet(samples.ping())
+        TextOutput(out, err).packet(samples.ping())
     with open("/dev/full", "w") as out:
-        text = TextOutput(out, said)
+        text = TextOutput(out, err)
         text.recorded = True
         for _ in range(3):
             text.packet(samples.ping())
-    assert said.getvalue() == "The printed output stops here: No space left on device. The recording continues.\n"
+    assert err.getvalue() == "The printed output stops here: No space left on device. The recording continues.\n"
 
 
-def test_a_note_without_room_comes_later(tmp_path: Path) -> None:
+def test_a_note_without_room_is_written_later(tmp_path: Path) -> None:
     class Disk(io.FileIO):
         full = True
 

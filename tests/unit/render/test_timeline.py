@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A timeline as text: a tree whose branches end, in order of time, and only what has not been told."""
+"""A timeline as text: a tree in order of time, with only the entries that were not printed before."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def test_a_tree() -> None:
     ]
 
 
-def test_what_was_told_before_is_said() -> None:
+def test_a_timeline_that_was_printed_before_is_marked_as_continued() -> None:
     head = lines(a_timeline(printed=1, why="quiet"))[0]
     assert head.endswith("  continued  SYN not seen, open  2 packets  tracked in node, zone 7  (idle for 5 s, printed so far)")
 
 
-def test_what_was_not_kept_and_not_tracked_is_said() -> None:
-    told = lines(a_timeline(left_out=12, key=ConnectionKey("UDP", ASKED)))
-    assert told[0].endswith("30285  no answer seen  2 packets  not tracked") and "UDP" in told[0]
-    assert told[-1].strip() == "12 steps between the first and the last were not kept"
+def test_entries_left_out_and_missing_tracking_are_reported() -> None:
+    printed = lines(a_timeline(left_out=12, key=ConnectionKey("UDP", ASKED)))
+    assert printed[0].endswith("30285  no answer seen  2 packets  not tracked") and "UDP" in printed[0]
+    assert printed[-1].strip() == "12 steps between the first and the last were not kept"
 
 
-def test_names_cannot_speak_to_the_terminal() -> None:
+def test_names_cannot_control_the_terminal() -> None:
     evil = TimelineEntry(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (Stage(0, "x", "\x1b[1m"),))
     assert "\x1b" not in "".join(lines(a_timeline(entries=[evil])))
 
@@ -61,8 +61,8 @@ def a_packet(at: int, *stages: Stage, end: str = "delivered", bad: bool = False)
     return TimelineEntry(at, "packet", "ACK, 52 B", "->", end, stages=stages, bad=bad)
 
 
-def test_the_same_way_again_is_one_line() -> None:
-    """Whoever looks for what went wrong reads each way once, and then what is new."""
+def test_a_repeated_path_is_one_line() -> None:
+    """Each path is printed once; later packets on the same path show only new stages."""
     nat, far = Stage(MS, "node", "PREROUTING DNAT a -> b  Service shop/cart"), Stage(2 * MS, "pod-a", "in pod-a")
     known = Stage(MS, "node", "PREROUTING DNAT a -> b")
     shake = Stage(3 * MS, "pod-a", "ACK taken, accept queue 0/128")
@@ -74,27 +74,27 @@ def test_the_same_way_again_is_one_line() -> None:
         a_packet(30 * MS, elsewhere, far),
         a_packet(40 * MS, known, end="dropped", bad=True),
     ]
-    _, *told = lines(a_timeline(entries=steps))
-    assert told[5] == "   +10.00 ms  -> ACK, 52 B  => delivered, same way, +2.00 ms"
-    assert told[6:9] == [
+    _, *printed = lines(a_timeline(entries=steps))
+    assert printed[5] == "   +10.00 ms  -> ACK, 52 B  => delivered, same way, +2.00 ms"
+    assert printed[6:9] == [
         "   +20.00 ms  -> ACK, 52 B  same way, and",
         "              |     +3.00 ms  ACK taken, accept queue 0/128",
         "              `               => delivered",
     ]
-    assert told[9:13] == [
+    assert printed[9:13] == [
         "   +30.00 ms  -> ACK, 52 B",
         "              |     +1.00 ms  PREROUTING DNAT a -> c",
         "              |     +2.00 ms  in pod-a",
         "              `               => delivered",
     ]
-    assert told[13:] == [
+    assert printed[13:] == [
         "   +40.00 ms  -> ACK, 52 B",
         "              |     +1.00 ms  PREROUTING DNAT a -> b",
         "              `               => dropped",
     ]
 
 
-def test_what_came_of_it_stands_first() -> None:
+def test_the_result_is_in_the_first_line() -> None:
     refused = a_timeline(state="refused", cause="no endpoints", last=5 * MS, retransmitted=2)
     assert "  no endpoints, refused after 5.00 ms  2 packets  2 sent again  tracked" in lines(refused)[0]
     assert "  SYN not settled, open  " in lines(a_timeline(whole=True))[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that others chose speaks to a terminal: each text of each noun that is printed is made hostile, one after another."""
+"""No text from outside controls a terminal: each text of each printed data class is made hostile, one after another."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from tracer.render.base import Output
 from tracer.util.escape import escaped, escaped_line, json_line
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\x7f\u202eabc\u2066\u2028x\x85y\r\nFORGED LINE\x00\udcff\ud83d"
-"""The clipboard, a cleared screen, C1, DEL, bidi, line separators, a line of its own, a byte that is no UTF-8, half a pair."""
+"""The clipboard, a cleared screen, C1, DEL, bidi, line separators, a forged line, a byte that is no UTF-8, a lone surrogate."""
 ALLOWED = re.compile(r"\x1b\[(0|1;31|1|2|32|33|36|94)m")
-"""The codes of STYLES, and their end."""
+"""The codes of STYLES, and the reset code."""
 SKIPPED = {"ruleset"}
-"""Fields that no format shows: all rules of a table, of which a packet's own are in its walk."""
+"""Fields that no format shows: all rules of a table; the rules of a packet are in its rule trace."""
 
 VERDICT = at_a_listener.verdicts(at_a_listener.syn(*at_a_listener.at_listener(True)), at_a_listener.synack())[0]
 TOTALS = RunSummary(
@@ -56,18 +56,18 @@ TOTALS = RunSummary(
     {"timelines": 1}, 4
 )  # fmt: skip
 OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
-CLUED = replace(samples.ping(), hops=[Hop(0, "clue", "node", detail=DecisionDetail("route", {"error": 113, "text": "x"}))])
+DETAILED = replace(samples.ping(), hops=[Hop(0, "clue", "node", detail=DecisionDetail("route", {"error": 113, "text": "x"}))])
 NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
 RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
-WALK = RuleTrace(
+TRACE = RuleTrace(
     (RuleHit((RuleLocation("A", 1), RuleLocation("B", 2)), RULE, "DNAT", Evidence.OBSERVED, "tcp : goto x"),), possible=(RULE,)
 )
 MORE = [
     Hop(
-        0, "nat", "node", "PREROUTING", "nat", "A", nat=NAT, rule_trace=WALK, owner=Owner("Service", "a", "b"), in_iface="eth0"
+        0, "nat", "node", "PREROUTING", "nat", "A", nat=NAT, rule_trace=TRACE, owner=Owner("Service", "a", "b"), in_iface="eth0"
     ),
     Hop(
-        1, "table", "node", "INPUT", "filter", "INPUT", verdict="REJECT", reject="x", rule_trace=replace(WALK, undecided="why")
+        1, "table", "node", "INPUT", "filter", "INPUT", verdict="REJECT", reject="x", rule_trace=replace(TRACE, undecided="why")
     ),
     Hop(2, "drop", "node", verdict="DROP", drop=Drop("REASON", "function")),
     Hop(3, "socket", "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
@@ -76,7 +76,7 @@ MORE = [
     Hop(6, "route", "node", out_iface="eth1"),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
-    *((packet, Output.packet) for packet in (*samples.every(), OWNED, CLUED, replace(samples.ping(), hops=MORE))),
+    *((packet, Output.packet) for packet in (*samples.every(), OWNED, DETAILED, replace(samples.ping(), hops=MORE))),
     (FOUND, Output.finding),
     (VERDICT, Output.syn),
     (a_timeline(why="why", cause="accepted", lost=1), Output.timeline),
@@ -112,26 +112,26 @@ def poisoned(value: Any) -> Iterator[Any]:
                 yield {**value, key: changed}
 
 
-def nouns(value: Any) -> set[type]:
+def data_classes(value: Any) -> set[type]:
     """The data classes in a value."""
     if is_dataclass(value) and not isinstance(value, type):
-        inside = (nouns(getattr(value, f.name)) for f in fields(value) if f.name not in SKIPPED)
+        inside = (data_classes(getattr(value, f.name)) for f in fields(value) if f.name not in SKIPPED)
         return {type(value)}.union(*inside)
     if isinstance(value, Mapping):
-        return set().union(*map(nouns, value.values()))
-    return set().union(*map(nouns, value)) if isinstance(value, list | tuple) else set()
+        return set().union(*map(data_classes, value.values()))
+    return set().union(*map(data_classes, value)) if isinstance(value, list | tuple) else set()
 
 
 def harmless(text: str, colours: bool = False) -> None:
-    """Raises AssertionError for a text that a terminal would obey, or that has a line which nobody wrote."""
+    """Raises AssertionError for a text with a terminal control code or with a forged line."""
     rest = ALLOWED.sub("", text) if colours else text
     bad = sorted({c for c in rest if not c.isprintable()} - {"\n"})
     assert not bad, (bad, rest)
     assert not any(line.lstrip().startswith("FORGED") for line in rest.split("\n")), rest
 
 
-def test_all_nouns_that_are_printed_are_tried() -> None:
-    every = set().union(*(nouns(value) for value, _ in PRINTED))
+def test_all_printed_data_classes_are_tried() -> None:
+    every = set().union(*(data_classes(value) for value, _ in PRINTED))
     assert every >= {
         Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, IpvsDecision, DecisionDetail, RuleTrace, RuleHit, RuleLocation,
         Rule, Owner, CheckResult, Loss, HandshakeVerdict,
@@ -144,7 +144,7 @@ def test_all_nouns_that_are_printed_are_tried() -> None:
 
 @pytest.mark.parametrize("number", range(len(PRINTED)))
 @pytest.mark.parametrize(("form", "kind"), [("text", Terminal), ("text", io.StringIO), ("json", io.StringIO)])
-def test_no_text_of_a_noun_speaks_to_a_terminal(number: int, form: str, kind: type[io.StringIO]) -> None:
+def test_no_text_of_a_data_class_controls_a_terminal(number: int, form: str, kind: type[io.StringIO]) -> None:
     value, write = PRINTED[number]
     tried = 0
     for changed in poisoned(value):
@@ -153,7 +153,7 @@ def test_no_text_of_a_noun_speaks_to_a_terminal(number: int, form: str, kind: ty
         try:
             _write(output, write, changed)
         except (ValueError, KeyError, TypeError) as e:
-            # An address or a state that does not exist; it never comes out of the kernel, and nothing was printed.
+            # An address or a state that does not exist; the kernel never sends it, and nothing was printed.
             harmless(escaped(str(e)))
             continue
         for stream in (out, err):
@@ -163,19 +163,19 @@ def test_no_text_of_a_noun_speaks_to_a_terminal(number: int, form: str, kind: ty
                 assert line.isascii() and line.isprintable()
                 json.loads(line).keys()
                 json.loads(line.encode())
-                assert not re.search(r"(?<!\\)\\ud8", line), "half a pair, which not every parser takes"
+                assert not re.search(r"(?<!\\)\\ud8", line), "a lone surrogate, which some parsers refuse"
         tried += 1
     assert tried
 
 
 def _write(output: Output, write: Callable[[Output, Any], None], value: Any) -> None:
-    """Through the format's own method, where it has one."""
+    """Writes the value with the format's own method, if it has one."""
     name = getattr(write, "__name__", "")
     getattr(output, name)(value) if name != "<lambda>" else write(output, value)
 
 
-def test_colours_are_ours_and_nobody_elses() -> None:
-    """A text that has the very codes of a colour in it does not get the colour."""
+def test_only_the_styler_makes_colours() -> None:
+    """A text that contains the codes of a colour does not get the colour."""
     style = Styler(Terminal())
     for name in STYLES:
         written = escaped_line(style(name, "a\x1b[1;31mb"))
@@ -183,7 +183,7 @@ def test_colours_are_ours_and_nobody_elses() -> None:
     assert escaped_line("plain, with an umlaut: \u00e4, and \u4e2d") == "plain, with an umlaut: \u00e4, and \u4e2d"
 
 
-def test_json_of_bytes_that_are_no_text() -> None:
+def test_json_of_strings_that_are_no_utf_8() -> None:
     line = json_line({"a\udcff": ["\ud83d", "\U0001f600", "\x7f", "\\ud800"]})
     assert (
         json.loads(line) == {"a\\xff": ["\\ud83d", "\U0001f600", "\x7f", "\\ud800"]} and line.isascii() and "\x7f" not in line
@@ -191,14 +191,14 @@ def test_json_of_bytes_that_are_no_text() -> None:
 
 
 def test_an_error_of_an_option(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--netns nosuch` says which there are: containers choose the names of their processes."""
+    """`--netns nosuch` lists the namespaces, and containers choose the names of their processes."""
     monkeypatch.setattr("tracer.node.namespaces._command", lambda pid: EVIL)
     with pytest.raises(BadOption) as e:
         Namespaces().find("nosuch")
     assert main._print_error(str(e.value) + EVIL, 2) == 2
-    said = capsys.readouterr().err
-    harmless(said)
-    assert said.count("\n") == 1 and "nosuch" in said
+    err = capsys.readouterr().err
+    harmless(err)
+    assert err.count("\n") == 1 and "nosuch" in err
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -219,14 +219,14 @@ def test_comments_of_packets() -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_capture(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its options, its kernel's name, facts, notes, reasons of losses and drops, functions: all of them are hostile."""
+    """Options, host names, check results, notes, reasons of losses and drops, functions of a capture are all hostile."""
     describe = CaptureFiles.describe
 
-    def hostile(self: CaptureFiles, told: dict[str, Any]) -> None:
-        told["host"] = {name: EVIL for name in told["host"]}
-        told["drop_reasons"] = {"dict": [[n, EVIL] for n in range(10)]}
-        told["options"]["dict"] = [[k, EVIL if k == "said" else v] for k, v in told["options"]["dict"]]
-        describe(self, told)
+    def hostile(self: CaptureFiles, meta: dict[str, Any]) -> None:
+        meta["host"] = {name: EVIL for name in meta["host"]}
+        meta["drop_reasons"] = {"dict": [[n, EVIL] for n in range(10)]}
+        meta["options"]["dict"] = [[k, EVIL if k == "said" else v] for k, v in meta["options"]["dict"]]
+        describe(self, meta)
 
     monkeypatch.setattr(CaptureFiles, "describe", hostile)
     monkeypatch.setattr(captures, "FUNCTIONS", {0x10: EVIL})

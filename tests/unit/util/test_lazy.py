@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that are made when they are asked for."""
+"""Values that are made when they are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tracer.util.lazy import Lazy, LazyList
 
 
-def test_a_value_is_made_once_and_only_when_asked_for() -> None:
+def test_a_value_is_made_once_and_only_when_it_is_read() -> None:
     made = []
 
     def double(n: int) -> int:
@@ -23,14 +23,14 @@ def test_a_value_is_made_once_and_only_when_asked_for() -> None:
         lazy[1000]
 
 
-def test_all_of_it_is_as_any_mapping() -> None:
+def test_a_lazy_mapping_behaves_as_any_mapping() -> None:
     lazy = Lazy({"b": 0, "a": 0}, str.upper)
     assert list(lazy) == ["b", "a"]
     assert list(lazy.values()) == ["B", "A"]
     assert {**lazy} == {"a": "A", "b": "B"} == lazy
 
 
-def test_a_list() -> None:
+def test_a_lazy_list() -> None:
     made = []
 
     def square(n: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lives as long as a run has a bound, counts what it gives up, and goes on to answer."""
+"""Bounded dictionaries: everything kept during a whole run has a limit, counts evicted entries, and still answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.builders import event
 from tests.support.waiting import PATIENCE
 from tracer.capture.format.codec import pack
 from tracer.capture.format.schema import Record
-from tracer.capture.record import buffer as taping
+from tracer.capture.record import buffer as record_buffer
 from tracer.capture.record import carry_over
 from tracer.capture.record.buffer import Chunk, RecordBuffer
 from tracer.capture.record.carry_over import CarryOver
@@ -36,7 +36,7 @@ from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.lru_dict import LruCounter, LruDict
 
 
-def test_the_longest_unused_goes_first_and_is_counted() -> None:
+def test_the_longest_unused_entry_is_evicted_first_and_counted() -> None:
     kept: LruDict[str, int] = LruDict(2)
     kept["a"], kept["b"] = 1, 2
     assert kept["a"] == 1
@@ -55,7 +55,7 @@ def test_counts() -> None:
 
 
 def test_owners_of_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that was given up is looked up again."""
+    """An evicted owner is looked up again."""
     links = {f"/proc/7/fd/{n}": f"socket:[{1000 + n}]" for n in range(50)}
     monkeypatch.setattr(node_processes, "OWNERS_KEPT", 10)
     monkeypatch.setattr(node_processes, "_processes", lambda: iter([7]))
@@ -79,42 +79,42 @@ def test_names_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(spaces._unknown) == 10 and spaces.name(1) == "node"
 
 
-def test_answers_of_a_tape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that was given up is written once more: a replay has it either way."""
-    monkeypatch.setattr(taping, "ANSWERS_KEPT", 2)
+def test_answers_of_a_record_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evicted answer is written once more: a replay has it in both cases."""
+    monkeypatch.setattr(record_buffer, "ANSWERS_KEPT", 2)
     chunks: list[Chunk] = []
-    tape = RecordBuffer()
-    tape.start(chunks.append)
+    buffer = RecordBuffer()
+    buffer.start(chunks.append)
     for inode in (1, 2, 2, 3, 1):
-        tape.journal(("process", inode), lambda: (7, "server"), (0, ""))
-    tape.flush()
+        buffer.journal(("process", inode), lambda: (7, "server"), (0, ""))
+    buffer.flush()
     assert [body[0]["tuple"][1] for chunk in chunks for _, _, _, body in chunk.records] == [1, 2, 3, 1]
-    assert tape._answers.evicted == 2
+    assert buffer._answers.evicted == 2
 
 
-def test_what_a_further_file_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_carried_over_into_the_next_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carry_over, "MAX_ANSWERS", 3)
     monkeypatch.setattr(carry_over, "MAX_TABLES", 2)
-    of = CarryOver()
+    carried = CarryOver()
     for turn in range(10):
-        of.feed((turn, Record.ANSWER, f"process {turn}", pack([])))
-        of.feed((turn, Record.READING, f"{turn} ip nat", pack([])))
-    kept: list[Any] = of.records()
+        carried.feed((turn, Record.ANSWER, f"process {turn}", pack([])))
+        carried.feed((turn, Record.READING, f"{turn} ip nat", pack([])))
+    kept: list[Any] = carried.records()
     assert [r[2] for r in kept if r[1] == Record.ANSWER] == ["process 7", "process 8", "process 9"]
     assert [r[2] for r in kept if r[1] == Record.READING] == ["8 ip nat", "9 ip nat"]
 
 
-def test_what_findings_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "COUNTS_KEPT", 3)
-    of = FindingContext()
+    found = FindingContext()
     for port in range(10):
-        of.counts["asked", port] += 1
-        of.since["syn", port] = port
-    assert (len(of.counts), of.counts.evicted, len(of.since)) == (3, 7, 3)
+        found.counts["asked", port] += 1
+        found.since["syn", port] = port
+    assert (len(found.counts), found.counts.evicted, len(found.since)) == (3, 7, 3)
 
 
 def test_namespaces_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that is looked at all the time stays."""
+    """The namespace that is used all the time stays."""
     monkeypatch.setattr(namespace_snapshots, "NAMESPACES_KEPT", 3)
     monkeypatch.setattr(nftables_snapshot, "read_new", lambda *_: (1, None))
     with RulesetWatcher(pause=0.01) as watch:
@@ -129,7 +129,7 @@ def snapshot(number: int) -> Snapshot:
 
 
 def test_generations_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest stay, in the order they came."""
+    """The newest generations stay, in their order of arrival."""
     monkeypatch.setattr(namespace_snapshots, "GENERATIONS_KEPT", 3)
     kept = namespace_snapshots.SnapshotHistory()
     for number in range(10):
@@ -137,7 +137,7 @@ def test_generations_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (list(kept), kept.evicted) == ([7, 8, 9], 7)
 
 
-def test_changes_of_nftables_that_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_changes_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "CHANGES_KEPT", 2)
     watch = RulesetWatcher(pause=0.01)
     watch.close()
@@ -150,32 +150,32 @@ class Known:
     """A thread that has read every generation of every namespace once."""
 
     def __init__(self) -> None:
-        self.learned: list[RulesetUpdate] = []
+        self.updates: list[RulesetUpdate] = []
 
     def changes(self) -> list[RulesetUpdate]:
-        learned, self.learned = self.learned, []
-        return learned
+        updates, self.updates = self.updates, []
+        return updates
 
     def is_coming(self, space: int, generation: int) -> bool:
         return False
 
 
-def test_what_a_run_knows_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run's own namespace stays; one that is gone makes room before any other."""
+def test_snapshots_that_a_run_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's own namespace stays; a namespace that is gone is evicted first."""
     monkeypatch.setattr(namespace_snapshots, "NAMESPACES_KEPT", 3)
     known = Known()
     view = SnapshotCache(known)
-    known.learned = [RulesetUpdate(inode, 1, inode == 3, snapshot(1)) for inode in (1, 2, 3, 4)]
+    known.updates = [RulesetUpdate(inode, 1, inode == 3, snapshot(1)) for inode in (1, 2, 3, 4)]
     view.refresh()
     assert [inode for inode in (1, 2, 3, 4) if inode in view._namespaces] == [1, 2, 4]
-    known.learned = [RulesetUpdate(inode, 1, False, snapshot(1)) for inode in range(5, 10)]
+    known.updates = [RulesetUpdate(inode, 1, False, snapshot(1)) for inode in range(5, 10)]
     view.refresh()
     assert [inode for inode in range(1, 10) if inode in view._namespaces] == [1, 8, 9]
     assert len(view._namespaces) == 3 and view._namespaces.evicted == 6
 
 
-def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reading thread still has them, and would not read them again."""
+def test_evicted_rules_are_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading thread still has the rules, and does not read them again."""
     monkeypatch.setattr(nftables_snapshot, "read_new", lambda fd, space, known: (1, None if 1 in known else snapshot(1)))
     own = Path("/proc/self/ns/net").stat().st_ino
     with RulesetWatcher(pause=0.01) as watch:
@@ -187,23 +187,23 @@ def test_rules_that_a_run_has_forgotten_are_told_again(monkeypatch: pytest.Monke
 
 
 def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that made room it is not known any more which rule translates them."""
+    """For evicted connections the rule that translates them is not known any more."""
     monkeypatch.setattr(rule_resolver, "CONNECTIONS_KEPT", 3)
-    of = RuleResolver(nft=SnapshotCache(Known()))
+    resolver = RuleResolver(nft=SnapshotCache(Known()))
     for port in range(10):
         (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=rule_resolver.NEW))
-        of.begin_packet([rewrite], True)
-        of.resolve(rewrite)
-    assert (len(of._connections), of._connections.evicted) == (3, 7)
+        resolver.begin_packet([rewrite], True)
+        resolver.resolve(rewrite)
+    assert (len(resolver._connections), resolver._connections.evicted) == (3, 7)
 
 
-def test_rules_that_are_asked_for_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording asks for the generations that packets met; those that never come do not add up."""
+def test_prefetched_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording asks for the generations that packets met; the number of those that never arrive is limited."""
     monkeypatch.setattr(rule_resolver, "GENERATIONS_KEPT", 3)
     view = SnapshotCache(Known())
-    of = RuleResolver(nft=view)
+    resolver = RuleResolver(nft=view)
     for number in range(10):
         rows = np.zeros(1, HIT_DTYPE)
         rows["kind"], rows["netns"], rows["generation"] = Kind.EVENT_NFT_RULE, 1000 + number, 1
-        of.prefetch(rows.view(DTYPE))
-    assert (len(of._generations_met), of._generations_met.evicted) == (3, 7)
+        resolver.prefetch(rows.view(DTYPE))
+    assert (len(resolver._generations_met), resolver._generations_met.evicted) == (3, 7)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of somebody else: what is read of them, and that nothing waits, grows without end or leads elsewhere."""
+"""Files of other users: the reader does not wait, does not read without a limit, and does not leave the root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracer.util.untrusted_file import UnsafeFile
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[int]:
-    """A directory that some process sees as /; beside it lies a secret of ours."""
+    """A directory that a process sees as /; beside it there is a secret of the host."""
     (tmp_path / "secret").write_text("the host's")
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/secret").write_text("the host's")
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def test_a_file_as_it_is(tmp_path: Path) -> None:
+def test_a_regular_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("text")
     (tmp_path / "link").symlink_to("a")
     assert untrusted_file.read(tmp_path / "a") == untrusted_file.read(tmp_path / "link") == b"text"
@@ -36,16 +36,16 @@ def test_a_file_as_it_is(tmp_path: Path) -> None:
     assert untrusted_file.read(tmp_path / "a", owners={os.geteuid()}) == b"text"
 
 
-def test_what_would_wait_or_never_end_is_not_opened(tmp_path: Path) -> None:
+def test_fifos_devices_and_directories_are_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "zero").symlink_to("/dev/zero")
     for path in (tmp_path / "fifo", tmp_path / "zero", tmp_path, "/dev/null"):
         with pytest.raises(UnsafeFile, match="it is not a regular file"):
             untrusted_file.read(path)
-    assert untrusted_file.read("/proc/kmsg") == b"", "what is read from it is lost to others"
+    assert untrusted_file.read("/proc/kmsg") == b"", "reading it would take its messages from other readers"
 
 
-def test_more_than_it_may_have(tmp_path: Path) -> None:
+def test_a_file_above_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"x" * 11)
     assert len(untrusted_file.read(path, 11)) == 11 == len(untrusted_file.read_named(path, 11))
@@ -72,7 +72,7 @@ def test_a_file_that_others_may_write_to(tmp_path: Path, mode: int) -> None:
         untrusted_file.read(path, owners={12345})
 
 
-def test_a_file_of_somebody_else() -> None:
+def test_a_file_of_another_user() -> None:
     with pytest.raises(UnsafeFile, match="it belongs to user 0"):
         untrusted_file.read("/etc/passwd", owners={4242})
 
@@ -105,7 +105,7 @@ def test_nothing_leads_out_of_a_root(tmp_path: Path, root: int, target: str) -> 
 
 
 def test_links_of_proc_are_text(tmp_path: Path) -> None:
-    """/proc/self/root and /proc/self/fd lead out of any root when they are followed."""
+    """/proc/self/root and /proc/self/fd leave any root when they are followed."""
     with (tmp_path / "secret").open("w") as file:
         proc = untrusted_file.directory("/proc")
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No thread ends by what it is given: each thread's unit of work is made to fail, and it answers afterwards, and says so."""
+"""No input ends a thread: each thread's unit of work is made to fail; the thread reports the error and works on."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Unforeseen(Exception):
 
 
 @pytest.fixture(autouse=True)
-def said(monkeypatch: pytest.MonkeyPatch) -> Warnings:
-    """What the user is told, beginning with nothing."""
+def warnings(monkeypatch: pytest.MonkeyPatch) -> Warnings:
+    """The warnings for the user, empty at the start."""
     monkeypatch.setattr(user_warnings, "_keys", set())
     user_warnings.read()
     return user_warnings
@@ -70,7 +70,7 @@ def test_every_thread_is_a_worker() -> None:
     }  # fmt: skip
 
 
-def test_a_worker_goes_on_and_says_the_same_error_once(said: Warnings) -> None:
+def test_a_worker_continues_and_reports_the_same_error_once(warnings: Warnings) -> None:
     calls = []
 
     def unit() -> bool:
@@ -81,23 +81,23 @@ def test_a_worker_goes_on_and_says_the_same_error_once(said: Warnings) -> None:
 
     Worker("test", unit).start().join(PATIENCE)
     assert len(calls) == 4
-    (sentence,) = said.read()
+    (sentence,) = warnings.read()
     assert sentence.startswith("An unexpected error in the thread 'test' at test_worker.py:")
     assert sentence.endswith("(Unforeseen: bad\x1b name). The run continues without it.")
-    assert said.read() == []
+    assert warnings.read() == []
 
 
-def test_what_is_said_has_a_bound() -> None:
-    said = Warnings(most=3)
+def test_the_number_of_warnings_is_limited() -> None:
+    warnings = Warnings(most=3)
     for number in range(10):
-        said.add(f"error {number}")
-    assert said.read() == ["error 0", "error 1", "error 2", "There are more errors of this kind; they are not shown."]
-    said.add("error 11")
-    assert said.read() == []
+        warnings.add(f"error {number}")
+    assert warnings.read() == ["error 0", "error 1", "error 2", "There are more errors of this kind; they are not shown."]
+    warnings.add("error 11")
+    assert warnings.read() == []
 
 
-def test_a_run_gives_them_to_the_user(said: Warnings) -> None:
-    said.add("Something failed.")
+def test_a_run_passes_warnings_to_the_user(warnings: Warnings) -> None:
+    warnings.add("Something failed.")
     assert LiveSource(None).notes() == ["Something failed."]  # type: ignore[arg-type]
 
 
@@ -134,7 +134,7 @@ def taken(reader: TableReader, count: int) -> list[TableSnapshot]:
     return found
 
 
-def test_the_reader_of_legacy_rules(tables: dict[str, Any], said: Warnings) -> None:
+def test_the_reader_of_legacy_rules(tables: dict[str, Any], warnings: Warnings) -> None:
     reader = TableReader(lambda inode: Path("/here"))
     reader.request(TableRequest(7, "ip", ""))
     nat, rest, every = taken(reader, 3)
@@ -143,12 +143,12 @@ def test_the_reader_of_legacy_rules(tables: dict[str, Any], said: Warnings) -> N
     reader.request(TableRequest(7, "ip", "filter"))
     (again,) = taken(reader, 1)
     assert again.table, "the thread still answers"
-    (sentence,) = said.read()
+    (sentence,) = warnings.read()
     assert "reading the legacy table nat of network namespace 7" in sentence
     reader.close()
 
 
-def test_the_list_of_legacy_tables(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
+def test_the_list_of_legacy_tables(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, warnings: Warnings) -> None:
     def fails(family: str) -> list[str]:
         raise Unforeseen
 
@@ -158,11 +158,11 @@ def test_the_list_of_legacy_tables(tables: dict[str, Any], monkeypatch: pytest.M
         reader.request(TableRequest(7, "ip", ""))
         assert [r.request.table for r in taken(reader, 1)] == [""]
     reader.request(TableRequest(7, "ip", "filter"))
-    assert taken(reader, 1)[0].table and said.read()
+    assert taken(reader, 1)[0].table and warnings.read()
     reader.close()
 
 
-def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
+def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, warnings: Warnings) -> None:
     monkeypatch.setattr("tracer.rules.nftables.watcher.RETRY_SECONDS", 0.05)
     fails = threading.Event()
     fails.set()
@@ -176,19 +176,19 @@ def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, said: Warnings) 
     with RulesetWatcher(pause=0.01) as watch:
         watch.poll(OWN)
         until(lambda: watch.changes())
-        assert not watch.is_coming(OWN, 5), "nobody waits for rules that cannot be read"
-        (sentence,) = said.read()
+        assert not watch.is_coming(OWN, 5), "a packet does not wait for rules that cannot be read"
+        (sentence,) = warnings.read()
         assert f"the nftables rules of network namespace {OWN} " in sentence
         fails.clear()
         until(lambda: watch.find(OWN, 5))
         until(lambda: any(c.snapshot and not c.gone for c in watch.changes()))
 
 
-def test_what_conntrack_tells(monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
+def test_the_thread_of_conntrack_events(monkeypatch: pytest.MonkeyPatch, warnings: Warnings) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 
-    class Once:
-        """Fails once, in a way that no socket does."""
+    class FailingSocket:
+        """Fails once, with an error that a socket never raises."""
 
         failed = False
 
@@ -201,26 +201,26 @@ def test_what_conntrack_tells(monkeypatch: pytest.MonkeyPatch, said: Warnings) -
         def close(self) -> None:
             ours.close()
 
-    class Through(EntryEvents):
+    class FailsOnce(EntryEvents):
         def _open_socket(self) -> None:
             ours.settimeout(0.05)
-            self._sock = Once()  # type: ignore[assignment]
+            self._sock = FailingSocket()  # type: ignore[assignment]
             self._thread = Worker("conntrack events", self._work).start()
 
     monkeypatch.setattr(conntrack_events, "unavailable_reason", lambda: "")
-    events = Through()
+    events = FailsOnce()
     assert events.listen(True) == ""
-    theirs.send(b"told")
+    theirs.send(b"message")
     found: list[Any] = []
     until(lambda: found.append(events.read()) or found[-1])  # type: ignore[func-returns-value]
     found = found[-1]
-    assert found[0][1] == b"told"
-    assert "the thread 'conntrack events'" in said.read()[0]
+    assert found[0][1] == b"message"
+    assert "the thread 'conntrack events'" in warnings.read()[0]
     events.close()
     theirs.close()
 
 
-def test_the_writer_of_a_capture(said: Warnings) -> None:
+def test_the_writer_of_a_capture(warnings: Warnings) -> None:
     written: list[Any] = []
 
     def insert(records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None:
@@ -236,7 +236,7 @@ def test_the_writer_of_a_capture(said: Warnings) -> None:
     writer.close()
     assert closed.is_set()
     assert any(record[2] == "good" for records, _ in written for record in records)
-    assert "writing the capture" in said.read()[0]
+    assert "writing the capture" in warnings.read()[0]
 
 
 HOSTILE = [
@@ -265,7 +265,7 @@ def test_objects_of_the_wrong_types_are_left_out(body: Any) -> None:
     store.apply("Service", body)
     store.delete("Service", body)
     store.load([body, good("till")])
-    assert store.services.all(("shop", "till")), "what stands beside it is taken"
+    assert store.services.all(("shop", "till")), "a good object beside it is taken"
 
 
 OTHERS = [
@@ -294,7 +294,7 @@ def test_objects_of_other_kinds(kind: str, body: Any) -> None:
 
 
 class Client:
-    """An API whose answers are given: what `list` returns, and what `watch` yields; an exception is raised."""
+    """An API with given answers: `list` returns them, `watch` yields them; an exception is raised."""
 
     def __init__(self, answers: list[Any]) -> None:
         self._answers = answers
@@ -313,7 +313,7 @@ class Client:
     def interrupt(self) -> None: ...
 
 
-def test_the_watch_of_the_api(monkeypatch: pytest.MonkeyPatch, said: Warnings) -> None:
+def test_the_watch_of_the_api(monkeypatch: pytest.MonkeyPatch, warnings: Warnings) -> None:
     odd = [("MODIFIED", body) for body in HOSTILE]
     answers: list[Any] = [Unforeseen("first"), *odd, RecursionError(), ("ADDED", good("till"))]
     monkeypatch.setattr("tracer.kube.watch.ApiClient", lambda access: Client(list(answers)))
@@ -321,16 +321,16 @@ def test_the_watch_of_the_api(monkeypatch: pytest.MonkeyPatch, said: Warnings) -
     watch = ObjectWatch(ApiAccess("http", "127.0.0.1", 1), store, lambda s: "node-1", pause=0.001)
     watch.start()
     until(lambda: store.services.all(("shop", "till")))
-    told = watch.notes()
+    notes = watch.notes()
     watch.close()
-    assert any("sent what cannot be understood (Unforeseen)" in sentence for sentence in told)
-    assert any("they are ignored and unnamed" in sentence for sentence in told)
-    assert any("following the services of the Kubernetes API" in sentence for sentence in said.read())
+    assert any("sent what cannot be understood (Unforeseen)" in sentence for sentence in notes)
+    assert any("they are ignored and unnamed" in sentence for sentence in notes)
+    assert any("following the services of the Kubernetes API" in sentence for sentence in warnings.read())
 
 
 @pytest.mark.parametrize("text", [b"null", b"[1]", b'{"items": "text"}', b'{"metadata": [1]}', b"[" * 200_000, b'{"items": 7}'])
 def test_answers_that_are_no_lists(text: bytes, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real client reads them: they are an error like any other, and what comes next is taken."""
+    """The real client reads such an answer as an ordinary error, and takes the next answer."""
     first = threading.Event()
     read: Any = http.client.HTTPResponse.read
 
@@ -350,8 +350,8 @@ def test_answers_that_are_no_lists(text: bytes, server: ApiServer, monkeypatch: 
     assert store.services
 
 
-def test_modules_that_come_late(said: Warnings, tmp_path: Path) -> None:
-    """Each is named once, with what is not shown; what is in its place can be anything."""
+def test_modules_that_are_loaded_late(warnings: Warnings, tmp_path: Path) -> None:
+    """Each module is named once, with the events that are not shown; refused probes may have any reason."""
     rows = {p.name: p for p in PROBES}
     why = "module nft_fwd_netdev is not loaded"
     refused = [
@@ -363,8 +363,8 @@ def test_modules_that_come_late(said: Warnings, tmp_path: Path) -> None:
         (tmp_path / "nf_nat").mkdir()
         (tmp_path / "nft_fwd_netdev").mkdir()
         until(lambda: not late.missed)
-    until(lambda: said._queue)
-    assert said.read() == [
+    until(lambda: warnings._queue)
+    assert warnings.read() == [
         "The kernel module nft_fwd_netdev was loaded after this run began. Start again to see: "
         f"{rows['nft_fwd'].tells}; {rows['nft_fwd_to'].tells}."
     ]
