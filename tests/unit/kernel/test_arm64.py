@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The BPF text compiles for arm64 too, as bcc compiles for another machine, and finds arguments where arm64 has them."""
+"""The BPF text compiles for arm64 too, as bcc compiles for another machine, and reads arguments from arm64's registers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def texts() -> dict[str, str]:
 
 
 def loads(code: str) -> set[int]:
-    """Offsets from which 8 bytes are loaded by way of a program's first argument, before anything is called."""
+    """Offsets from which 8 bytes are loaded through a program's first argument, before the first call."""
     found = set()
     for opcode, _registers, offset, _ in struct.iter_unpack("<BBhi", bytes.fromhex(code)):
         if opcode == 0x85:
@@ -44,7 +44,7 @@ def test_it_compiles() -> None:
 
 
 def test_registers_are_named_in_one_place() -> None:
-    """Elsewhere arguments come through PT_REGS_PARM and the like, which know the machine."""
+    """Other files read arguments with PT_REGS_PARM and similar macros, which know the machine."""
     for path in bpf_source.directory().glob("[!s]*/*.h"):
         named = re.findall(r"ctx->(\w+)", path.read_text())
         assert not named or path.name == "probe.h", f"{path.name}: {named}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is planned on real kernels, as they were recorded (tests/support/recorded_kernels.py), and on some that were changed."""
+"""Plans for real kernels, as they were recorded (tests/support/recorded_kernels.py), and for changed copies of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE = KernelAbilities(fentry=False, module_fentry=False)
 
 
 def kernel(version: str, without: tuple[str, ...] = ()) -> Kernel:
-    """A recorded kernel. without: modules that are not loaded, and functions and structures that are not there."""
+    """A recorded kernel. without: modules that are not loaded, and functions and structures that do not exist."""
     return recorded_kernels.kernel(recorded_kernels.without(recorded_kernels.load(version), *without))
 
 
@@ -47,7 +47,7 @@ POSITIONS = {
     "answer_reset6": (1, 2, 3), "neighbour": (1, 2), "no_route": (1,), "table_full": (1,), "confirm": (1,),
     "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
 }  # fmt: skip
-"""Where the arguments are since 5.16, by row."""
+"""Positions of the arguments since 5.16, by row."""
 NFT_RULE = {"6.1": (1, 0, 0, 0, 3), "6.12": (4, 1, 2, 3, 5), "7.2": (4, 1, 2, 3, 5)}
 """The trace info held packet, verdict and rule until 6.4."""
 
@@ -64,7 +64,7 @@ def test_every_row_runs(version: str) -> None:
 
 
 def test_5_10_describes_no_module() -> None:
-    """The table was the third argument then; what is not described is taken from what is known, and said so."""
+    """There the table was the third argument; structures without BTF come from built-in layouts, and are marked as assumed."""
     k = kernel("5.10")
     found = planned(k, NEW)
     before_5_16 = {
@@ -88,8 +88,8 @@ def test_5_10_describes_no_module() -> None:
 
 
 @pytest.mark.parametrize("version", ["5.10", "6.12"])
-def test_what_is_known_of_5_10_is_trusted_on_that_kernel_only(version: str) -> None:
-    """Where some module is described, or the kernel is later, a module without BTF is not known."""
+def test_built_in_layouts_of_5_10_are_used_on_that_kernel_only(version: str) -> None:
+    """If any module has BTF, or the kernel is later, a module without BTF is not known."""
     data = recorded_kernels.load(version)
     if version == "5.10":
         data["modules described"] = True
@@ -105,8 +105,8 @@ def test_what_is_known_of_5_10_is_trusted_on_that_kernel_only(version: str) -> N
         assert "hook" not in why
 
 
-def test_5_10_that_was_built_otherwise() -> None:
-    """What is known of a structure holds only where its parts have the size that puts its fields there."""
+def test_5_10_with_other_build_options() -> None:
+    """A built-in layout is used only if the sizes of its parts agree with its offsets."""
     data = recorded_kernels.load("5.10")
     data["structures"]["rhltable"][1] += 64
     why = refused(recorded_kernels.kernel(data), NEW)
@@ -123,7 +123,7 @@ WAYS_NONE = {name: {"FEXIT": "KRETPROBE", "FENTRY": "KPROBE"}.get(way, way) for 
 
 
 @pytest.mark.parametrize(("can", "ways"), [(OLD, WAYS_OLD), (NEW, WAYS_NEW), (NONE, WAYS_NONE)])
-def test_ways(can: KernelAbilities, ways: dict[str, str]) -> None:
+def test_ways_to_attach(can: KernelAbilities, ways: dict[str, str]) -> None:
     found = planned(kernel("6.12"), can)
     assert {name: found[name].way for name in ways} == ways
 
@@ -135,7 +135,7 @@ def test_a_seventh_argument_needs_a_kprobe() -> None:
     assert [(row.way, row.parameters) for row in rows] == [("KRETPROBE", 7), ("FEXIT", 6)]
 
 
-def test_program_names_are_what_bcc_wants() -> None:
+def test_program_names_are_those_that_bcc_expects() -> None:
     k = kernel("6.12")
     assert planned(k, NEW)["hook"].program == "kretfunc__vmlinux__nf_hook_slow"
     assert planned(k, OLD)["hook"].program == "kretfunc__nf_hook_slow"
@@ -154,7 +154,7 @@ def test_rows_of_missing_modules_are_refused_one_by_one() -> None:
     }
 
 
-def test_a_loaded_module_without_the_function_is_told_apart() -> None:
+def test_a_loaded_module_without_the_function_has_another_reason() -> None:
     k = kernel("6.12", without=("nf_nat_manip_pkt", "skb_clone", "ip_tables"))
     assert refused(k, NEW) == {
         "table4": "module ip_tables is not loaded",
@@ -170,7 +170,7 @@ def test_verbose_rows_only_when_asked() -> None:
     assert refused(k, NEW, verbose=False) == {}
 
 
-def test_arguments_that_moved_out_of_sight(tmp_path: Path) -> None:
+def test_arguments_at_unknown_positions_are_refused(tmp_path: Path) -> None:
     b = BtfBuilder()
     b.function("nf_hook_slow", {"ctx": b.pointer(b.struct("nf_hook_ctx", 8, {}))})
     (tmp_path / "vmlinux").write_bytes(b.blob())
@@ -195,7 +195,7 @@ def test_header() -> None:
     assert "#define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow" in lines
     assert "#define ARGS_table4(GET, ctx) { GET(ctx, 2), GET(ctx, 3), GET(ctx, 1) }" in lines
     assert "#define ARGS_request(GET, ctx) { GET(ctx, 1), GET(ctx, 2), GET##_OF_NUMBER(ctx, 5) }" in lines
-    assert "#define RETURN_hook 5" in lines, "the return value stands behind four arguments"
+    assert "#define RETURN_hook 5" in lines, "the return value comes after four arguments"
     assert "#define WAY_nat OFF" in lines
     assert not any(line.startswith("#define PROGRAM_nat ") for line in lines)
     assert "#define SYNACK_SEEN 1" in lines
@@ -213,10 +213,10 @@ def test_header_of_an_old_kernel() -> None:
     assert "#define SYNACK_SEEN 0\n" in text
 
 
-def test_the_table_itself() -> None:
+def test_the_table_of_probes() -> None:
     names = [p.name for p in PROBES]
     assert len(set(names)) == len(names) <= cstruct.define("records/loss_counters.h", "COUNTER_ROWS"), (
-        "there are observations and counters for so many"
+        "there is one row of observations and counters for each probe"
     )
     assert {p.at for p in PROBES} == {ENTRY, RETURN, TRACEPOINT}
     assert {p.name for p in PROBES if p.needed} == {"hook", "drop"}

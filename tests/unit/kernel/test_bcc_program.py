@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How programs are taken away again where bcc would do it wrongly. Everything else needs a kernel: tests/kernel."""
+"""Programs are detached without bcc where bcc would do it wrongly. All other tests need a kernel: tests/kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracer.kernel import bcc_program
 
 
 class Bcc:
-    """bcc with two kprobes. closed: perf events that were closed. opened: those for which bcc has opened a file of tracefs."""
+    """bcc with two kprobes. closed: perf events that were closed. opened: perf events for which bcc opened a tracefs file."""
 
     def __init__(self) -> None:
         self.kprobe_fds = {b"p_nf_hook_slow": {b"kprobe__a": 11, b"kprobe__b": 12}, b"r_nf_hook_slow": {b"kretprobe__a": 13}}
@@ -37,10 +37,10 @@ class Bcc:
     ],
     ids=["on a node", "in a container", "with events in tracefs"],
 )
-def test_kprobes_are_taken_away_once_and_silently(
+def test_kprobes_are_detached_once_and_silently(
     events: str | None, opened: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bcc looks into tracefs for each kprobe: that mounts it at /sys/kernel/debug/tracing, and fails where there is none."""
+    """bcc looks into tracefs for each kprobe: that mounts it at /sys/kernel/debug/tracing, and fails if there is no tracefs."""
     (mounts := tmp_path / "mounts").write_text(
         "proc /proc proc rw 0 0\n" + f"tracefs {tmp_path} tracefs rw 0 0\n" * (events is not None)
     )

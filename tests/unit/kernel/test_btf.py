@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading BTF: offsets, prototypes, tracepoints, enums, a module on top of vmlinux, and what is no BTF at all."""
+"""Reading BTF: offsets, prototypes, tracepoints, enums, a module on top of vmlinux, and data that is not BTF."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_fields_by_dotted_path(kernel: Btf, struct: str, path: str, expected: Fi
 
 
 @pytest.mark.parametrize("path", ["nothing", "__sk_common.nothing", "sk_flags.deeper", "skc_state"])
-def test_field_that_is_not_there(kernel: Btf, path: str) -> None:
+def test_a_field_that_does_not_exist(kernel: Btf, path: str) -> None:
     assert kernel.field("sock", path) is None
 
 
@@ -80,7 +80,7 @@ def test_parameters_are_spelled_by_type(kernel: Btf) -> None:
     assert kernel.parameters("no_such") is None
 
 
-def test_tracepoint_is_told_without_its_data_argument(kernel: Btf) -> None:
+def test_a_tracepoint_is_listed_without_its_data_argument(kernel: Btf) -> None:
     found = kernel.tracepoint_parameters("kfree_skb")
     assert found == [("", "sk_buff *"), ("", "void *"), ("", "enum skb_drop_reason")]
     assert kernel.tracepoint_parameters("consume_skb") is None
@@ -119,16 +119,16 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_module_goes_on_where_vmlinux_ends(directory: Path) -> None:
+def test_a_module_continues_the_types_of_vmlinux(directory: Path) -> None:
     types = KernelTypes(directory)
     found = types.module("ip_tables")
     assert found is not None
     assert found.field("xt_table", "sk") == Field(8, 8, PTR, "sock")
     assert found.field("xt_table", "own") == Field(40, 2, INT, "")
-    assert found.field("sk_buff", "protocol") == Field(180, 2, INT, ""), "vmlinux's structures are the module's too"
+    assert found.field("sk_buff", "protocol") == Field(180, 2, INT, ""), "the module has vmlinux's structures too"
     assert found.parameters("do_table") == [("table", "xt_table *"), ("sk", "sock *")]
     assert found.parameters("next") == [("sk", "sock *")]
-    assert types.vmlinux.structure_size("xt_table") is None, "vmlinux knows nothing of a module's"
+    assert types.vmlinux.structure_size("xt_table") is None, "vmlinux does not have the module's structures"
 
 
 def test_modules_are_read_once_and_may_be_missing(directory: Path) -> None:
@@ -145,7 +145,7 @@ def test_whether_any_module_is_described(directory: Path) -> None:
     assert not KernelTypes(directory).modules_described
 
 
-def test_kernel_without_btf_is_one_sentence(tmp_path: Path) -> None:
+def test_a_kernel_without_btf_gives_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(NoBtf) as e:
         KernelTypes(tmp_path)
     assert "CONFIG_DEBUG_INFO_BTF" in str(e.value)
@@ -162,7 +162,7 @@ def test_kernel_without_btf_is_one_sentence(tmp_path: Path) -> None:
         pytest.param(b"\x7fELF" + b"\0" * 60, id="something else"),
     ],
 )
-def test_what_is_no_btf(data: bytes) -> None:
+def test_data_that_is_not_btf(data: bytes) -> None:
     with pytest.raises(NoBtf, match=r"damaged or of another byte order\.$"):
         Btf(data)
 

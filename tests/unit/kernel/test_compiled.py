@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs compile whatever modules a node has loaded: nothing of netfilter, only nftables, only iptables, all."""
+"""The programs compile with any set of loaded modules: none of netfilter, only nftables, only iptables, all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CAN = attach_plan.KernelAbilities(fentry=True, module_fentry=True)
 
 
 def planned(data: Data) -> tuple[list[PlannedProbe], list[UnavailableProbe], dict[str, str]]:
-    """The rows that run on a recorded kernel, those that do not, and the generated headers."""
+    """The rows that run on a recorded kernel, the rows that do not run, and the generated headers."""
     k = recorded_kernels.kernel(data)
     rows, refused = attach_plan.plan(k.types, k.symbols, CAN, verbose=True)
     return (

@@ -27,48 +27,48 @@ def test_key_of_a_network(text: str, bits: int) -> None:
 
 
 def matches(key: bytes, address: bytes) -> bool:
-    """What a longest-prefix trie does: compares the first bits of what follows the length."""
+    """Compares as a longest-prefix trie does: the first bits of the data after the length."""
     bits = int.from_bytes(key[:4], "little")
-    wanted, seen = (int.from_bytes(b, "big") >> 128 - bits for b in (key[4:], address))
-    return wanted == seen
+    expected, found = (int.from_bytes(b, "big") >> 128 - bits for b in (key[4:], address))
+    return expected == found
 
 
 @given(st.ip_addresses(), st.integers(0, 128), st.ip_addresses())
-def test_a_key_matches_what_is_in_its_network(
-    base: ipaddress.IPv4Address | ipaddress.IPv6Address, bits: int, seen: ipaddress.IPv4Address | ipaddress.IPv6Address
+def test_a_key_matches_the_addresses_of_its_network(
+    base: ipaddress.IPv4Address | ipaddress.IPv6Address, bits: int, address: ipaddress.IPv4Address | ipaddress.IPv6Address
 ) -> None:
     network = parse_host(f"{base}/{min(bits, base.max_prefixlen)}")
     assert matches(network_key(network), raw(str(base)))
-    if base.version == seen.version:
-        assert matches(network_key(network), raw(str(seen))) == (seen in network)
+    if base.version == address.version:
+        assert matches(network_key(network), raw(str(address))) == (address in network)
 
 
-def test_one_family_is_not_taken_for_the_other() -> None:
+def test_a_key_does_not_match_the_other_family() -> None:
     assert not matches(network_key(parse_host("0.0.0.0/0")), raw("fd00::1"))
     assert not matches(network_key(parse_host("fd00::/8")), raw("10.0.0.1"))
 
 
-def test_everything() -> None:
+def test_an_empty_filter_is_all_zeros() -> None:
     row = filter_record(Filter())[0]
     assert row.tobytes() == bytes(row.nbytes)
 
 
 def test_every_condition_has_its_field() -> None:
-    wanted = Filter((80,), (parse_host("10.0.0.0/8"),), 6, 4, 4026531840, 7, 4026531999, True)
-    (row,) = filter_record(wanted)
-    told = {name: int(row[name]) for name in row.dtype.names if name != "spare"}
-    assert told == {
+    given_filter = Filter((80,), (parse_host("10.0.0.0/8"),), 6, 4, 4026531840, 7, 4026531999, True)
+    (row,) = filter_record(given_filter)
+    fields = {name: int(row[name]) for name in row.dtype.names if name != "spare"}
+    assert fields == {
         "netns": 4026531840, "ifindex": 7, "if_netns": 4026531999, "ports": 1, "hosts": 1, "protocol": 6, "family": 4,
         "drops_only": 1, "packet_bound": 1,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("wanted", "bound"),
+    ("given_filter", "bound"),
     [(Filter(ports=(80,)), 0), (Filter(protocol=17, family=6), 0), (Filter(netns=5), 1), (Filter(ifindex=2), 1)],
 )
-def test_only_what_holds_for_a_connection_may_be_remembered_of_it(wanted: Filter, bound: int) -> None:
-    assert filter_record(wanted)[0]["packet_bound"] == bound
+def test_only_a_filter_on_connections_may_use_the_negative_cache(given_filter: Filter, bound: int) -> None:
+    assert filter_record(given_filter)[0]["packet_bound"] == bound
 
 
 @given(st.sets(st.integers(1, 65535), max_size=50))

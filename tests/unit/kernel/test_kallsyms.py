@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/proc/kallsyms: which functions there are, whose, and which one an address lies in."""
+"""/proc/kallsyms: the functions, their modules, and the function that contains an address."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_containing(symbols: Symbols, address: int, function: str) -> None:
     assert symbols.containing(address) == function
 
 
-def test_addresses_are_zero_for_those_who_may_not_see_them() -> None:
+def test_addresses_are_zero_without_the_right_to_see_them() -> None:
     hidden = Symbols(["0000000000000000 T nf_hook_slow", "0000000000000000 t nf_nat_manip_pkt\t[nf_nat]"])
     assert hidden.module_of("nf_nat_manip_pkt") == "nf_nat"
     assert hidden.containing(0xFFFFFFFF81A00010) == ""
@@ -77,9 +77,9 @@ def test_a_module_that_was_loaded_later(tmp_path: Path) -> None:
     modules.write_text("ip_tables 28672 1 - Live 0xffffffffc0100000\n")
     symbols = Symbols.running(kallsyms, modules)
     later = 0xFFFFFFFFC0180010
-    assert symbols.containing(later) == "ipt_do_table", "nothing else is known there"
+    assert symbols.containing(later) == "ipt_do_table", "no other function is known at that address"
     kallsyms.write_text(LINES + "ffffffffc0180000 t nft_do_chain\t[nf_tables]\n")
     modules.write_text(modules.read_text() + "nf_tables 28672 1 - Live 0xffffffffc0180000\n")
     symbols._checked_at = 0.0
     assert symbols.containing(later) == "nft_do_chain"
-    assert symbols.module_of("nft_do_chain") is None, "what can be watched was decided at the start"
+    assert symbols.module_of("nft_do_chain") is None, "the functions that can be watched were chosen at the start"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss counters: what was added since the last reading, and between which moments it was lost."""
+"""Loss counters: the losses since the last reading, and the interval of each loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CPUS = 2
 COUNTERS = cstruct.dtype("records/loss_counters.h", "loss_counters")
 
 
-class Given:
+class FakeProgram:
     """The counters' memory, and how often programs were skipped."""
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Given:
         return self.skipped
 
 
-def counters(given: Given, way: str) -> LossCounters:
+def counters(program: FakeProgram, way: str) -> LossCounters:
     row = PlannedProbe(PROBES[0], "nf_hook_slow", "vmlinux", way, (), 2, "program")
-    return LossCounters(cast(BccProgram, given), [row], CPUS)
+    return LossCounters(cast(BccProgram, program), [row], CPUS)
 
 
 @pytest.fixture(autouse=True)
@@ -49,40 +49,40 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.kernel.loss_counters.MISSES_SECONDS", 0.0)
 
 
-def told(of: LossCounters) -> list[tuple[Any, ...]]:
-    return [(loss.probe, loss.cpu, loss.count, loss.why) for loss in of.read()]
+def read_losses(reader: LossCounters) -> list[tuple[Any, ...]]:
+    return [(loss.probe, loss.cpu, loss.count, loss.why) for loss in reader.read()]
 
 
-def test_only_what_is_new_is_told() -> None:
-    given = Given()
-    of = counters(given, "FEXIT")
-    given.loss_counters["lost"][1, Kind.EVENT_TABLE] = 3
-    assert told(of) == [("table", 1, 3, NO_ROOM)]
-    given.loss_counters["lost"][1, Kind.EVENT_TABLE] = 5
-    given.skipped = 1
-    assert told(of) == [("table", 1, 2, NO_ROOM), ("hook", -1, 1, "another probe was running")]
-    assert told(of) == []
+def test_only_new_losses_are_reported() -> None:
+    program = FakeProgram()
+    reader = counters(program, "FEXIT")
+    program.loss_counters["lost"][1, Kind.EVENT_TABLE] = 3
+    assert read_losses(reader) == [("table", 1, 3, NO_ROOM)]
+    program.loss_counters["lost"][1, Kind.EVENT_TABLE] = 5
+    program.skipped = 1
+    assert read_losses(reader) == [("table", 1, 2, NO_ROOM), ("hook", -1, 1, "another probe was running")]
+    assert read_losses(reader) == []
 
 
 def test_a_loss_lies_between_two_readings() -> None:
-    given = Given()
+    program = FakeProgram()
     began = time.monotonic_ns()
-    of = counters(given, "FEXIT")
-    of.poll()
+    reader = counters(program, "FEXIT")
+    reader.poll()
     before = time.monotonic_ns()
-    given.skipped = 1
-    of.poll()
+    program.skipped = 1
+    reader.poll()
     after = time.monotonic_ns()
-    (loss,) = of.read()
-    assert began <= loss.since <= before <= loss.until <= after, "not when it was told"
+    (loss,) = reader.read()
+    assert began <= loss.since <= before <= loss.until <= after, "not at the time of the report"
     assert not loss.numbered
 
 
 def test_a_missed_return_may_be_older_than_the_reading_before() -> None:
-    given = Given()
-    of = counters(given, "KRETPROBE")
-    given.loss_counters["kept"][0, 0] = CPUS
-    assert told(of) == [], "as many may be under way"
-    given.loss_counters["kept"][0, 0] = CPUS + 1
-    (loss,) = of.read()
+    program = FakeProgram()
+    reader = counters(program, "KRETPROBE")
+    program.loss_counters["kept"][0, 0] = CPUS
+    assert read_losses(reader) == [], "one return per CPU may still be pending"
+    program.loss_counters["kept"][0, 0] = CPUS + 1
+    (loss,) = reader.read()
     assert (loss.probe, loss.count, loss.since) == ("hook", 1, 0) and loss.until

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of 5.10's modules: compared with the offsets that a compiler gives the kernel's own declarations."""
+"""The built-in layouts of 5.10's modules; they have the offsets that a compiler gives the kernel's own declarations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def old_kernel(directory: Path, sizes: dict[str, int], reasons: bool = False) ->
     return KernelTypes(directory)
 
 
-def test_they_are_declared_where_nothing_describes_them(tmp_path: Path) -> None:
+def test_they_are_declared_if_no_btf_describes_them(tmp_path: Path) -> None:
     text = struct_layouts.header(old_kernel(tmp_path, SIZES))
     assert block(text, "nft_pktinfo") == [
         "    struct sk_buff *skb;",
@@ -45,11 +45,11 @@ def test_they_are_declared_where_nothing_describes_them(tmp_path: Path) -> None:
     assert "HAVE_nftables_pernet" not in text and "HAVE_ip_vs_conn" not in text
 
 
-@pytest.mark.parametrize(("inside", "lost"), [
+@pytest.mark.parametrize(("part", "lost"), [
     ("rhltable", {"nft_table"}), ("nf_hook_ops", {"nft_base_chain"}), ("rhlist_head", {"nft_base_chain", "nft_chain"}),
 ])  # fmt: skip
-def test_a_kernel_that_was_built_otherwise_is_not_known(inside: str, lost: set[str], tmp_path: Path) -> None:
-    for sizes in ({**SIZES, inside: 8}, {n: s for n, s in SIZES.items() if n != inside}):
+def test_a_kernel_with_other_build_options_is_not_known(part: str, lost: set[str], tmp_path: Path) -> None:
+    for sizes in ({**SIZES, part: 8}, {n: s for n, s in SIZES.items() if n != part}):
         known = old_kernel(tmp_path, sizes).builtin_layouts
         assert known and {name for name in STRUCTURES if known.structure_size(name) is None} == lost
         assert all(known.field(name, path) is None for name in lost for path in STRUCTURES[name].fields)
@@ -62,17 +62,17 @@ def test_later_kernels_are_not_known(tmp_path: Path) -> None:
     assert old_kernel(tmp_path, SIZES).builtin_layouts is None, "a module is described"
 
 
-def test_only_what_is_read_and_inside_of_its_structure() -> None:
+def test_only_fields_that_are_read_and_lie_inside_their_structure() -> None:
     read = {row.struct: row.fields.split() for row in LAYOUTS}
     for name, structure in STRUCTURES.items():
         for path, field in structure.fields.items():
             assert path in read[name], f"{name}.{path}"
             assert field.offset % min(field.size, 8) == 0 and field.offset + field.size <= structure.size, f"{name}.{path}"
-    assert BuiltinLayouts(KeysOnly()).field("nft_rule", "handle") == Field(16, 8, 1, "", 0, 42)
-    assert BuiltinLayouts(KeysOnly()).field("nft_rule", "genmask") is None
-    assert BuiltinLayouts(KeysOnly()).structure_size("sk_buff") is None
+    assert BuiltinLayouts(NoStructures()).field("nft_rule", "handle") == Field(16, 8, 1, "", 0, 42)
+    assert BuiltinLayouts(NoStructures()).field("nft_rule", "genmask") is None
+    assert BuiltinLayouts(NoStructures()).structure_size("sk_buff") is None
 
 
-class KeysOnly:
+class NoStructures:
     def structure_size(self, name: str) -> int | None:
         return None

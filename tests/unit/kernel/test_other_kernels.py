@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that the lab has no packages of: one that was recorded, with the commits undone that tell them apart.
+"""Kernels without packages in the lab: a recorded kernel, with the commits undone that make the difference.
 
-What a distribution brings back into an old kernel is why nothing here goes by version.
+Distributions backport commits into old kernels, so nothing here depends on the version.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ KERNELS: dict[str, tuple[str, Undone, dict[str, tuple[int, ...]], set[str]]] = {
         {"table4": (2, 3, 1), "drop": (1, 2, 3), "nft_rule": (4, 1, 2, 3, 5), "answer_reset4": (1, 2, 0)},
         set(),
     ),
-    "RHEL 9's way: drop reasons brought back to 5.14's netfilter": (
+    "RHEL 9's way: drop reasons backported to 5.14's netfilter": (
         "6.1",
         (before_table_came_first, before_rule_blobs, before_ipvs_hooks),
         {"table4": (1, 2, 3), "table4_begin": (1, 3), "drop": (1, 2, 3), "nft_rule": (1, 0, 0, 0, 3)},
@@ -109,10 +109,10 @@ KERNELS: dict[str, tuple[str, Undone, dict[str, tuple[int, ...]], set[str]]] = {
         set(),
     ),
 }  # fmt: skip
-"""What it is made of, what is undone, where arguments must be found, which rows have nothing to watch."""
+"""Recorded kernel, undone commits, expected positions of arguments, rows without a function to watch."""
 
 
-def made(name: str) -> Data:
+def changed_kernel(name: str) -> Data:
     base, undone, _, _ = KERNELS[name]
     data = copy.deepcopy(recorded_kernels.load(base))
     for undo in undone:
@@ -123,7 +123,7 @@ def made(name: str) -> Data:
 @pytest.mark.parametrize("name", KERNELS)
 def test_plan(name: str) -> None:
     _, _, positions, without = KERNELS[name]
-    k = recorded_kernels.kernel(made(name))
+    k = recorded_kernels.kernel(changed_kernel(name))
     found = planned(k, NEW)
     assert {row: found[row].positions for row in positions} == positions
     assert refused(k, NEW).keys() == without
@@ -132,8 +132,8 @@ def test_plan(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_headers_say_what_is_there(name: str) -> None:
-    k = recorded_kernels.kernel(made(name))
+def test_headers_define_what_the_kernel_has(name: str) -> None:
+    k = recorded_kernels.kernel(changed_kernel(name))
     rows = list(planned(k, NEW).values())
     texts = generated_headers.headers(k.types, k.symbols, rows, xt_extensions.plan(k.types, k.symbols, NEW), 4096, 2)
     _, undone, positions, _ = KERNELS[name]
@@ -144,7 +144,7 @@ def test_headers_say_what_is_there(name: str) -> None:
 
 
 def test_a_kernel_without_a_ring_buffer_is_refused_at_once() -> None:
-    """RHEL 8.3. Its plan would be 5.10's, but for what tells that a SYN was answered."""
+    """RHEL 8.3. Its plan would be 5.10's, without the probes that show that a SYN was answered."""
     data = copy.deepcopy(recorded_kernels.load("5.10"))
     as_in_rhel_8(data)
     k = recorded_kernels.kernel(data)
@@ -160,7 +160,7 @@ def test_a_kernel_without_a_ring_buffer_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("name", ["5.10", "6.1", "6.12", "7.2"])
 def test_a_compiler_agrees_with_the_layouts(name: str) -> None:
-    """The assertions in structs.h hold for every kernel that was recorded."""
+    """The assertions in structs.h hold for every recorded kernel."""
     text = struct_layouts.header(recorded_kernels.kernel(recorded_kernels.load(name)).types)
     sizes = {"u8": "char", "u16": "short", "u32": "int", "u64": "long long"}
     source = "".join(f"typedef unsigned {c} {short};\n" for short, c in sizes.items()) + text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draining a ring buffer, from a file in memory that is laid out as the kernel's."""
+"""Draining a ring buffer, from a file in memory with the kernel's layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUSY, DISCARDED = 1 << 31, 1 << 30
 
 
 class Writer:
-    """The kernel's end: positions in the first two pages, then the data, which the kernel maps twice in a row.
+    """The kernel's side: positions in the first two pages, then the data, which the kernel maps twice in a row.
 
     A file cannot be mapped twice in a row by one call, so each byte is written to both places.
     """
@@ -34,7 +34,7 @@ class Writer:
         os.ftruncate(self.fd, 2 * PAGE + 2 * SIZE)
 
     def start(self, position: int) -> None:
-        """Both positions, as after long use."""
+        """Sets both positions, as after long use."""
         os.pwrite(self.fd, struct.pack("<Q", position), 0)
         os.pwrite(self.fd, struct.pack("<Q", position), PAGE)
 
@@ -49,7 +49,7 @@ class Writer:
                 os.pwrite(self.fd, bytes([byte]), 2 * PAGE + (position + i) % SIZE + copy)
 
     def write(self, value: bytes, mark: int = 0) -> int:
-        """One record; returns where."""
+        """Writes one record; returns its position."""
         at = self.positions[1]
         self.put(at, struct.pack("<II", len(value) | mark, 3) + value)
         os.pwrite(self.fd, struct.pack("<Q", at + 8 + len(value)), PAGE)
@@ -57,12 +57,12 @@ class Writer:
 
 
 def short(number: int) -> bytes:
-    """One slot's worth."""
+    """A record of one slot."""
     return struct.pack("<QQ", number, ~number & 0xFFFFFFFF)
 
 
 def whole(number: int) -> bytes:
-    """Two slots' worth, with the joint."""
+    """A record of two slots, with the zero bytes between them."""
     return short(number) + bytes(8) + b"\xff" * 16
 
 
@@ -81,7 +81,7 @@ def ring(writer: Writer) -> Iterator[RingBuffer]:
 
 
 def numbers(slots: npt.NDArray[np.uint8]) -> list[int]:
-    """Of the records that begin in these slots, as the kernel's ring headers tell."""
+    """The numbers of the records that begin in these slots, by the kernel's ring headers."""
     found = []
     for row in slots:
         length, _, number, inverse = struct.unpack("<IIQQ", row.tobytes())
@@ -97,8 +97,8 @@ def test_nothing_written(ring: RingBuffer, writer: Writer) -> None:
     assert writer.positions == (0, 0)
 
 
-def test_the_programs_learn_what_was_taken_out(writer: Writer) -> None:
-    """struct fill: what they have written, and what the reader has taken."""
+def test_the_programs_see_what_was_taken_out(writer: Writer) -> None:
+    """struct fill: the bytes that the programs have written, and the bytes that the reader has taken."""
     fill = cstruct.dtype("records/ring.h", "fill")
     with tempfile.TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
@@ -133,14 +133,14 @@ def test_a_busy_record_stops_until_it_is_done(ring: RingBuffer, writer: Writer) 
     assert numbers(ring.drain()) == [2, 3]
 
 
-def test_what_an_unfinished_record_has_in_its_further_slots_is_not_looked_at(ring: RingBuffer, writer: Writer) -> None:
+def test_the_further_slots_of_an_unfinished_record_are_not_read(ring: RingBuffer, writer: Writer) -> None:
     writer.write(whole(1))
     writer.write(short(2) + struct.pack("<II", 16, 3) + short(99), BUSY)
     assert numbers(ring.drain()) == [1]
 
 
 @pytest.mark.parametrize("start", [SIZE - 24, SIZE - 8, 7 * SIZE - 48, (1 << 40) - 24])
-def test_over_the_end_of_the_data(start: int, ring: RingBuffer, writer: Writer) -> None:
+def test_records_across_the_end_of_the_data(start: int, ring: RingBuffer, writer: Writer) -> None:
     writer.start(start)
     for n in range(1, 5):
         writer.write(whole(n))
@@ -163,7 +163,7 @@ def test_batches_are_copies(writer: Writer) -> None:
     slots = ring.drain()
     writer.put(at, struct.pack("<II", 16, 0) + short(99))
     ring.close()
-    assert numbers(slots) == [1], "neither new records nor closing change what was handed out"
+    assert numbers(slots) == [1], "neither new records nor closing change a batch"
 
 
 def test_events_come_as_they_were_written() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""structs.h: the fields that bpf/ reads, at the offsets of a kernel described here."""
+"""structs.h: the fields that bpf/ reads, at the offsets of a kernel that is described here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Members = dict[str, tuple[int, int]]
 
 
 def needed(b: BtfBuilder, leave_out: str = "", inum: int = 144) -> None:
-    """The structures that every run needs, without `leave_out`. inum: where struct net keeps it."""
+    """The structures that every run needs, without `leave_out`. inum: its offset in struct net."""
     u8, u16, u32 = b.integer("unsigned char", 1), b.integer("short unsigned int", 2), b.integer("unsigned int", 4)
     u64, char, void = b.integer("long unsigned int", 8), b.integer("char", 1), b.pointer(0)
     to = {name: b.pointer(b.forward(name)) for name in ("net_device", "sock", "socket", "file", "inode", "net")}
@@ -72,16 +72,16 @@ def block(text: str, name: str) -> list[str]:
     return text[at : text.index("};", at)].splitlines()[1:]
 
 
-def test_fields_stand_in_order_with_padding_between(tmp_path: Path, vmlinux: BtfBuilder) -> None:
+def test_fields_are_in_order_with_padding_between(tmp_path: Path, vmlinux: BtfBuilder) -> None:
     assert [line.strip() for line in block(header(tmp_path, vmlinux), "net_device")] == [
         "u8 name[16];", "u8 before_flags[176];", "u32 flags;", "u8 before_ifindex[20];", "u32 ifindex;",
         "u8 before_nd_net_net[1060];", "struct net *nd_net_net;",
     ]  # fmt: skip
 
 
-def test_what_is_there_is_said(tmp_path: Path, vmlinux: BtfBuilder) -> None:
+def test_existing_structures_and_fields_are_defined(tmp_path: Path, vmlinux: BtfBuilder) -> None:
     lines = header(tmp_path, vmlinux).splitlines()
-    assert {"struct net;", "struct sock_for_pointers;"} <= set(lines), "what a pointer leads to is declared"
+    assert {"struct net;", "struct sock_for_pointers;"} <= set(lines), "the target of a pointer is declared"
     assert '_Static_assert(__builtin_offsetof(struct sk_buff, protocol) == 180, "sk_buff.protocol");' in lines
     assert "#define HAVE_sk_buff" in lines
     assert "#define SIZEOF_sk_buff 232" in lines
@@ -96,7 +96,7 @@ def test_offsets_are_this_kernels(tmp_path: Path) -> None:
     assert block(header(tmp_path, b), "net") == ["    u8 before_ns_inum[200];", "    u32 ns_inum;"]
 
 
-def test_what_is_not_there_is_left_out(tmp_path: Path, vmlinux: BtfBuilder) -> None:
+def test_missing_structures_are_left_out(tmp_path: Path, vmlinux: BtfBuilder) -> None:
     vmlinux.enum("skb_drop_reason", {"SKB_NOT_DROPPED_YET": 0})
     text = header(tmp_path, vmlinux)
     for row in LAYOUTS:
@@ -105,7 +105,7 @@ def test_what_is_not_there_is_left_out(tmp_path: Path, vmlinux: BtfBuilder) -> N
 
 
 @pytest.mark.parametrize("name", [row.struct for row in LAYOUTS if row.needed and row.struct != "net"])
-def test_a_needed_structure_is_missed_by_name(name: str, tmp_path: Path) -> None:
+def test_a_missing_needed_structure_is_named(name: str, tmp_path: Path) -> None:
     b = BtfBuilder()
     needed(b, leave_out=name)
     with pytest.raises(NoBtf, match=f"^This kernel's BTF does not describe struct {name}, which tracing needs\\.$"):
@@ -113,7 +113,7 @@ def test_a_needed_structure_is_missed_by_name(name: str, tmp_path: Path) -> None
 
 
 def conntrack(vmlinux: BtfBuilder, extensions: int = 10, nfproto: bool = True) -> BtfBuilder:
-    """nf_conntrack: with as many extensions as its options gave it, and perhaps no zones."""
+    """nf_conntrack, with this number of extensions, and with zones if `nfproto`; both depend on the kernel's options."""
     b = BtfBuilder(vmlinux)
     u8, u16 = b.integer("u8x", 1), b.integer("u16x", 2)
     zone: Members = {"zone": (b.struct("nf_conntrack_zone", 4, {"id": (u16, 0)}), 12)} if nfproto else {}
@@ -158,14 +158,14 @@ def test_a_field_that_this_kernel_was_built_without(tmp_path: Path, vmlinux: Btf
 
 
 @pytest.mark.parametrize("extensions", [4, 8, 10])
-def test_an_array_stays_an_array_whatever_its_size(extensions: int, tmp_path: Path, vmlinux: BtfBuilder) -> None:
-    """bpf/probes/nat.h reads `ext->offset[ENUM_NF_CT_EXT_NAT]`; how many there are depends on the kernel's options."""
+def test_an_array_of_any_size_stays_an_array(extensions: int, tmp_path: Path, vmlinux: BtfBuilder) -> None:
+    """bpf/probes/nat.h reads `ext->offset[ENUM_NF_CT_EXT_NAT]`; the number of offsets depends on the kernel's options."""
     text = header(tmp_path, vmlinux, nf_conntrack=conntrack(vmlinux, extensions))
     assert block(text, "nf_ct_ext") == [f"    u8 offset[{extensions}];"]
 
 
 def test_a_compiler_agrees(tmp_path: Path, vmlinux: BtfBuilder) -> None:
-    """The assertions in the header hold: padding and fields put each where it says."""
+    """The assertions in the header hold: with the padding each field has its offset."""
     text = header(tmp_path, vmlinux, nf_conntrack=conntrack(vmlinux))
     sizes = {"u8": "char", "u16": "short", "u32": "int", "u64": "long long"}
     source = "".join(f"typedef unsigned {c} {name};\n" for name, c in sizes.items()) + text
@@ -175,8 +175,8 @@ def test_a_compiler_agrees(tmp_path: Path, vmlinux: BtfBuilder) -> None:
     assert text.count("_Static_assert") >= 30
 
 
-def test_every_field_is_read_by_some_c() -> None:
-    """A field that no C names would be dead weight; one that C names and no row has would not compile."""
+def test_every_field_is_read_in_bpf() -> None:
+    """A field that the C code does not name is useless; a field that it names and no row has does not compile."""
     c = "".join(p.read_text() for p in bpf_source.directory().glob("[!s]*/*.h"))
     for row in LAYOUTS:
         if row.struct != "pt_regs":

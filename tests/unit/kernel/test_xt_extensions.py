@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which match and target functions are watched, and by which programs."""
+"""The match and target functions that are watched, and their programs."""
 
 from __future__ import annotations
 
@@ -44,12 +44,14 @@ def test_fentry_has_a_program_for_each(tmp_path: Path) -> None:
 
 
 def test_revisions_that_share_a_function(tmp_path: Path) -> None:
-    """A step of a revision that is not watched for would be one too many, and no way through the rules would agree."""
-    acts_of = planned(tmp_path, MODERN)["xt_nfacct", "nfacct_mt"].extensions
-    assert {act[2] for act in acts_of} == {0, 1} and {act[:2] for act in acts_of} == {("match", "nfacct")}
+    """A step of a revision that is not in the plan would be one step too many, and no path through the rules would agree."""
+    extensions = planned(tmp_path, MODERN)["xt_nfacct", "nfacct_mt"].extensions
+    assert {extension[2] for extension in extensions} == {0, 1} and {extension[:2] for extension in extensions} == {
+        ("match", "nfacct")
+    }
 
 
-def test_kprobes_share_three(tmp_path: Path) -> None:
+def test_kprobes_share_three_programs(tmp_path: Path) -> None:
     found = planned(tmp_path, OLD)
     assert {program for row in found.values() for program in row.programs} == {
         ("on_match", "KPROBE"), ("on_match_answer", "KRETPROBE"), ("on_target", "KPROBE"),
@@ -61,14 +63,14 @@ def test_kprobes_share_three(tmp_path: Path) -> None:
 
 
 def test_a_name_that_two_modules_share(tmp_path: Path) -> None:
-    """A kprobe could not tell which; a program of fentry names its module."""
+    """A kprobe could not distinguish them; a program of fentry names its module."""
     found = planned(tmp_path, MODERN)
     assert found["ipt_rpfilter", "rpfilter_mt"].extensions == (("match", "rpfilter", 0, "ip"),)
     assert found["ip6t_rpfilter", "rpfilter_mt"].extensions == (("match", "rpfilter", 0, "ip6"),)
     assert not [key for key in planned(tmp_path, OLD) if key[1] == "rpfilter_mt"]
 
 
-def test_other_arguments_than_known_are_left_alone(tmp_path: Path) -> None:
+def test_a_function_with_other_arguments_is_not_watched(tmp_path: Path) -> None:
     assert ("xt_statistic", "statistic_mt") not in planned(tmp_path, MODERN, wrong="statistic_mt")
 
 
@@ -80,5 +82,5 @@ def test_nothing_loaded(tmp_path: Path) -> None:
 
 def test_each_name_and_revision_once() -> None:
     for kind, text in (("match", xt_extensions.MATCHES), ("target", xt_extensions.TARGETS)):
-        named = [act for _, act in xt_extensions.rows(kind, text)]
+        named = [extension for _, extension in xt_extensions.rows(kind, text)]
         assert len(named) == len(set(named))

@@ -31,9 +31,9 @@ def packet(hops: list[Hop], dst: str = "192.168.56.10", dport: int = 30285) -> P
     return Packet(1, 0, "node", "eth0", "IPv4", "TCP", ends, hops=hops)
 
 
-def numbered(rules: Ruleset, table: str, chain: str, words: str) -> tuple[str, int]:
-    """Chain and number of the first rule of a chain that has these words in its text."""
-    return next((chain, r.number) for r in rules.chain("ip", table, chain) if words in r.text)
+def numbered(rules: Ruleset, table: str, chain: str, fragment: str) -> tuple[str, int]:
+    """Chain and number of the first rule of a chain that has this fragment in its text."""
+    return next((chain, r.number) for r in rules.chain("ip", table, chain) if fragment in r.text)
 
 
 def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def user_of(**user: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of a user who has called sudo; there is no other kubeconfig."""
+    """The home of the user that called sudo; there is no other kubeconfig."""
     if os.geteuid() != 0:
         pytest.skip("only root has rights that another user's kubeconfig could misuse")
     user = SimpleNamespace(pw_uid=USER, pw_dir=str(tmp_path / "somewhere/user"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which capabilities are asked for, and what becomes of them."""
+"""The capabilities that tracing needs, and those that a run gives up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracer.node import capabilities
 ALL = (1 << 41) - 1
 
 
-def test_bits_are_the_kernels() -> None:
+def test_bits_are_those_of_the_kernel_header() -> None:
     header = Path("/usr/include/linux/capability.h")
     if not header.exists():
         pytest.skip("no kernel headers")
@@ -25,31 +25,31 @@ def test_bits_are_the_kernels() -> None:
     assert {name: int(found[name]) for name in capabilities.BITS} == capabilities.BITS
 
 
-def test_what_is_held() -> None:
+def test_held_capabilities_are_read_from_status() -> None:
     assert capabilities.held("Name:\tx\nCapPrm:\t0000000000000001\nCapEff:\t000001ffffffffff\n") == ALL
     assert capabilities.held("Name:\tx\n") == 0
 
 
 @pytest.mark.parametrize(
-    ("mine", "lacks"),
+    ("held", "missing"),
     [
         (ALL, ""),
         (capabilities.mask(("CAP_SYS_ADMIN",)), ""),
         (1 << 38 | 1 << 39 | capabilities.mask(("CAP_NET_ADMIN",)), "CAP_SYS_ADMIN,"),  # CAP_PERFMON and CAP_BPF
     ],
 )
-def test_what_is_lacking_is_named(mine: int, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_capabilities_are_named(held: int, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(capabilities, "held", lambda: mine)
-    if not lacks:
+    monkeypatch.setattr(capabilities, "held", lambda: held)
+    if not missing:
         capabilities.require_tracing()
         return
-    with pytest.raises(NotRoot, match=f"^Tracing needs {lacks} which this root lacks: run the container privileged\\.$"):
+    with pytest.raises(NotRoot, match=f"^Tracing needs {missing} which this root lacks: run the container privileged\\.$"):
         capabilities.require_tracing()
 
 
 @pytest.mark.parametrize(
-    ("without", "loses"),
+    ("without", "lost"),
     [
         ((), ""), (("CAP_KILL", "CAP_SYS_RESOURCE"), ""), (("CAP_DAC_READ_SEARCH",), ""), (("CAP_DAC_OVERRIDE",), ""),
         (("CAP_DAC_READ_SEARCH", "CAP_DAC_OVERRIDE"), "without CAP_DAC_READ_SEARCH no processes of other users"),
@@ -57,28 +57,28 @@ def test_what_is_lacking_is_named(mine: int, lacks: str, monkeypatch: pytest.Mon
          "without CAP_SYSLOG no functions that dropped packets"),
     ],
 )  # fmt: skip
-def test_what_is_lost_is_said(without: tuple[str, ...], loses: str) -> None:
-    assert capabilities.lost(ALL & ~capabilities.mask(without)) == loses
+def test_lost_information_is_reported(without: tuple[str, ...], lost: str) -> None:
+    assert capabilities.lost(ALL & ~capabilities.mask(without)) == lost
 
 
 @pytest.mark.parametrize(
-    ("text", "goes"), [("[none] integrity confidentiality\n", True), ("none integrity [confidentiality]\n", False)]
+    ("text", "is_allowed"), [("[none] integrity confidentiality\n", True), ("none integrity [confidentiality]\n", False)]
 )
-def test_lockdown_is_said_before_anything_is_tried(
-    text: str, goes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_lockdown_is_reported_before_anything_is_tried(
+    text: str, is_allowed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lockdown").write_text(text)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(capabilities, "held", lambda: ALL)
     monkeypatch.setattr(capabilities, "LOCKDOWN", tmp_path / "lockdown")
-    if goes:
+    if is_allowed:
         capabilities.require_tracing()
         return
     with pytest.raises(NoProbe, match=r"^This kernel is locked down \(confidentiality\): .* nothing can be traced\.$"):
         capabilities.require_tracing()
 
 
-def test_somebody_else_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotRoot, match=r"^Tracing needs root: run it with sudo\.$"):
         capabilities.require_tracing()
@@ -99,8 +99,8 @@ print(before, capabilities.held(), seen[0], capabilities.held(child))
 """
 
 
-def test_the_rest_is_given_up() -> None:
-    """In a process of its own, for it does not come back; a program that it runs has all again."""
+def test_the_other_capabilities_are_given_up() -> None:
+    """In a separate process: a capability that was given up does not come back. A program that it runs has all of them."""
     ran = subprocess.run([sys.executable, "-c", GIVEN_UP], capture_output=True, text=True, check=True)
     before, after, thread, child = map(int, ran.stdout.split())
     assert after == thread == before & capabilities.mask(capabilities.AFTERWARDS)
@@ -128,7 +128,7 @@ except PermissionError:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="not root")
-def test_what_a_run_does_can_still_be_done() -> None:
-    """Rules are asked for through a raw socket, in other namespaces; a process is found by its descriptors."""
+def test_the_work_of_a_run_is_still_possible() -> None:
+    """Rules are read through a raw socket, in other namespaces; a process is found by its descriptors."""
     ran = subprocess.run(["unshare", "-n", sys.executable, "-c", STILL], capture_output=True, text=True)
     assert (ran.stdout, ran.returncode) == ("kept\n", 0), ran.stderr

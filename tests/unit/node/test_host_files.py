@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node's files as a container sees them that has none of its directories: real namespaces, a real container's view."""
+"""The node's files, read from a container without the node's directories: real namespaces, a real container's view."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def test_names_and_pods_of_the_node(inside: str, elsewhere: bool) -> None:
     assert json.loads(ran.stdout) == [elsewhere, True, where, ["web"], ["10.1.2.0/24"]]
 
 
-def test_process_1_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_1_that_cannot_be_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_files, "MOUNTS", ("/proc/no/ns/mnt", "/proc/self/ns/mnt"))
     assert not host_files.elsewhere() and host_files.of_node("/run/x") == Path("/run/x")

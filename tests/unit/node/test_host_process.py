@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes are believed to be the node's own: real ones, in real namespaces, under kube-proxy's name."""
+"""The processes that are accepted as the node's own: real ones, in real namespaces, with kube-proxy's name."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ NAMED = "exec -a kube-proxy bash -c read -- "
 
 @contextmanager
 def named(*before: str, script: str = NAMED) -> Iterator[int]:
-    """The pid of a process that calls itself kube-proxy. before: what it is run by."""
+    """The pid of a process with the name kube-proxy. before: the command that starts it."""
     started = subprocess.Popen([*before, "bash", "-c", script], stdin=subprocess.PIPE)
     found: list[int] = []
 
-    def there() -> bool:
+    def is_running() -> bool:
         children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
         found[:] = [pid for pid in (started.pid, *map(int, children)) if _arguments(pid).startswith(b"kube-proxy\0")]
         return bool(found)
 
     try:
-        until(there)
+        until(is_running)
         yield found[0]
     finally:
         started.kill()
@@ -50,12 +50,12 @@ def _arguments(pid: int) -> bytes:
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test's own namespaces stand for process 1's, which may be others here."""
+    """The test's own namespaces take the place of process 1's, which may differ here."""
     monkeypatch.setattr(host_process, "_host_namespaces", lambda proc: OWN)
 
 
 @pytest.mark.parametrize(
-    ("before", "believed"),
+    ("before", "accepted"),
     [
         ("env", True),
         ("unshare --pid --fork --kill-child", True),
@@ -66,17 +66,17 @@ def home(monkeypatch: pytest.MonkeyPatch) -> None:
         ("setpriv --bounding-set=-net_admin --inh-caps=-all", False),
     ],
 )
-def test_who_is_believed(home: None, before: str, believed: bool) -> None:
+def test_which_process_is_accepted(home: None, before: str, accepted: bool) -> None:
     spaces.need(*before.split())
     with named(*before.split()) as pid:
         with host_process.opened(Path("/proc"), pid) as process:
-            assert (process != host_process.NOBODY) == believed
-            assert bool(host_process.arguments(process)) == believed
-        assert kube_proxy.has_kube_proxy(pid) == believed
+            assert (process != host_process.NOBODY) == accepted
+            assert bool(host_process.arguments(process)) == accepted
+        assert kube_proxy.has_kube_proxy(pid) == accepted
 
 
 def test_a_configuration_in_a_root_of_its_own(home: None, tmp_path: Path) -> None:
-    """What it sees as / is another directory, and a link there to an absolute path stays in it."""
+    """The process has another directory as its root; a link there to an absolute path stays inside."""
     spaces.need("unshare", "--mount")
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
@@ -91,5 +91,5 @@ def test_a_configuration_in_a_root_of_its_own(home: None, tmp_path: Path) -> Non
     for config, names in (("/etc/conf", ["inside"]), ("/out", []), ("/fifo", []), ("/proc/kmsg", []), ("/dev/zero", [])):
         script = f"{binds} && exec chroot {root} bash -c '{NAMED} --config={config}'"
         with named("unshare", "--mount", script=script) as pid, host_process.opened(Path("/proc"), pid) as process:
-            words = host_process.arguments(process)
-            assert [name for name, _ in kube_proxy._names_of(process, words, "host")] == names, config
+            arguments = host_process.arguments(process)
+            assert [name for name, _ in kube_proxy._names_of(process, arguments, "host")] == names, config

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine's own namespace says of itself; another that is gone says nothing."""
+"""Listeners, settings and counters of this machine's own namespace; a namespace that is gone has none."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ def own() -> tuple[NamespaceInspector, str]:
 
 
 def test_listening_sockets_settings_and_counters() -> None:
-    of, here = own()
+    inspector, namespace = own()
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
         port = sock.getsockname()[1]
-        assert [b.address for b in of.bound(here) if b.port == port] == ["127.0.0.1"]
-        assert of.process(next(b.inode for b in of.bound(here) if b.port == port)).endswith(")")
-    assert of.setting(here, "net/ipv4/ip_local_port_range") == " ".join(
+        assert [b.address for b in inspector.bound(namespace) if b.port == port] == ["127.0.0.1"]
+        assert inspector.process(next(b.inode for b in inspector.bound(namespace) if b.port == port)).endswith(")")
+    assert inspector.setting(namespace, "net/ipv4/ip_local_port_range") == " ".join(
         Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     )
-    assert "ListenDrops" in of.counters(here)
+    assert "ListenDrops" in inspector.counters(namespace)
 
 
-def test_what_cannot_be_read_is_empty() -> None:
-    of, here = own()
-    assert of.bound("no such namespace") == () and of.counters("no such namespace") == {}
-    assert of.setting(here, "net/ipv4/tcp_tw_recycle") == "", "Linux has none since 4.12"
-    assert of.process(0) == ""
+def test_an_answer_that_cannot_be_read_is_empty() -> None:
+    inspector, namespace = own()
+    assert inspector.bound("no such namespace") == () and inspector.counters("no such namespace") == {}
+    assert inspector.setting(namespace, "net/ipv4/tcp_tw_recycle") == "", "Linux does not have it since 4.12"
+    assert inspector.process(0) == ""
 
 
-def test_answers_are_kept_for_a_moment() -> None:
-    of, here = own()
-    before = of.bound(here)
+def test_answers_are_kept_for_a_short_time() -> None:
+    inspector, namespace = own()
+    before = inspector.bound(namespace)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
         port = sock.getsockname()[1]
-        assert of.bound(here) is before
-        for key, (at, value) in list(of._kept.items()):
-            of._kept[key] = at - 2 * namespace_view.KEPT_SECONDS, value
-        assert port in [b.port for b in of.bound(here)]
+        assert inspector.bound(namespace) is before
+        for key, (at, value) in list(inspector._kept.items()):
+            inspector._kept[key] = at - 2 * namespace_view.KEPT_SECONDS, value
+        assert port in [b.port for b in inspector.bound(namespace)]
 
 
 def test_conntracks_statistics_are_summed_over_cpus(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for numbers, on the machine the tests run on."""
+"""Names of namespaces, sockets and interfaces, on the machine that runs the tests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NODE, OWN, NAMELESS = 4026531840, 4026531841, 4026531842
 
 
 def process_is_in(process: int | str, inode: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """inode 0: not everyone may look at process 1."""
+    """Puts a process into a namespace. inode 0: the namespace may not be read, as process 1's without root."""
     real, link = namespaces._inode, Path(f"/proc/{process}/ns/net")
     monkeypatch.setattr(namespaces, "_inode", lambda path: inode if path == link else real(path))
 
 
 @pytest.fixture
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of namespaces as `ip netns` keeps one; any file has an inode. The second directory is not there."""
+    """A directory of namespaces as `ip netns` keeps one; any file has an inode. The second directory does not exist."""
     (tmp_path / "pod-a").touch()
     (tmp_path / "pod-b").touch()
     monkeypatch.setattr(namespaces, "NAMED", (tmp_path, tmp_path / "missing"))
@@ -39,7 +39,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def few(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all processes there are two: the first, and `held`, number 77, in a namespace without a name."""
+    """There are two processes: the first one, and `held`, number 77, in a namespace without a name."""
     process_is_in(77, NAMELESS, monkeypatch)
     monkeypatch.setattr(namespaces, "_processes", lambda: iter([1, 77]))
     monkeypatch.setattr(namespaces, "_command", lambda pid: {1: "init", 77: "held"}[pid])
@@ -54,8 +54,8 @@ def test_the_node_has_its_name(named: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_node_that_may_not_be_looked_at_is_not_any_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a filter 0 is any namespace, and in an event it is none."""
+def test_a_node_that_may_not_be_read_is_not_any_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a filter 0 means any namespace, and in an event it means none."""
     process_is_in(1, 0, monkeypatch)
     known = Namespaces()
     assert (known.node, known.name(0)) == (0, "")
@@ -91,7 +91,7 @@ def test_a_namespace_that_nothing_leads_to(named: Path) -> None:
     known = Namespaces()
     assert known.name(17) == "netns 17"
     (named / "late").touch()
-    assert known.name(17) == "netns 17", "asked once, not for every packet"
+    assert known.name(17) == "netns 17", "looked up once, not for every packet"
     assert known.name(0) == "", "no namespace at all"
 
 
@@ -108,7 +108,7 @@ def test_by_number_or_process_when_there_is_one(named: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["no-such", "pid:999999999", "pid:x", "/no/such/file", "../pod-z", "4026531999", "0", "held", "held[78]", "init[1]"]
 )
-def test_find_says_what_there_is(name: str) -> None:
+def test_find_lists_the_known_namespaces(name: str) -> None:
     with pytest.raises(BadOption) as e:
         Namespaces().find(name)
     assert str(e.value) == f"There is no network namespace {name!r} (known: held[77], node, pod-a, pod-b)."
@@ -122,7 +122,7 @@ def test_a_nameless_namespace_is_called_by_a_process_in_it(named: Path) -> None:
     assert held.stdin
     try:
         if not held.stdout.readline():
-            pytest.skip("no namespace may be made here")
+            pytest.skip("no namespace can be made here")
         known = Namespaces()
         inode = known.find(f"pid:{held.pid}")
         assert inode != known.node
@@ -142,12 +142,12 @@ def test_owner_of_a_socket_of_ours() -> None:
         assert command == Path("/proc/self/comm").read_text().strip()
 
 
-def test_owner_of_none() -> None:
-    assert Processes().owner(0) == (0, ""), "0: a socket nobody has accepted"
+def test_a_socket_without_owner() -> None:
+    assert Processes().owner(0) == (0, ""), "0: a socket that was not accepted"
     assert Processes().owner(1) == (0, "")
 
 
-def test_a_known_server_is_asked_again_before_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_server_is_read_before_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Processes(pause=3600)
     with socket.socket() as first, socket.socket() as second:
         assert known.owner(os.fstat(first.fileno()).st_ino)[0] == os.getpid()
@@ -159,7 +159,7 @@ def test_a_known_server_is_asked_again_before_everyone(monkeypatch: pytest.Monke
         assert known.owner(1) == (0, "")
 
 
-def test_all_processes_are_not_read_at_every_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_processes_are_not_read_for_every_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([iter([os.getpid()])])
     monkeypatch.setattr(processes, "_processes", lambda: next(readings))
     known = Processes(pause=3600)
@@ -178,16 +178,16 @@ def test_interface_that_is_not_here() -> None:
 
 
 def test_tracking() -> None:
-    """This process's namespace, or none: which, depends on the machine."""
+    """This process's namespace or none: that depends on the machine."""
     counter = Path("/proc/sys/net/netfilter/nf_conntrack_count")
     used = counter.exists() and int(counter.read_text()) > 0
     assert tracking() == ({Path("/proc/self/ns/net").stat().st_ino} if used else set())
 
 
-def test_a_socket_that_nobody_holds_is_not_looked_for_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    known, asked = Processes(pause=3600), list[int]()
-    monkeypatch.setattr(Processes, "_read", lambda self, pid, wanted: asked.append(pid))
+def test_a_socket_without_process_is_not_searched_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, read_pids = Processes(pause=3600), list[int]()
+    monkeypatch.setattr(Processes, "_read", lambda self, pid, inodes: read_pids.append(pid))
     known._owners[7] = (1, "init")
-    assert known.owner(2**40) == (0, "") and asked
-    asked.clear()
-    assert known.owner(2**40) == (0, "") and not asked
+    assert known.owner(2**40) == (0, "") and read_pids
+    read_pids.clear()
+    assert known.owner(2**40) == (0, "") and not read_pids

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes and links, asked from the kernel that the tests run on: what every machine has."""
+"""Routes and links that every machine has, read from the kernel that runs the tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_the_loopback() -> None:
     assert routes.to("127.0.0.1") == Route("local", "lo", "", "127.0.0.1") and routes.is_local("127.0.0.1")
     lo = next(link for link in routes.links() if link.name == "lo")
     assert "127.0.0.0/8" in lo.networks and lo.kind == "" and lo.ports == 0
-    assert routes.links() is routes.links(), "asked once"
+    assert routes.links() is routes.links(), "read once"
 
 
 def test_an_interface_that_does_not_exist_is_no_error() -> None:
@@ -28,9 +28,9 @@ def test_an_interface_that_does_not_exist_is_no_error() -> None:
         (Route("local", "lo"), "local dev lo"), (Route("unreachable"), "unreachable"), (Route(""), ""),
     ],
 )  # fmt: skip
-def test_in_words(route: Route, text: str) -> None:
+def test_the_text_of_a_route(route: Route, text: str) -> None:
     assert route.text == text
 
 
-def test_a_link_has_no_kind_unless_told() -> None:
+def test_a_link_has_no_kind_by_default() -> None:
     assert NetworkDevice("eth0") == NetworkDevice("eth0", "", (), 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system's tools print."""
+"""The output of the system's tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tracer.node import capabilities, tools
 
 
-def test_what_a_tool_prints_and_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_a_tool_and_its_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     shell, sleep = tools.find("sh"), tools.find("sleep")
     assert shell and sleep and tools.find("k8snet-no-such-tool") is None
     assert tools.printed(shell, "-c", "head -c 300000 /dev/zero | tr '\\0' x; printf '\\377'") == "x" * 300_000 + "\udcff"
@@ -31,7 +31,7 @@ def test_tools_are_not_found_by_the_callers_path(tmp_path: Path, monkeypatch: py
 
 
 def test_a_tool_has_no_more_rights_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor its caller's variables; and the thread that asks keeps its own."""
+    """It does not have its caller's variables either; the thread that runs it keeps its own capabilities."""
     before = capabilities.held()
     monkeypatch.setenv("XTABLES_LIBDIR", "/tmp")
     cat, env = tools.find("cat"), tools.find("env")
@@ -50,7 +50,7 @@ def test_a_tool_has_no_more_rights_than_it_needs(monkeypatch: pytest.MonkeyPatch
     assert {name: tools._is_iptables(name) for name in programs} == programs
 
 
-def test_what_is_printed_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "MOST_BYTES", 1 << 20)
     head = tools.find("head")
     assert head

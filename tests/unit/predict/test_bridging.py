@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet between two pods of one bridge: iptables sees it only where the bridge passes its packets to the IP hooks."""
+"""A packet between two pods of one bridge: iptables sees it only if the bridge passes its packets to the IP hooks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def outcomes(found: list[PredictedPath]) -> dict[str, tuple[str, ...]]:
     return {p.packet.outcome: p.conditions for p in found}
 
 
-def test_where_iptables_does_not_see_it_the_rule_is_a_condition() -> None:
+def test_a_rule_is_a_condition_where_iptables_does_not_see_the_packet() -> None:
     found = outcomes(paths(DROPS))
     assert found == {
         "forwarded": ("the sender reaches 10.244.0.12 directly over bridge cni0",),
@@ -40,7 +40,7 @@ def test_where_iptables_does_not_see_it_the_rule_is_a_condition() -> None:
     }
 
 
-def test_where_no_rule_decides_both_ways_are_one() -> None:
+def test_both_paths_are_one_where_no_rule_decides() -> None:
     (only,) = paths(NO_RULES)
     assert only.packet.outcome == "forwarded" and not only.conditions
 
@@ -54,7 +54,7 @@ def test_where_no_rule_decides_both_ways_are_one() -> None:
     ],
     ids=["all bridges", "this bridge", "behind another device"],
 )
-def test_where_the_ip_hooks_see_it_the_rule_decides(to: str, setting: str, routes: FakeRoutes | None) -> None:
+def test_a_rule_decides_where_the_ip_hooks_see_the_packet(to: str, setting: str, routes: FakeRoutes | None) -> None:
     assert outcomes(paths(DROPS, to, setting, routes)) == {"dropped": ()}
 
 
@@ -64,7 +64,7 @@ def test_a_bridges_own_setting_counts_only_with_br_netfilter() -> None:
 
 @pytest.mark.parametrize("setting", ["0", "1"])
 def test_a_bridge_needs_no_forwarding(setting: str) -> None:
-    """A bridge passes its packets on where net.ipv4.ip_forward is 0; only a packet that is routed is dropped for it."""
+    """With net.ipv4.ip_forward 0 a bridge still passes its packets on; only a routed packet is dropped for it."""
     assert outcomes(paths(NO_RULES, setting=setting, forwarding="0")) == {
         "forwarded": ("the sender reaches 10.244.0.12 directly over bridge cni0",),
         "dropped": ("the sender sends it by way of this node",),

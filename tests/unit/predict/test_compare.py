@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was told of a packet, beside what it met: the first difference is the one that is said."""
+"""Predicted paths are compared with a packet that was seen: the first difference is reported."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tracer.predict.compare import compare, steps
 from tracer.predict.query import PathQuery
 from tracer.rules import inventory
 
-QUESTION = PathQuery(CLIENT, 0, NODE, 30285)
+QUERY = PathQuery(CLIENT, 0, NODE, 30285)
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> list[PredictedPath]:
+def predictions(tmp_path: Path) -> list[PredictedPath]:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
-    return audits.journey(state).predict(QUESTION)
+    return audits.journey(state).predict(QUERY)
 
 
 def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
-    """A packet that went as told, but for some hops, and on into a pod."""
+    """A packet that met the predicted path except for these hops, and went on into a pod."""
     hops = [replace(h, evidence=Evidence.OBSERVED) for h in predicted.packet.hops if h.what != "route"]
     for at, hop in changes:
         hops[at] = hop
@@ -47,68 +47,68 @@ def index(packet: Packet, hook: str, what: str, table: str = "") -> int:
     return next(i for i, h in enumerate(hops) if (h.hook, h.what) == (hook, what) and table in h.table)
 
 
-def test_any_of_the_endpoints_is_as_told(told: list[PredictedPath]) -> None:
-    for story in told:
-        found = compare(told, seen(story))
-        assert not found.difference and found.predicted is story and found.agreed >= 6
+def test_any_of_the_endpoints_agrees_with_its_prediction(predictions: list[PredictedPath]) -> None:
+    for path in predictions:
+        found = compare(predictions, seen(path))
+        assert not found.difference and found.predicted is path and found.agreed >= 6
 
 
-def test_another_endpoint_is_the_first_difference(told: list[PredictedPath]) -> None:
-    one = told[0]
+def test_another_endpoint_is_the_first_difference(predictions: list[PredictedPath]) -> None:
+    one = predictions[0]
     at = index(one.packet, "PREROUTING", "nat")
     nat = next(h for h in one.packet.hops if h.nat).nat
     assert nat
     other = replace(nat, after=replace(nat.after, dst="10.244.9.9"))
     hop = replace(next(h for h in one.packet.hops if h.nat), nat=other)
-    found = compare(told, seen(one, (at, hop)))
+    found = compare(predictions, seen(one, (at, hop)))
     assert found.difference == "in PREROUTING DNAT predicted 10.244.0.11:8080, seen 10.244.9.9:8080"
 
 
-def test_a_verdict_that_was_not_told(told: list[PredictedPath]) -> None:
-    one = told[0]
+def test_a_verdict_that_was_not_predicted(predictions: list[PredictedPath]) -> None:
+    one = predictions[0]
     at = index(one.packet, "FORWARD", "table", "filter")
     hop = replace([h for h in one.packet.hops if h.what != "route"][at], verdict="DROP", rule_trace=None)
-    found = compare(told, seen(one, (at, hop)))
+    found = compare(predictions, seen(one, (at, hop)))
     assert found.difference.startswith("in FORWARD filter predicted ACCEPT by ") and found.difference.endswith("seen DROP")
 
 
-def test_a_translation_that_did_not_come(told: list[PredictedPath]) -> None:
-    one = seen(told[0])
+def test_a_predicted_translation_that_was_not_seen(predictions: list[PredictedPath]) -> None:
+    one = seen(predictions[0])
     one.hops = [h for h in one.hops if not (h.nat and h.hook == "POSTROUTING")]
-    assert compare(told, one).difference == "predicted POSTROUTING SNAT 10.244.0.1, which was not seen"
+    assert compare(predictions, one).difference == "predicted POSTROUTING SNAT 10.244.0.1, which was not seen"
 
 
-def test_hops_of_other_namespaces_and_copies_do_not_count(told: list[PredictedPath]) -> None:
-    one = seen(told[0])
+def test_hops_of_other_namespaces_and_copies_do_not_count(predictions: list[PredictedPath]) -> None:
+    one = seen(predictions[0])
     before = steps(one)
     one.hops.insert(0, Hop(0, "table", "pod-a", "OUTPUT", "filter", verdict="DROP"))
     one.hops.insert(0, Hop(0, "table", "node", "FORWARD", "filter", verdict="DROP", clone=True))
     assert steps(one) == before
 
 
-def test_which_packets_were_asked_about(told: list[PredictedPath]) -> None:
-    one = seen(told[0])
-    assert is_first_packet_of(one, QUESTION) and is_first_packet_of(one, replace(QUESTION, sport=40812))
-    assert not is_first_packet_of(one, replace(QUESTION, sport=1))
-    assert not is_first_packet_of(replace(one, tcp_flags="ACK"), QUESTION)
-    assert not is_first_packet_of(replace(one, complete=False), QUESTION), "nothing is concluded from a packet that lost a part"
-    assert not is_first_packet_of(replace(one, endpoints=Endpoints("10.0.0.1", 1, NODE, 30285)), QUESTION)
+def test_which_packets_a_query_matches(predictions: list[PredictedPath]) -> None:
+    one = seen(predictions[0])
+    assert is_first_packet_of(one, QUERY) and is_first_packet_of(one, replace(QUERY, sport=40812))
+    assert not is_first_packet_of(one, replace(QUERY, sport=1))
+    assert not is_first_packet_of(replace(one, tcp_flags="ACK"), QUERY)
+    assert not is_first_packet_of(replace(one, complete=False), QUERY), "nothing is concluded from an incomplete packet"
+    assert not is_first_packet_of(replace(one, endpoints=Endpoints("10.0.0.1", 1, NODE, 30285)), QUERY)
 
 
-def test_a_packet_that_is_sent_back_is_compared_on_its_first_way(told: list[PredictedPath]) -> None:
-    """A router without a better route sends it where it came from."""
-    one = seen(told[0])
+def test_a_packet_that_is_sent_back_is_compared_on_its_first_pass(predictions: list[PredictedPath]) -> None:
+    """A router without a better route sends the packet back to its sender."""
+    one = seen(predictions[0])
     before = steps(one)
     assert any(s.key[0] == "POSTROUTING" for s in before)
-    again = [replace(h, in_iface="eth0") for h in one.hops if h.hook == "PREROUTING" and h.netns == "node"]
-    one.hops += again
-    assert again and steps(one) == before
-    one.hops[-len(again) :] = [replace(h, in_iface="lo") for h in again]
-    assert len(steps(one)) > len(before), "by the loopback it goes on"
+    second_pass = [replace(h, in_iface="eth0") for h in one.hops if h.hook == "PREROUTING" and h.netns == "node"]
+    one.hops += second_pass
+    assert second_pass and steps(one) == before
+    one.hops[-len(second_pass) :] = [replace(h, in_iface="lo") for h in second_pass]
+    assert len(steps(one)) > len(before), "through the loopback the same pass goes on"
 
 
 @pytest.mark.parametrize("unread", [(), ("the rules of nftables cannot be read: nft took longer than 60 s",)])
-def test_rules_that_could_not_be_read_leave_a_doubt(
+def test_rules_that_could_not_be_read_are_a_condition(
     unread: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
@@ -116,8 +116,8 @@ def test_rules_that_could_not_be_read_leave_a_doubt(
     monkeypatch.setattr(inventory, "read", lambda _: rules)
     monkeypatch.setattr(explain, "PathPredictor", lambda _: audits.journey(state))
     kube: Any = SimpleNamespace(cluster=state.context.cluster)
-    predicted_paths, told = explain.predict_paths(QUESTION, kube)
-    assert predicted_paths and told == unread
+    predicted_paths, reported = explain.predict_paths(QUERY, kube)
+    assert predicted_paths and reported == unread
     assert all(
-        story.conditions == (("no rule that could not be read acts on it",) if unread else ()) for story in predicted_paths
+        path.conditions == (("no rule that could not be read acts on it",) if unread else ()) for path in predicted_paths
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a packet meets, in the kernel's order."""
+"""The hook entries that a packet meets, in the kernel's order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_native_chains_among_those_of_iptables_nft() -> None:
     assert {("nat", "dst"), ("ip kube-proxy", "dst"), ("ip cni_hostport", "dst")} <= {(t, d) for _, t, _, d in at}
 
 
-def test_a_rule_that_is_not_understood_ends_it_with_its_name() -> None:
+def test_a_rule_that_is_not_understood_is_named() -> None:
     rules = save_parser.parse("*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING --brand-new -j ACCEPT\nCOMMIT\n")
     with pytest.raises(UnknownOption, match="PREROUTING 1: --brand-new"):
         hook_entries(RuleInventory(rules), "ip")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of one priority: asked in the order of their handles, and in each order where two tables would decide."""
+"""Chains of one priority run in the order of their handles; in each order if two tables would decide."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DROP, REJECT, ACCEPT = {"drop": None}, {"reject": {"type": "icmp", "expr": "port
 DNAT, ELSEWHERE = ({"dnat": {"addr": f"10.244.0.{n}", "port": 8080}} for n in (11, 12))
 
 
-def journey(*chains: tuple[Any, ...]) -> PathPredictor:
-    """Of a node with these base chains of one priority a hook, in the order of their creation: (table, name, kind, hook,
-    its only rule's statements)."""
+def predictor(*chains: tuple[Any, ...]) -> PathPredictor:
+    """The predictor of a node with these base chains, one priority per hook, in the order of their creation: (table, name,
+    kind, hook, its only rule's statements)."""
     listed: list[Any] = []
     for handle, (table, name, kind, hook, *statements) in enumerate(chains, 1):
         place = {"family": "ip", "table": table}
@@ -38,51 +38,51 @@ def journey(*chains: tuple[Any, ...]) -> PathPredictor:
     return audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes()))
 
 
-def told(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[PredictedPath]:
-    return journey(*chains).predict(PathQuery(CLIENT, 40000, NODE, 80))
+def predict(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[PredictedPath]:
+    return predictor(*chains).predict(PathQuery(CLIENT, 40000, NODE, 80))
 
 
-def met(packet: Packet) -> list[str]:
+def chains_met(packet: Packet) -> list[str]:
     return [h.chain for h in packet.hops if h.chain]
 
 
-def test_of_one_table_the_chain_made_last_is_asked_first() -> None:
-    (predicted,) = told(("a", "old", "filter", "input", REJECT), ("a", "new", "filter", "input", DROP))
+def test_in_one_table_the_chain_made_last_runs_first() -> None:
+    (predicted,) = predict(("a", "old", "filter", "input", REJECT), ("a", "new", "filter", "input", DROP))
     assert (
-        met(predicted.packet) == ["new"]
+        chains_met(predicted.packet) == ["new"]
         and predicted.packet.outcome == "dropped"
         and not predicted.conditions
         and not predicted.loose
     )
 
 
-def test_of_two_tables_that_would_decide_each_may_be_asked_first() -> None:
-    found = told(("a", "one", "filter", "input", REJECT), ("b", "two", "filter", "input", DROP))
+def test_of_two_tables_that_would_decide_each_may_run_first() -> None:
+    found = predict(("a", "one", "filter", "input", REJECT), ("b", "two", "filter", "input", DROP))
     assert {(s.conditions[0], s.packet.outcome) for s in found} == {
         ("in INPUT ip a was registered after ip b, and so runs first", "rejected"),
         ("in INPUT ip b was registered after ip a, and so runs first", "dropped"),
     }  # fmt: skip
 
 
-def test_of_two_tables_that_translate_the_other_is_not_asked() -> None:
-    found = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", ELSEWHERE))
-    assert sorted(met(s.packet) for s in found) == [["one"], ["two"]]
+def test_of_two_tables_that_translate_only_one_runs() -> None:
+    found = predict(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", ELSEWHERE))
+    assert sorted(chains_met(s.packet) for s in found) == [["one"], ["two"]]
 
 
 def test_an_order_that_changes_nothing_is_no_condition() -> None:
-    (predicted,) = told(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
+    (predicted,) = predict(("a", "one", "nat", "prerouting", DNAT), ("b", "two", "nat", "prerouting", DNAT))
     (twin,) = predicted.twins
-    assert not predicted.conditions and sorted([met(predicted.packet), met(twin.packet)]) == [["one"], ["two"]]
+    assert not predicted.conditions and sorted([chains_met(predicted.packet), chains_met(twin.packet)]) == [["one"], ["two"]]
     (note,) = predicted.notes
     assert note.startswith("the same by ip ") and "if in PREROUTING ip " in note and "runs first" in note
-    assert not compare([predicted], twin.packet).difference, "a packet that met the other one went as told"
+    assert not compare([predicted], twin.packet).difference, "a packet that met the other chain agrees with the prediction"
 
 
-def test_an_order_that_only_the_mark_makes_matter() -> None:
-    """One table marks and the other one asks for the mark: which of them is asked first decides."""
+def test_an_order_that_matters_only_because_of_the_mark() -> None:
+    """One table sets the mark and the other one matches it, so the order decides."""
     mark = {"mangle": {"key": {"meta": {"key": "mark"}}, "value": 7}}
-    asks = {"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}}
-    found = journey(("a", "marks", "filter", "input", mark), ("b", "asks", "filter", "input", asks, DROP)).predict(
+    matches_mark = {"match": {"op": "==", "left": {"meta": {"key": "mark"}}, "right": 7}}
+    found = predictor(("a", "marks", "filter", "input", mark), ("b", "asks", "filter", "input", matches_mark, DROP)).predict(
         PathQuery(CLIENT, 40000, NODE, 80)
     )
     assert {(s.conditions[0].partition(" was")[0], s.packet.outcome) for s in found} == {
@@ -91,23 +91,25 @@ def test_an_order_that_only_the_mark_makes_matter() -> None:
 
 
 @pytest.mark.parametrize("other", [ACCEPT, {"counter": {"packets": 0, "bytes": 0}}])
-def test_no_order_is_asked_for_where_only_one_decides(other: dict[str, Any]) -> None:
-    (predicted,) = told(("a", "one", "filter", "input", other), ("b", "two", "filter", "input", DROP))
+def test_the_order_is_no_condition_where_only_one_table_decides(other: dict[str, Any]) -> None:
+    (predicted,) = predict(("a", "one", "filter", "input", other), ("b", "two", "filter", "input", DROP))
     assert not predicted.conditions and predicted.loose == {("INPUT", "ip a", "one"), ("INPUT", "ip b", "two")}
 
 
-def test_a_packet_that_met_them_in_the_other_order_went_as_told() -> None:
-    predicted_paths = told(("a", "one", "filter", "input", ACCEPT), ("b", "two", "filter", "input", ACCEPT))
+def test_a_packet_that_met_them_in_the_other_order_agrees() -> None:
+    predicted_paths = predict(("a", "one", "filter", "input", ACCEPT), ("b", "two", "filter", "input", ACCEPT))
     packet = predicted_paths[0].packet
     chains = [h for h in packet.hops if h.chain]
     at = [packet.hops.index(h) for h in chains]
     other = list(packet.hops)
     for place, hop in zip(at, reversed(chains), strict=True):
         other[place] = hop
-    turned = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=other, outcome=packet.outcome)
-    assert [h.chain for h in turned.hops if h.chain] == list(reversed(met(packet)))
-    found = compare(predicted_paths, turned)
+    reversed_packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=other, outcome=packet.outcome)
+    assert [h.chain for h in reversed_packet.hops if h.chain] == list(reversed(chains_met(packet)))
+    found = compare(predicted_paths, reversed_packet)
     assert not found.difference and found.agreed == 2
-    (one_table,) = told(("a", "one", "filter", "input", ACCEPT), ("a", "two", "filter", "input", ACCEPT))
-    turned.hops = list(reversed([h for h in one_table.packet.hops if h.chain]))
-    assert compare([one_table], turned).difference.startswith("predicted INPUT ip a two"), "there the order is known"
+    (one_table,) = predict(("a", "one", "filter", "input", ACCEPT), ("a", "two", "filter", "input", ACCEPT))
+    reversed_packet.hops = list(reversed([h for h in one_table.packet.hops if h.chain]))
+    assert compare([one_table], reversed_packet).difference.startswith("predicted INPUT ip a two"), (
+        "in one table the order is known"
+    )

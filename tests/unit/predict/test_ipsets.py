@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of ipsets, and what is not."""
+"""The requests to ipsets, and the cases without a request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=0, dport=80)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The questions put to a kernel that has sets of the kinds that their names say, and everything in them."""
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The requests to a kernel. Each set's name is its kind, and each set contains everything."""
     found: list[Any] = []
 
     class IPSet:
@@ -50,10 +50,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ("hash:ip,port,ip", ("dst", "dst", "src"), ("192.168.56.10", ("port", 80, 6), "10.0.0.1")),
     ],
 )  # fmt: skip
-def test_asked_by_its_kind(asked: list[Any], kind: str, flags: tuple[str, ...], entry: Any) -> None:
+def test_a_request_fits_the_kind_of_the_set(requests: list[Any], kind: str, flags: tuple[str, ...], entry: Any) -> None:
     sets = IpSetReader()
     assert sets.has(kind, flags, PACKET) is True and sets.has(kind, flags, PACKET) is True
-    assert asked == [(kind.partition(":")[2], entry)], "once"
+    assert requests == [(kind.partition(":")[2], entry)], "once"
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_asked_by_its_kind(asked: list[Any], kind: str, flags: tuple[str, ...], 
         ("bitmap:port", ("src",)),
     ],
 )
-def test_what_cannot_be_told(asked: list[Any], kind: str, flags: tuple[str, ...]) -> None:
-    assert IpSetReader().has(kind, flags, PACKET) is None and asked == []
+def test_a_set_that_cannot_be_tested(requests: list[Any], kind: str, flags: tuple[str, ...]) -> None:
+    assert IpSetReader().has(kind, flags, PACKET) is None and requests == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual servers, as /proc/net/ip_vs has them."""
+"""Virtual servers, read from /proc/net/ip_vs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_virtual_servers(tmp_path: Path) -> None:
     (tmp_path / "ip_vs").write_text(TABLE)
     virtual = VirtualServers(tmp_path)
     assert virtual.real_servers("172.30.33.7", 3306, "tcp") == ("10.244.0.11:3306",)
-    assert virtual.real_servers("fd00:172:30::53", 53, "udp") == (), "one without a real server refuses"
+    assert virtual.real_servers("fd00:172:30::53", 53, "udp") == (), "a virtual server without a real server refuses"
     assert virtual.real_servers("172.30.33.7", 3307, "tcp") is None and virtual.real_servers("172.30.33.7", 3306, "udp") is None
     assert virtual.real_servers("10.244.0.11", 3306, "tcp") is None, "a real server is no virtual one"
     assert VirtualServers(tmp_path / "gone").real_servers("172.30.33.7", 3306, "tcp") is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explained on recorded nodes: a request to each Service, NodePort and hostPort ends in rules of just that owner."""
+"""Predictions on recorded nodes: a request to each Service, NodePort and hostPort ends in rules of that owner only."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ SCENARIOS = ("S1", "S2-one", "S2-three", "S3", "S4", "S5")
 IPTABLES = [m for m in MODES if "ipvs" not in m]
 
 
-def doors(here: Node) -> Iterator[tuple[str, str, int, str, int]]:
-    """(owner's label, address, port, from where, endpoints) of all that may be asked for over TCP."""
+def entry_points(this_node: Node) -> Iterator[tuple[str, str, int, str, int]]:
+    """(owner's label, address, port, source address, endpoints) of each address and port that takes TCP requests."""
     slices = {(o["metadata"]["namespace"], o["metadata"].get("labels", {}).get("kubernetes.io/service-name")): o
-              for o in here.objects if o["kind"] == "EndpointSlice"}  # fmt: skip
-    for service in (o for o in here.objects if o["kind"] == "Service"):
+              for o in this_node.objects if o["kind"] == "EndpointSlice"}  # fmt: skip
+    for service in (o for o in this_node.objects if o["kind"] == "Service"):
         meta, spec = service["metadata"], service["spec"]
-        behind = slices.get((meta["namespace"], meta["name"]), {}).get("endpoints") or []
+        slice_endpoints = slices.get((meta["namespace"], meta["name"]), {}).get("endpoints") or []
         for port in spec.get("ports", []):
             label = f"{meta['namespace']}/{meta['name']}" + (f":{port['name']}" if port.get("name") else "")
             if port.get("nodePort"):
                 local = spec.get("externalTrafficPolicy") == "Local"
-                yield label, NODE, port["nodePort"], CLIENT, 0 if local else len(behind)
-            yield label, spec["clusterIP"], port["port"], NODE, len(behind)
-    for pod in (o for o in here.objects if o["kind"] == "Pod"):
+                yield label, NODE, port["nodePort"], CLIENT, 0 if local else len(slice_endpoints)
+            yield label, spec["clusterIP"], port["port"], NODE, len(slice_endpoints)
+    for pod in (o for o in this_node.objects if o["kind"] == "Pod"):
         for port in (p for c in pod["spec"]["containers"] for p in c.get("ports", []) if p.get("hostPort")):
             yield f"{pod['metadata']['namespace']}/{pod['metadata']['name']}", NODE, port["hostPort"], CLIENT, 1
 
 
-def predicted_paths(here: Node, query: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
-    state = audits.state(here, folder)
+def predicted_paths(this_node: Node, query: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
+    state = audits.state(this_node, folder)
     found = audits.journey(state).predict(query)
     for predicted in found:
         attribute(predicted.packet, state.cluster)
@@ -53,23 +53,23 @@ def predicted_paths(here: Node, query: PathQuery, folder: Path) -> tuple[list[Pr
 
 
 def targets(found: list[PredictedPath]) -> set[str]:
-    """Where DNAT leads, on all ways."""
+    """Destinations after DNAT, on all paths."""
     return {h.nat.after.dst for s in found for h in s.packet.hops if h.nat and h.nat.kind == "DNAT"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("mode", IPTABLES)
-def test_each_door_is_its_owners(mode: str, scenario: str, tmp_path: Path) -> None:
-    here = node(mode, scenario)
-    all_doors = list(doors(here))
-    labels = {label for label, *_ in all_doors}
-    assert all_doors
-    for label, address, port, source, endpoints in all_doors:
-        found, _ = predicted_paths(here, PathQuery(source, 0, address, port), tmp_path)
-        assert sum(s.share for s in found if s.conditions == found[0].conditions) == 1, "chance gives all connections a way"
+def test_each_entry_point_has_its_owner(mode: str, scenario: str, tmp_path: Path) -> None:
+    this_node = node(mode, scenario)
+    all_entry_points = list(entry_points(this_node))
+    labels = {label for label, *_ in all_entry_points}
+    assert all_entry_points
+    for label, address, port, source, endpoints in all_entry_points:
+        found, _ = predicted_paths(this_node, PathQuery(source, 0, address, port), tmp_path)
+        assert sum(s.share for s in found if s.conditions == found[0].conditions) == 1, "the shares cover all connections"
         for predicted in found:
-            told = owners(predicted.packet, labels)
-            assert told == {label} or (not told and label == "default/kubernetes:https"), (label, address, port)
+            found_owners = owners(predicted.packet, labels)
+            assert found_owners == {label} or (not found_owners and label == "default/kubernetes:https"), (label, address, port)
         certain = [s for s in found if s.conditions == found[0].conditions]
         assert len(targets(certain)) == endpoints == (len(certain) if endpoints else 0), (label, address, port, targets(found))
         if not endpoints:
@@ -83,11 +83,11 @@ def test_a_hostport_and_a_nodeport_on_one_port(mode: str, tmp_path: Path) -> Non
         assert sorted(t.rpartition(".")[0] for t in targets(found)) == ["10.224.0", "10.244.0"] and len(found) == 2
         assert all("runs first" in s.conditions[0] for s in found), "which chain was registered last is not known"
     else:
-        assert targets(found) == {"10.244.0.11"} and not found[0].conditions, "kube-proxy's jump stands first"
+        assert targets(found) == {"10.244.0.11"} and not found[0].conditions, "kube-proxy's jump comes first"
 
 
 def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
-    """Whichever was registered last in PREROUTING or POSTROUTING: the packet goes the same ways, and they are told once."""
+    """The order of registration in PREROUTING and POSTROUTING does not matter: the paths are the same and are shown once."""
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", "S2-three"))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
@@ -100,8 +100,8 @@ def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "port", "end"), [("S1", 30584, "REJECTED"), ("S4", 30420, "DROPPED")])
-def test_two_back_ends_that_refuse_alike(scenario: str, port: int, end: str, tmp_path: Path) -> None:
-    """Whichever filter table is asked first in INPUT, the client gets the same answer: one story, and a note."""
+def test_two_back_ends_that_refuse_in_the_same_way(scenario: str, port: int, end: str, tmp_path: Path) -> None:
+    """The client gets the same answer from either filter table in INPUT: one path, and a note."""
     state = audits.state(node("1.36.2-iptables-legacy", scenario), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", scenario))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
@@ -109,8 +109,8 @@ def test_two_back_ends_that_refuse_alike(scenario: str, port: int, end: str, tmp
     assert not predicted.conditions and predicted.packet.verdict.startswith(f"{end} in filter/INPUT")
     (note,) = predicted.notes
     assert note.startswith("the same by ip filter INPUT ") and " if in INPUT ip filter was registered after" in note
-    told = {each.packet.verdict.partition(" with")[0] for each in predicted.with_twins()}
-    assert told == {f"{end} in filter/INPUT", f"{end} in ip filter/INPUT"}
+    found_owners = {each.packet.verdict.partition(" with")[0] for each in predicted.with_twins()}
+    assert found_owners == {f"{end} in filter/INPUT", f"{end} in ip filter/INPUT"}
 
 
 def test_two_back_ends_that_refuse_differently(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_two_back_ends_that_refuse_differently(tmp_path: Path) -> None:
     assert {s.packet.outcome for s in found} == {"rejected", "dropped"} and all(len(s.conditions) == 1 for s in found)
 
 
-def test_a_pod_that_asks_itself_through_its_service_is_masqueraded(tmp_path: Path) -> None:
-    question = PathQuery("10.244.0.11", 0, "172.30.253.123", 8080)
+def test_a_pods_request_to_itself_through_its_service_is_masqueraded(tmp_path: Path) -> None:
+    query = PathQuery("10.244.0.11", 0, "172.30.253.123", 8080)
     for mode in IPTABLES:
-        ((predicted,), _) = predicted_paths(node(mode, "S2-one"), question, tmp_path)
+        ((predicted,), _) = predicted_paths(node(mode, "S2-one"), query, tmp_path)
         kinds = [h.nat.kind for h in predicted.packet.hops if h.nat]
         assert kinds == ["DNAT", "MASQUERADE"] and predicted.packet.verdict == "forwarded to cni0", mode
 
@@ -146,7 +146,7 @@ def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> 
     assert bool(returned) == (name == "canal-stale")
 
 
-def test_ipvs_is_said_to_be_out_of_sight(tmp_path: Path) -> None:
+def test_the_outcome_behind_ipvs_is_unknown(tmp_path: Path) -> None:
     state = audits.state(node("1.20.2-ipvs-nft", "S2-one"), tmp_path)
     (tmp_path / "ip_vs").write_text("IP Virtual Server version 1.2.1\nTCP  C0A8380A:764D rr \n  -> 0AF4000B:1F90 Masq 1 0 0\n")
     found = audits.journey(state, node("1.20.2-ipvs-nft", "S2-one"), VirtualServers(tmp_path)).predict(
