@@ -71,7 +71,7 @@ def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[Story]:
     story, known, changes = Story(), ClusterView(ObjectStore(), CniCache()), ChangeLog()
     with ConnectionStage(HandshakeAnalyzer(), ConnectionTracker(time.time_ns() - time.monotonic_ns()), changes) as told:
         told.start(story.output)
-        with watch(Filter(ports=ports), changed=changes.rules) as seen:
+        with watch(Filter(ports=ports), changed=changes.add_rule_change) as seen:
             yield story
         told.expire(0, story.output)  # changes come at once, packets when they are over
         for packet in seen.packets:

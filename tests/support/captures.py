@@ -180,10 +180,10 @@ class Machine(RecordingEnvironment):
     def processes(self) -> JournaledProcesses:
         return Holders(self.buffer.journal)
 
-    def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        return super().function(lambda address: FUNCTIONS.get(address, ""))
+    def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
+        return super().symbol_lookup(lambda address: FUNCTIONS.get(address, ""))
 
-    def node(self) -> JournaledHostReader:
+    def host_reader(self) -> JournaledHostReader:
         nothing = self.files.names[0].parent
         return JournaledHostReader(self.buffer.journal, nothing, nothing)
 
@@ -269,23 +269,23 @@ def capture(
         legacy = TableGenerations(shelf, lambda act: act in probes.extensions)
         for family in ("ip", "ip6"):
             legacy.request(TableRequest(NODE, family, ""))
-        hits, function = RuleResolver(legacy), machine.function(str)
+        hits, function = RuleResolver(legacy), machine.symbol_lookup(str)
         assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, idle_ns=0, rules=hits)
         if not explained:
             inspector = machine.inspector(spaces, processes)
-            assembler = Prefetcher(spaces, processes, function, hits, machine.node(), machine.sandboxes, inspector)
+            assembler = Prefetcher(spaces, processes, function, hits, machine.host_reader(), machine.sandboxes, inspector)
         session, request = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
         request["record_only"] = not explained
         machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, request)
         output = find(form)(out, err)
-        findings = Findings(FindingContext(kube.cluster, machine.node()))
+        findings = Findings(FindingContext(kube.cluster, machine.host_reader()))
         syns, connections = (
             HandshakeAnalyzer(machine.inspector(spaces, processes), 10**18),
             ConnectionTracker(10**18) if follow else None,
         )
-        changes = machine.changes()
-        changes.rules(CHANGED, "nat", os.getpid())
-        entries = machine.entries()
+        changes = machine.change_log()
+        changes.add_rule_change(CHANGED, "nat", os.getpid())
+        entries = machine.conntrack_listener()
         following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, conntrack=entries))
         run = Run(machine.source(session, kube), assembler, output, RunLimits(), kube, findings, following)
         if late:

@@ -32,7 +32,7 @@ from tracer.pipeline.child import end, start, write_ready
 from tracer.pipeline.environment import Environment
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopSignals
-from tracer.pipeline.wiring import rules_of
+from tracer.pipeline.wiring import rule_resolver
 from tracer.predict.compare import compare
 from tracer.predict.path import PathPredictor
 from tracer.predict.query import PathQuery
@@ -113,7 +113,7 @@ def compare_live(
         give_up()
         namespaces = Namespaces()
         hops = HopBuilder(namespaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-        rules = rules_of(session, namespaces, stack, Environment())
+        rules = rule_resolver(session, namespaces, stack, Environment())
         assembler = PacketAssembler(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
         trace_run = Run(live_source.LiveSource(session, kube), assembler, comparison, RunLimits(0, live.seconds), kube)
         stop, command = StopSignals(), None

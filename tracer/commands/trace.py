@@ -40,7 +40,7 @@ from tracer.pipeline.environment import Environment
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopSignals
-from tracer.pipeline.wiring import rules_of
+from tracer.pipeline.wiring import rule_resolver
 from tracer.render.base import Output, hang_up
 from tracer.rules.rule_resolver import RuleResolver
 
@@ -148,10 +148,10 @@ def prepare(
     Args:
         all_results: The results of `doctor`, for the recording.
     """
-    namespaces, processes, node = environment.namespaces(), environment.processes(), environment.node()
-    rules = RuleResolver() if request.no_rules else rules_of(session, namespaces, stack, environment)
+    namespaces, processes, node = environment.namespaces(), environment.processes(), environment.host_reader()
+    rules = RuleResolver() if request.no_rules else rule_resolver(session, namespaces, stack, environment)
     reasons, tracked, clock = kernel.drop_reasons(), tracking(), time.time_ns() - time.monotonic_ns()
-    function = environment.function(kernel.symbols.containing)
+    function = environment.symbol_lookup(kernel.symbols.containing)
     assembler = PacketAssembler(HopBuilder(namespaces, processes, reasons, function), clock, tracked, rules=rules)
     if request.record_only and isinstance(environment, RecordingEnvironment):
         spaces = environment.inspector(namespaces, processes)
@@ -161,14 +161,14 @@ def prepare(
         results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
         request_fields = asdict(request) | {"drops_only": limits.drops_only, "words": asdict(kube.selectors)}
         environment.start(session, kube, namespaces, kernel.release, clock, reasons, tracked, results, request_fields)
-    findings, changes = Findings(FindingContext(kube.cluster, node)), environment.changes()
-    rules.replaced = changes.rules
-    kube.cluster.store.on_apply(changes.applied)
-    kube.cluster.store.on_change(changes.objects)
+    findings, changes = Findings(FindingContext(kube.cluster, node)), environment.change_log()
+    rules.replaced = changes.add_rule_change
+    kube.cluster.store.on_apply(changes.begin_object_change)
+    kube.cluster.store.on_change(changes.add_object_change)
     handshakes = HandshakeAnalyzer(environment.inspector(namespaces, processes), clock, limits.drops_only)
     connections = ConnectionTracker(clock) if request.follow else None
     connection_stage = stack.enter_context(
-        ConnectionStage(handshakes, connections, changes, findings, limits.drops_only, environment.entries())
+        ConnectionStage(handshakes, connections, changes, findings, limits.drops_only, environment.conntrack_listener())
     )
     source = environment.source(session, kube)
     stack.callback(kube.detach)

@@ -29,7 +29,7 @@ class ChangeLog:
         self._now = now
         self._applied = threading.local()
 
-    def rules(self, time_ns: int, table: str, thread: int = 0) -> None:
+    def add_rule_change(self, time_ns: int, table: str, thread: int = 0) -> None:
         """Adds a replacement of rules.
 
         Args:
@@ -39,11 +39,11 @@ class ChangeLog:
         """
         self._entries.append(TimelineEntry(time_ns, "change", f"{program_name(thread)} replaced {table}"))
 
-    def applied(self, change: Change) -> None:
+    def begin_object_change(self, change: Change) -> None:
         """Notes the change of API objects that this thread is applying."""
         self._applied.text = format_change(change)
 
-    def objects(self) -> None:
+    def add_object_change(self) -> None:
         """Adds the change that this thread has just applied: it changed an owner or an endpoint."""
         text = getattr(self._applied, "text", "Kubernetes' objects changed")
         self._entries.append(TimelineEntry(self._now(), "change", text))

@@ -44,27 +44,27 @@ class Environment:
         """Answers what SYN verdicts need to know about network namespaces."""
         return NamespaceInspector(namespaces, processes)
 
-    def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
+    def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         """Returns a function that gives the kernel function at an address."""
         return symbols
 
-    def node(self) -> HostReader:
+    def host_reader(self) -> HostReader:
         """Answers what findings need to know about the node."""
         return HostReader()
 
-    def reader(self) -> TableReader:
+    def table_reader(self) -> TableReader:
         """Reads legacy tables."""
         return TableReader()
 
-    def watch(self, watch: UpdateSource) -> UpdateSource:
+    def update_source(self, watch: UpdateSource) -> UpdateSource:
         """Reads the rules of nftables."""
         return watch
 
-    def changes(self) -> ChangeLog:
+    def change_log(self) -> ChangeLog:
         """Collects replacements of rule tables and objects during the run."""
         return ChangeLog()
 
-    def entries(self) -> ConntrackListener:
+    def conntrack_listener(self) -> ConntrackListener:
         """Listens to events of conntrack entries."""
         return EntryEvents()
 

@@ -14,11 +14,13 @@ from tracer.rules import live_resolver
 from tracer.rules.rule_resolver import RuleResolver
 
 
-def rules_of(session: Session, namespaces: Namespaces, stack: ExitStack, environment: Environment) -> RuleResolver:
+def rule_resolver(session: Session, namespaces: Namespaces, stack: ExitStack, environment: Environment) -> RuleResolver:
     """The resolver of rules, until the stack unwinds."""
     nft_probe = next((row.probe for row in session.planned if row.probe.name == "nft_rule"), None)
     has_nft = nft_probe is not None
-    watching = live_resolver.watching(namespaces, session.extensions, has_nft, environment.reader, environment.watch)
+    watching = live_resolver.watching(
+        namespaces, session.extensions, has_nft, environment.table_reader, environment.update_source
+    )
     resolver, reason = stack.enter_context(watching)
     if nft_probe and reason:
         session.refused.append(UnavailableProbe(nft_probe, reason))

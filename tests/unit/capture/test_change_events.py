@@ -97,7 +97,7 @@ def test_changes_are_stored_when_they_are_read(tmp_path: Path) -> None:
     buffer = RecordBuffer()
     buffer.start(chunks.append)
     changes = RecordedChangeLog(buffer)
-    changes.rules(5, "nat")
+    changes.add_rule_change(5, "nat")
     buffer.flush()
     assert not chunks, "the change has not been read"
     assert [step.text for step in changes.read()] == ["an unknown program replaced nat"]

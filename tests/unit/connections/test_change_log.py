@@ -28,8 +28,8 @@ def test_iptables_is_named_after_who_called_it(tmp_path: Path) -> None:
 
 def test_changes_are_taken_once() -> None:
     changes = ChangeLog(lambda: 77)
-    changes.rules(5, "nat", 0)
-    changes.objects()
+    changes.add_rule_change(5, "nat", 0)
+    changes.add_object_change()
     assert changes.read() == [
         TimelineEntry(5, "change", "an unknown program replaced nat"),
         TimelineEntry(77, "change", "Kubernetes' objects changed"),
@@ -39,8 +39,8 @@ def test_changes_are_taken_once() -> None:
 
 def test_objects_are_named() -> None:
     store, changes = ObjectStore(), ChangeLog(lambda: 77)
-    store.on_apply(changes.applied)
-    store.on_change(changes.objects)
+    store.on_apply(changes.begin_object_change)
+    store.on_change(changes.add_object_change)
 
     def told() -> list[str]:
         return [step.text for step in changes.read()]

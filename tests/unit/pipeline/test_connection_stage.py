@@ -94,7 +94,7 @@ def test_a_conntrack_event_waits_for_a_packet_of_its_connection() -> None:
 def test_replaced_rules_are_shown_between_packets() -> None:
     changes = ChangeLog()
     stage = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), changes)
-    changes.rules(3 * MS, "nat")
+    changes.add_rule_change(3 * MS, "nat")
     text, _ = written(stage, syn(*at_listener(True)), synack())
     assert "+3.00 ms  %% an unknown program replaced nat" in text
 

@@ -117,7 +117,7 @@ class RecordingEnvironment(Environment):
     def inspector(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
         return JournaledNamespaceInspector(self.buffer.journal, namespaces, processes)
 
-    def function(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
+    def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         self._journaled_function = journaled_function(self.buffer.journal, symbols)
         return self._journaled_function
 
@@ -126,19 +126,19 @@ class RecordingEnvironment(Environment):
         for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
             self._journaled_function(address)
 
-    def node(self) -> JournaledHostReader:
+    def host_reader(self) -> JournaledHostReader:
         return JournaledHostReader(self.buffer.journal)
 
-    def reader(self) -> RecordedTableReader:
+    def table_reader(self) -> RecordedTableReader:
         return RecordedTableReader(self.buffer)
 
-    def watch(self, watch: UpdateSource) -> RecordedRulesetWatcher:
+    def update_source(self, watch: UpdateSource) -> RecordedRulesetWatcher:
         return RecordedRulesetWatcher(watch, self.buffer)
 
-    def changes(self) -> RecordedChangeLog:
+    def change_log(self) -> RecordedChangeLog:
         return RecordedChangeLog(self.buffer)
 
-    def entries(self) -> RecordedConntrackListener:
+    def conntrack_listener(self) -> RecordedConntrackListener:
         return self.conntrack
 
     def start(

@@ -45,7 +45,7 @@ class ReplayEnvironment:
         local, ipvs = (frozenset(self._meta_value(name, [], list)) for name in ("addresses", "ipvs_addresses"))
         return ClusterView(self.source.store, self.source.sandboxes, local, ipvs)
 
-    def node(self) -> JournaledHostReader:
+    def host_reader(self) -> JournaledHostReader:
         return JournaledHostReader(self.source.journal)
 
     def handshakes(self, partial: bool = False) -> HandshakeAnalyzer:
