@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture on a disk that is full, or slow: what is printed does not depend on it, and what is missing is said."""
+"""A capture on a full or slow disk: the printed output does not depend on it, and missing events are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with little room, and something on it that can be removed."""
+    """A file system with little room, and a file on it that can be removed."""
     place = tmp_path / "small"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(place)], check=True)
@@ -38,10 +38,10 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A place on the machine's disk, which takes few writes a second of this process: a commit needs seconds. And less memory
-    than there is for what waits for it.
+    """A directory on the machine's disk. The disk takes few writes a second from this process, so a commit needs seconds. Fewer
+    bytes than usual may wait to be written.
 
-    The cgroup needs memory, too: writeback is charged to who made the page dirty by it.
+    The cgroup needs the memory controller, too: by it, writeback is charged to the process that made the page dirty.
     """
     place = Path(tempfile.mkdtemp(dir="/var/tmp"))
     place.chmod(0o755)
@@ -59,46 +59,48 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_full_disk(recorder: Recorder, full_disk: Path) -> None:
-    said_at = recorder.directory / "full.said"
+    messages_path = recorder.directory / "full.said"
 
     def work() -> None:
-        until("The capture misses events", said_at, calmly)
+        until("The capture misses events", messages_path, calmly)
         ask(3)
         (full_disk / "ballast").unlink()
-        until("The capture is being written again", said_at, calmly)
+        until("The capture is being written again", messages_path, calmly)
         ask(3)
 
-    made = recorder("full", work, Filter(), place=full_disk)
-    said, text = made.said.read_text(), made.text.read_text()
-    print(said)
-    why = "it could not be written (database or disk is full). Tracing goes on."
-    assert said.count("The capture misses events from here on") == 1 and why in said
-    again = f"The capture is being written again; {made.lost} events are not in it."
-    assert again in said and f"\n{made.lost} events are not in the capture." in said
-    done = read(*made.files)
-    assert done.returncode == 0 and "did not end" not in done.stderr, done.stderr
-    assert f"lost: {made.lost} events of capture: it could not be written" in done.stdout
-    assert f"{made.lost} lost ({made.lost} of capture)" in done.stdout, done.stdout[-500:]
-    live, replayed = (each.count("REJECTED in filter/INPUT") for each in (text, done.stdout))
-    print(f"{live} refused, {replayed} of them in the capture, {made.summary.lost} events lost by the probes")
-    assert 3 <= replayed <= live - 3, "what is printed does not depend on the disk"
+    recorded = recorder("full", work, Filter(), place=full_disk)
+    messages, text = recorded.said.read_text(), recorded.text.read_text()
+    print(messages)
+    reason = "it could not be written (database or disk is full). Tracing goes on."
+    assert messages.count("The capture misses events from here on") == 1 and reason in messages
+    resumed = f"The capture is being written again; {recorded.lost} events are not in it."
+    assert resumed in messages and f"\n{recorded.lost} events are not in the capture." in messages
+    replay = read(*recorded.files)
+    assert replay.returncode == 0 and "did not end" not in replay.stderr, replay.stderr
+    assert f"lost: {recorded.lost} events of capture: it could not be written" in replay.stdout
+    assert f"{recorded.lost} lost ({recorded.lost} of capture)" in replay.stdout, replay.stdout[-500:]
+    live, replayed = (each.count("REJECTED in filter/INPUT") for each in (text, replay.stdout))
+    print(f"{live} refused, {replayed} of them in the capture, {recorded.summary.lost} events lost by the probes")
+    assert 3 <= replayed <= live - 3, "the printed output must not depend on the disk"
 
 
 def test_a_slow_disk(recorder: Recorder, slow_disk: Path) -> None:
-    said_at = recorder.directory / "slow.said"
+    messages_path = recorder.directory / "slow.said"
 
     def work() -> None:
-        until("The capture misses events", said_at, calmly)
+        until("The capture misses events", messages_path, calmly)
         ask(3)
 
     began = time.monotonic()
-    made = recorder("slow", work, Filter(), place=slow_disk)
-    said, text = made.said.read_text(), made.text.read_text()
-    print(f"{time.monotonic() - began:.0f} s, {text.count('REJECTED in filter/INPUT')} refused, {made.lost} lost\n{said}")
-    assert said.count("The capture misses events from here on: the disk was too slow. Tracing goes on.") == 1
-    assert f"\n{made.lost} events are not in the capture." in said and not made.summary.lost, (
-        "the probes have lost nothing for it"
+    recorded = recorder("slow", work, Filter(), place=slow_disk)
+    messages, text = recorded.said.read_text(), recorded.text.read_text()
+    print(
+        f"{time.monotonic() - began:.0f} s, {text.count('REJECTED in filter/INPUT')} refused, {recorded.lost} lost\n{messages}"
     )
-    done = read(*made.files)
-    assert done.returncode == 0 and "did not end" not in done.stderr, done.stderr
-    assert f"{made.lost} lost ({made.lost} of capture)" in done.stdout, done.stdout[-500:]
+    assert messages.count("The capture misses events from here on: the disk was too slow. Tracing goes on.") == 1
+    assert f"\n{recorded.lost} events are not in the capture." in messages and not recorded.summary.lost, (
+        "the slow disk must not make the probes lose events"
+    )
+    replay = read(*recorded.files)
+    assert replay.returncode == 0 and "did not end" not in replay.stderr, replay.stderr
+    assert f"{recorded.lost} lost ({recorded.lost} of capture)" in replay.stdout, replay.stdout[-500:]

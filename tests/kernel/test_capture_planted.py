@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of another user beside a capture, with and without the kernel's protection of shared places (fs.protected_*)."""
+"""Files of another user beside a capture, with and without the kernel's protection of shared directories (fs.protected_*)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ SETTINGS = ("protected_symlinks", "protected_hardlinks", "protected_fifos", "pro
 
 @pytest.fixture(params=["0", "1"], ids=["unprotected", "protected"], autouse=True)
 def protection(request: pytest.FixtureRequest) -> Iterator[None]:
-    """fs.protected_* of this machine, which is thrown away."""
-    places = [Path("/proc/sys/fs") / name for name in SETTINGS]
-    before = [place.read_text() for place in places]
-    for place in places:
-        place.write_text(request.param)
+    """Sets fs.protected_* of this virtual machine, which is discarded after the tests."""
+    paths = [Path("/proc/sys/fs") / name for name in SETTINGS]
+    before = [path.read_text() for path in paths]
+    for path in paths:
+        path.write_text(request.param)
     yield
-    for place, value in zip(places, before, strict=True):
-        place.write_text(value)
+    for path, value in zip(paths, before, strict=True):
+        path.write_text(value)
 
 
 def as_nobody(work: object) -> int:
-    """Runs something as another user; gives 0, or the number of its OSError."""
+    """Runs `work` as another user; returns 0, or the number of its OSError."""
     child = os.fork()
     if not child:
         os.setgroups([])
@@ -50,7 +50,7 @@ def as_nobody(work: object) -> int:
 
 
 @pytest.mark.parametrize("suffix", SIDE_SUFFIXES)
-def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:
+def test_the_writer_does_not_use_planted_files(shared: Path, precious: Path, suffix: str) -> None:
     path = shared / "x.k8st"
     beside = path.with_name(path.name + suffix)
     for work in (
@@ -70,8 +70,8 @@ def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:
     path.unlink()
     files = CaptureFiles(path, RotationLimits(ring=200_000))
     files.describe({"layout": {}, "ring": 0})
-    for turn in range(1, 6):
-        files.insert([(turn, "note", "", b'"so"')], None)
+    for number in range(1, 6):
+        files.insert([(number, "note", "", b'"so"')], None)
         assert as_nobody(lambda: beside.unlink()) in (errno.EPERM, errno.EACCES)
         assert as_nobody(lambda: beside.rename(shared / "away")) in (errno.EPERM, errno.EACCES)
         assert not plant(beside, with_super(precious))
@@ -80,14 +80,14 @@ def test_the_writer(shared: Path, precious: Path, suffix: str) -> None:
     assert precious.read_text() == "precious" and [p.name for p in shared.iterdir()] == ["x.k8st"]
 
 
-def test_the_reader(shared: Path, precious: Path) -> None:
+def test_the_reader_ignores_planted_journals(shared: Path, precious: Path) -> None:
     path = captures.capture(shared / "x.k8st").path
     before = read(path)
     pages = path.stat().st_size // 4096
     for suffix in SIDE_SUFFIXES:
         assert plant(path.with_name(path.name + suffix), with_super(precious, pages))
     assert read(path) == before
-    # Also where the journal is of the same user, as in an archive that somebody sends.
+    # The same when the journal belongs to the same user, as in an archive that was received.
     for suffix in SIDE_SUFFIXES:
         os.chown(path.with_name(path.name + suffix), 0, 0)
     assert read(path) == before

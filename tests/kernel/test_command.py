@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command itself: how it ends, what it leaves behind (nothing), and what it says to bad input."""
+"""The command itself: how it ends, that it leaves nothing behind, and its messages for bad input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASK = [sys.executable, "-c", (
 
 
 def start(ready: Path, *options: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    """The command; its probes are on once `ready` is there."""
+    """Starts the command. Its probes are attached once `ready` exists."""
     return subprocess.Popen(
         [*COMMAND, "--ready-file", str(ready), *options],
         stdout=stdout, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, cwd=ROOT,
@@ -37,17 +37,17 @@ def start(ready: Path, *options: str, stdout: int = subprocess.PIPE) -> subproce
 
 
 def wait_until_ready(process: subprocess.Popen[str], ready: Path) -> None:
-    until = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + START_SECONDS
     while not ready.exists():
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.1)
     assert int(ready.read_text()) == process.pid
 
 
 @pytest.mark.matrix
-def test_with_a_command_in_json(node: None, tmp_path: Path) -> None:
-    """Valid by the schema, the same when its capture is read, and nothing of it stays in the kernel."""
+def test_json_output_with_a_command(node: None, tmp_path: Path) -> None:
+    """The JSON is valid by the schema, a replay of the capture prints the same, and nothing stays in the kernel."""
     before, capture = state(), tmp_path / "a.k8st"
     ports = ["--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY)]
     options = ["-o", "json", "-w", str(capture), *ports, "--", *ASK]
@@ -64,17 +64,17 @@ def test_with_a_command_in_json(node: None, tmp_path: Path) -> None:
     assert [p["verdict"] for p in lonely] == ["REJECTED in filter/INPUT with icmp-port-unreachable"]
     first = packets[0]
     assert first["dport"] == traffic.NODEPORT_HTTP and first["flow"]["ct_state"] == "NEW"
-    assert all(p["complete"] for p in packets) or lines[-1]["lost"], "incomplete only where something was lost"
+    assert all(p["complete"] for p in packets) or lines[-1]["lost"], "packets are incomplete only where events were lost"
     assert [h["nat"]["kind"] for h in first["hops"] if "nat" in h] == ["DNAT", "MASQUERADE"]
     assert {f["subject"] for f in lines[0]["facts"]} >= {"kernel", "BTF", "bcc"}
     assert settled(before) == before
-    reading = [*COMMAND, "-r", str(capture), "-o", "json"]
-    again = subprocess.run(reading, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
-    assert (again.returncode, again.stdout) == (0, done.stdout), again.stderr
+    replay = [*COMMAND, "-r", str(capture), "-o", "json"]
+    replayed = subprocess.run(replay, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
+    assert (replayed.returncode, replayed.stdout) == (0, done.stdout), replayed.stderr
 
 
 @pytest.mark.thorough
-def test_follow_tells_connections(node: None) -> None:
+def test_follow_prints_connections(node: None) -> None:
     before = state()
     options = ["--follow", "--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY), "--", *ASK]
     done = subprocess.run([*COMMAND, *options], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
@@ -85,7 +85,7 @@ def test_follow_tells_connections(node: None) -> None:
     assert f":{traffic.NODEPORT_LONELY}  no endpoints, refused after" in refused
     assert "  !  ICMP icmp-port-unreachable" in refused and "  == no endpoint: rejected" in refused
     assert "2 SYNs: " in summary and "2 connections, 0 aged out" in summary
-    assert settled(before) == before, "listening to conntrack changes nothing"
+    assert settled(before) == before, "listening to conntrack must change nothing"
 
 
 def test_ends_by_signal(node: None, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_ends_by_kill(node: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_ends_with_its_reader(node: None, tmp_path: Path) -> None:
+def test_ends_when_its_reader_ends(node: None, tmp_path: Path) -> None:
     before = state()
     reader, writer = os.pipe()
     piped = start(tmp_path / "a", "--port", str(traffic.NODEPORT_UDP), "--no-rules", stdout=writer)
@@ -125,25 +125,25 @@ def test_ends_with_its_reader(node: None, tmp_path: Path) -> None:
     assert settled(before) == before
 
 
-IN_THE_WAY = "mkdir -p /tmp/pypi/bcc && echo > /tmp/pypi/bcc/__init__.py && PYTHONPATH=/tmp/pypi:$PYTHONPATH "
+SHADOW_BCC = "mkdir -p /tmp/pypi/bcc && echo > /tmp/pypi/bcc/__init__.py && PYTHONPATH=/tmp/pypi:$PYTHONPATH "
 HIDE = "unshare -m sh -c 'mount -t tmpfs none {} && {}'"
 
 
 @pytest.mark.parametrize(
-    ("shell", "status", "says"),
+    ("shell", "status", "message"),
     [
         ("{run} --iface nope0", 2, "no interface 'nope0'"),
         ("setpriv --reuid 65534 --clear-groups {run} --port 80", 3, "needs root"),
         (HIDE.format("/sys/kernel/btf", "{run} --port 80"), 4, "gives no BTF"),
         (HIDE.format("/usr/lib/python3/dist-packages/bcc", "{run} --port 80"), 5, "bcc"),
-        (IN_THE_WAY + "{run} --port 80", 5, "another project of that name from PyPI"),
+        (SHADOW_BCC + "{run} --port 80", 5, "another project of that name from PyPI"),
     ],
 )
-def test_bad_input_gets_one_sentence_and_its_own_status(node: None, shell: str, status: int, says: str) -> None:
+def test_bad_input_gets_one_sentence_and_its_own_status(node: None, shell: str, status: int, message: str) -> None:
     run = shell.replace("{run}", " ".join(COMMAND))
     done = subprocess.run(run, shell=True, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
     assert done.returncode == status, done.stderr
-    assert says in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
+    assert message in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 

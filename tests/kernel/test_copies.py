@@ -33,15 +33,15 @@ def tee(watch: Watch) -> Iterator[None]:
 def test_tee(watch: Watch, tee: None) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_UDP,))) as seen:
         assert traffic.udp_ask().outcome == "answered"
-    question = seen.packets[0]
-    assert question.outcome == "delivered", question.verdict
-    copies = [h for h in question.hops if h.clone]
-    assert any(h.out_iface == "cni0" and h.hook == "OUTPUT" for h in copies), [(h.hook, h.out_iface) for h in question.hops]
+    request = seen.packets[0]
+    assert request.outcome == "delivered", request.verdict
+    copies = [h for h in request.hops if h.clone]
+    assert any(h.out_iface == "cni0" and h.hook == "OUTPUT" for h in copies), [(h.hook, h.out_iface) for h in request.hops]
 
 
 @pytest.fixture
-def forgetful() -> Iterator[None]:
-    """The bridge learns no address, so that it floods what it sends to a pod. The node knows the pods' link addresses."""
+def no_learning() -> Iterator[None]:
+    """The bridge learns no address, so it floods each packet to a pod. The node knows the pods' link addresses."""
     for _ in range(6):
         traffic.http_get()
     learning = [Path(f"/sys/class/net/{pod.host_end}/brport/learning") for pod in topology.PODS]
@@ -54,22 +54,22 @@ def forgetful() -> Iterator[None]:
 
 
 @pytest.mark.matrix
-def test_a_flooded_packet_is_the_one_that_is_taken(watch: Watch, forgetful: None) -> None:
-    """Whichever pod is asked: the SYN is told where it is accepted, and all other pods have a copy of it."""
+def test_a_flooded_syn_is_the_one_that_is_accepted(watch: Watch, no_learning: None) -> None:
+    """For each pod: the SYN's cause names the pod that accepted it, and all other pods get a copy."""
     replies: list[traffic.Reply] = []
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
         while len({reply.server for reply in replies}) < 2 and len(replies) < 12:
             replies.append(traffic.http_get())
-    syns = HandshakeAnalyzer()
+    analyzer = HandshakeAnalyzer()
     for packet in seen.packets:
         attribute(packet, ClusterView(ObjectStore(), CniCache()))
-        syns.feed(packet)
-    told = {v.asked.sport: v.cause for v in syns.flush()}
-    asked = [p for p in seen.packets if p.tcp_flags == "SYN"]
-    copied = {p.endpoints.sport for p in asked if any(h.clone and h.drop and "pod-" in h.netns for h in p.hops)}
+        analyzer.feed(packet)
+    causes = {v.asked.sport: v.cause for v in analyzer.flush()}
+    syns = [p for p in seen.packets if p.tcp_flags == "SYN"]
+    copied = {p.endpoints.sport for p in syns if any(h.clone and h.drop and "pod-" in h.netns for h in p.hops)}
     for reply in replies:
-        text = told[reply.sport].text
-        # A copy that takes long to show up is not followed: then nothing is said of a namespace that did not accept it.
+        text = causes[reply.sport].text
+        # A copy that appears late is not followed. Then the cause names no namespace that did not accept the SYN.
         assert f" in {reply.server}" in text or not (reply.sport in copied or " in pod-" in text), text
         if reply.sport in copied:
             assert text.startswith(f"accepted by scene-{reply.server} ")

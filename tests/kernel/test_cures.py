@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every check shows what it says and every cure helps, on this kernel: tests/kernel/all_cures.py in one process."""
+"""On this kernel every check shows what its finding states, and every cure helps: tests/kernel/all_cures.py in one process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a socket has taken and thrown away unread was delivered, not dropped: each way to throw it away, made for real."""
+"""A packet that a socket has taken and discarded unread was delivered, not dropped. Each way to discard it is tested."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from tracer.packets import purged
 from tracer.packets.outcome import BAD
 
 POD4, POD6 = topology.PODS[0].addr4, topology.PODS[0].addr6
-PORT, NOBODY, RAW_PROTOCOL = 9601, 9602, 253
+PORT, CLOSED, RAW_PROTOCOL = 9601, 9602, 253
 IP_RECVERR, TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 11, 0x400454CA, 1, 2, 0x1000
 TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ, RECEIVE, SEND, NO_PROBE = 19, 20, 21, 1, 2, -1
 SCTP, PSH_ACK = 132, 0x18
-LATER = 0.4
-"""Longer than a packet may be quiet before it is taken for over."""
+AFTER_IDLE_SECONDS = 0.4
+"""Longer than the idle timeout of a packet, s."""
 
 
-def made(family: int, kind: int, protocol: int = 0, ns: str | None = "pod-a") -> socket.socket:
+def open_socket(family: int, kind: int, protocol: int = 0, ns: str | None = "pod-a") -> socket.socket:
     with entered(ns):
         return socket.socket(family, kind, protocol)
 
 
 def datagram(to: str, port: int) -> None:
-    with made(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM, ns="client") as sock:
+    with open_socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM, ns="client") as sock:
         sock.sendto(b"unread", (to, port))
 
 
 def udp(to: str) -> socket.socket:
-    """A socket with a datagram in it that nobody reads."""
-    sock = made(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM)
+    """A socket with an unread datagram."""
+    sock = open_socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind((to, PORT))
     datagram(to, PORT)
     return sock
@@ -53,31 +53,31 @@ def udp(to: str) -> socket.socket:
 
 def with_an_error() -> socket.socket:
     """A socket with an ICMP error in its error queue."""
-    sock = made(socket.AF_INET, socket.SOCK_DGRAM, ns="client")
+    sock = open_socket(socket.AF_INET, socket.SOCK_DGRAM, ns="client")
     sock.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
-    sock.sendto(b"nobody", (POD4, NOBODY))
+    sock.sendto(b"nobody", (POD4, CLOSED))
     return sock
 
 
 def raw() -> socket.socket:
-    sock = made(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
-    datagram(POD4, NOBODY)
+    sock = open_socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+    datagram(POD4, CLOSED)
     return sock
 
 
 def raw_protocol() -> socket.socket:
-    """A protocol that only a raw socket takes."""
-    sock = made(socket.AF_INET, socket.SOCK_RAW, RAW_PROTOCOL)
-    with made(socket.AF_INET, socket.SOCK_RAW, RAW_PROTOCOL, "client") as sender:
+    """A socket with an unread packet of a protocol that only raw sockets take."""
+    sock = open_socket(socket.AF_INET, socket.SOCK_RAW, RAW_PROTOCOL)
+    with open_socket(socket.AF_INET, socket.SOCK_RAW, RAW_PROTOCOL, "client") as sender:
         sender.sendto(b"unread", (POD4, 0))
     return sock
 
 
 def ping() -> socket.socket:
-    """An echo reply that nobody reads."""
+    """A socket with an unread echo reply."""
     with entered("client"), open("/proc/sys/net/ipv4/ping_group_range", "w") as file:
         file.write("0 65535")
-    sock = made(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP, "client")
+    sock = open_socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP, "client")
     sock.sendto(struct.pack("!BBHHH", 8, 0, 0, 1, 1) + b"unread", (POD4, 0))
     return sock
 
@@ -85,7 +85,10 @@ def ping() -> socket.socket:
 @contextmanager
 def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
     """The listener and the client of a connection that has not been accepted yet."""
-    with made(socket.AF_INET, socket.SOCK_STREAM) as listener, made(socket.AF_INET, socket.SOCK_STREAM, ns="client") as client:
+    with (
+        open_socket(socket.AF_INET, socket.SOCK_STREAM) as listener,
+        open_socket(socket.AF_INET, socket.SOCK_STREAM, ns="client") as client,
+    ):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((POD4, PORT))
         listener.listen(4)
@@ -95,7 +98,7 @@ def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @contextmanager
 def tcp(accepted: bool) -> Iterator[Callable[[], None]]:
-    """A connection with a segment that nobody reads; gives what ends it on the listener's side."""
+    """A connection with an unread segment. Yields the function that ends it on the listener's side."""
     with connected() as (listener, client):
         client.send(b"unread")
         time.sleep(0.1)
@@ -103,7 +106,7 @@ def tcp(accepted: bool) -> Iterator[Callable[[], None]]:
 
 
 def segment(client: socket.socket, ahead: int) -> None:
-    """Sends one more segment of a connection, so many bytes ahead of what comes next."""
+    """Sends one more segment of a connection, `ahead` bytes after the next expected one."""
     numbers = []
     client.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
     for queue in (SEND, RECEIVE):
@@ -116,13 +119,13 @@ def segment(client: socket.socket, ahead: int) -> None:
     words = struct.unpack("!19H", pseudo + struct.pack("!HHIIBBHHH", *head) + body)
     folded = sum(words) % 0xFFFF
     head[7] = ~folded & 0xFFFF
-    with made(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP, "client") as sender:
+    with open_socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP, "client") as sender:
         sender.sendto(struct.pack("!HHIIBBHHH", *head) + body, (dst, 0))
 
 
 @contextmanager
 def tcp_gap() -> Iterator[Callable[[], None]]:
-    """A connection with a segment that waits for the one before it; gives what forgets both."""
+    """A connection with a segment that waits for the one before it. Yields the function that discards both."""
     with connected() as (listener, client), listener.accept()[0] as accepted:
         segment(client, 1000)
         time.sleep(0.1)
@@ -132,12 +135,12 @@ def tcp_gap() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def sctp() -> Iterator[Callable[[], None]]:
-    """A message of SCTP that nobody reads."""
+    """An SCTP association with an unread message."""
     modules.load("sctp")
-    with made(socket.AF_INET, socket.SOCK_STREAM, SCTP) as listener, ExitStack() as stack:
+    with open_socket(socket.AF_INET, socket.SOCK_STREAM, SCTP) as listener, ExitStack() as stack:
         listener.bind((POD4, PORT))
         listener.listen(4)
-        client = stack.enter_context(made(socket.AF_INET, socket.SOCK_STREAM, SCTP, "client"))
+        client = stack.enter_context(open_socket(socket.AF_INET, socket.SOCK_STREAM, SCTP, "client"))
         client.connect((POD4, PORT))
         accepted = stack.enter_context(listener.accept()[0])
         client.send(b"unread")
@@ -166,7 +169,7 @@ def tun(kind: int = IFF_TUN) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def macvtap() -> Iterator[Callable[[], None]]:
-    """A packet that came for a device whose process does not read it."""
+    """A device with a packet that its process does not read."""
     modules.load("macvtap")
     ip("link add link eth0 name mv7 address 02:00:00:00:00:07 type macvtap mode bridge", "link set mv7 up")
     device = subprocess.run(
@@ -182,7 +185,7 @@ def macvtap() -> Iterator[Callable[[], None]]:
     ).stdout.split()[1]  # fmt: skip
     try:
         ip(f"route add 10.97.0.2/32 dev {uplink}", f"neigh add 10.97.0.2 lladdr 02:00:00:00:00:07 dev {uplink}", ns="")
-        with made(socket.AF_INET, socket.SOCK_DGRAM, ns=None) as sender:
+        with open_socket(socket.AF_INET, socket.SOCK_DGRAM, ns=None) as sender:
             sender.sendto(b"unread", ("10.97.0.2", PORT))
         time.sleep(0.1)
         yield lambda: os.close(fd)
@@ -209,27 +212,27 @@ CASES = [
 
 @pytest.mark.parametrize(("how", "seen"), CASES)
 def test_delivered(watch: Watch, how: str, seen: str) -> None:
-    """seen: the whole way in one; the end long after the rest; nothing but the end."""
+    """seen: the packet as a whole; its end after the idle timeout; its end alone."""
     with ExitStack() as stack:
         if seen == "end":
-            close = begun(how, stack)
-            time.sleep(LATER)
-        wanted = Filter(hosts=()) if how in ("raw_protocol", "ping", "error") else Filter(ports=(PORT, NOBODY))
-        with watch(wanted) as told:
+            close = left_unread(how, stack)
+            time.sleep(AFTER_IDLE_SECONDS)
+        packet_filter = Filter(hosts=()) if how in ("raw_protocol", "ping", "error") else Filter(ports=(PORT, CLOSED))
+        with watch(packet_filter) as trace:
             if seen != "end":
-                close = begun(how, stack)
+                close = left_unread(how, stack)
                 if seen == "late":
-                    time.sleep(LATER)
+                    time.sleep(AFTER_IDLE_SECONDS)
             close()
-    print(*frees(told.packets), *((p.protocol, p.tcp_flags, p.netns, p.verdict) for p in told.packets), sep="\n")
-    emptied = [p for p in told.packets for h in p.hops if h.drop and h.drop.function in purged.QUEUE_OWNERS]
-    assert emptied or how == "tcp", "what a process closes unread, TCP frees without a word"
+    print(*frees(trace.packets), *((p.protocol, p.tcp_flags, p.netns, p.verdict) for p in trace.packets), sep="\n")
+    emptied = [p for p in trace.packets for h in p.hops if h.drop and h.drop.function in purged.QUEUE_OWNERS]
+    assert emptied or how == "tcp", "TCP frees unread data of a closed socket without a tracepoint"
     assert not [p.verdict for p in emptied if p.outcome in BAD and p.drop and p.drop.function in purged.QUEUE_OWNERS]
 
 
 @contextmanager
 def delayed() -> Iterator[Callable[[], None]]:
-    """A packet in the queue of a device that sends it much later; gives what removes the device."""
+    """A packet in the queue of a device that sends it much later. Yields the function that removes the device."""
     modules.load("sch_netem")
     ip("link add q7 type veth peer name q8", "link set q8 up", "link set q7 up", "addr add 10.96.0.1/24 dev q7",
        "neigh add 10.96.0.2 lladdr 02:00:00:00:00:02 dev q7")  # fmt: skip
@@ -240,30 +243,30 @@ def delayed() -> Iterator[Callable[[], None]]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seen", ["whole", "late", "end"])
-def test_a_device_goes_with_what_it_had_to_send(watch: Watch, seen: str) -> None:
-    """Nobody had taken it: it was dropped."""
+def test_packets_queued_in_a_removed_device_are_dropped(watch: Watch, seen: str) -> None:
+    """No receiver had taken the packet, so it was dropped."""
     with ExitStack() as stack:
         close = stack.enter_context(delayed()) if seen == "end" else None
-        time.sleep(LATER if close else 0)
-        with watch(Filter(ports=(PORT,))) as told:
+        time.sleep(AFTER_IDLE_SECONDS if close else 0)
+        with watch(Filter(ports=(PORT,))) as trace:
             if not close:
                 close = stack.enter_context(delayed())
-                time.sleep(LATER if seen == "late" else 0)
+                time.sleep(AFTER_IDLE_SECONDS if seen == "late" else 0)
             close()
-    print(*frees(told.packets), sep="\n")
-    ends = [p for p in told.packets if p.drop]
+    print(*frees(trace.packets), sep="\n")
+    ends = [p for p in trace.packets if p.drop]
     assert len(ends) == 1 and ends[0].outcome == "dropped" and ends[0].drop and not purged.receiver(ends[0].drop)
 
 
-def begun(how: str, stack: ExitStack) -> Callable[[], None]:
-    """What leaves something unread; gives what throws it away."""
+def left_unread(how: str, stack: ExitStack) -> Callable[[], None]:
+    """Leaves something unread; returns the function that discards it."""
     if how in ("tcp", "tcp_backlog"):
         return stack.enter_context(tcp(how == "tcp"))
     devices = {"tcp_gap": tcp_gap, "sctp": sctp, "tun": tun, "tap": lambda: tun(IFF_TAP), "macvtap": macvtap}
     if how in devices:
         return stack.enter_context(devices[how]())
     if how == "packet":
-        sock = made(socket.AF_PACKET, socket.SOCK_DGRAM, 0x0008)  # ETH_P_IP
+        sock = open_socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0x0008)  # ETH_P_IP
         datagram(POD4, PORT)
         return sock.close
     makers = {"udp": lambda: udp(POD4), "udp6": lambda: udp(POD6), "error": with_an_error, "raw": raw,

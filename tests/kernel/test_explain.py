@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What explain tells of a packet is what the kernel then does to it; and a table assembled from text is the kernel's own."""
+"""The kernel treats a packet as explain has predicted; and a table assembled from text equals the kernel's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scenes import packets, scene, topology, traffic
 from tests.kernel import restored
 from tests.kernel.conftest import ROOT
 from tests.kernel.restored import MODES
-from tests.kernel.test_nodes import SCENARIOS, doors
+from tests.kernel.test_nodes import SCENARIOS, targets
 from tests.kernel.watching import Watch
 from tests.support.nodes import node
 from tracer.commands.explain import is_first_packet_of
@@ -35,45 +35,45 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
-def plain(watch: Watch) -> Iterator[None]:
-    """The scene's own rules are there again afterwards."""
+def plain_rules(watch: Watch) -> Iterator[None]:
+    """Restores the scene's own rules afterwards."""
     yield
     restored.plain()
 
 
 @pytest.mark.parametrize("mode", [m for m in MODES if MODES[m] != "ipvs"])
-def test_told_and_seen(watch: Watch, plain: None, mode: str) -> None:
-    """Each Service, NodePort and hostPort of real nodes, asked for from outside, from the node and from a pod."""
+def test_predicted_equals_observed(watch: Watch, plain_rules: None, mode: str) -> None:
+    """Each Service, NodePort and hostPort of real nodes, requested from outside, from the node and from a pod."""
     count, wrong = 0, []
     for scenario in SCENARIOS:
-        here = node(mode, scenario)
-        restored.put(here, MODES[mode])
-        journey = PathPredictor(inventory.read(nft_loaded()))
-        questions: dict[int, PathQuery] = {}
+        recorded_node = node(mode, scenario)
+        restored.put(recorded_node, MODES[mode])
+        predictor = PathPredictor(inventory.read(nft_loaded()))
+        queries: dict[int, PathQuery] = {}
         with watch(Filter(protocol=6), nft=MODES[mode] != "legacy") as seen:
-            for _, address, port, ns in [d for door in doors(here) for d in _from_everywhere(door)]:
+            for _, address, port, ns in [d for target in targets(recorded_node) for d in _from_all_sources(target)]:
                 source = {topology.CLIENT: topology.CLIENT4, None: topology.NODE4}.get(ns, topology.PODS[2].addr4)
-                sport = 41000 + len(questions)
-                questions[sport] = PathQuery(source, sport, address, port)
+                sport = 41000 + len(queries)
+                queries[sport] = PathQuery(source, sport, address, port)
                 with suppress(PermissionError):  # the node's own packet was dropped or rejected
                     packets.send_tcp(address, port, src=source, sport=sport, flags=packets.SYN, ns=ns)
         for packet in seen.packets:
-            question = questions.get(packet.endpoints.sport)
-            if question and is_first_packet_of(packet, question):
-                told = compare(journey.predict(question), packet)
+            query = queries.get(packet.endpoints.sport)
+            if query and is_first_packet_of(packet, query):
+                comparison = compare(predictor.predict(query), packet)
                 count += 1
-                if told.difference:
-                    wrong.append((scenario, question, told.difference))
+                if comparison.difference:
+                    wrong.append((scenario, query, comparison.difference))
                     print(*wrong[-1], *(f"    {s.where} {s.action} {s.rule}" for s in steps(packet)), sep="\n")
-                del questions[packet.endpoints.sport]
-        assert not questions or watch.lost, (scenario, questions)
+                del queries[packet.endpoints.sport]
+        assert not queries or watch.lost, (scenario, queries)
     assert not wrong, wrong
     print(f"{mode}: {count} packets as explained")
     assert count >= 20
 
 
-def _from_everywhere(door: tuple[str, str, int, str | None]) -> Iterator[tuple[str, str, int, str | None]]:
-    label, address, port, ns = door
+def _from_all_sources(target: tuple[str, str, int, str | None]) -> Iterator[tuple[str, str, int, str | None]]:
+    label, address, port, ns = target
     yield label, address, port, ns
     yield label, address, port, topology.PODS[2].name
     if ns:
@@ -81,34 +81,34 @@ def _from_everywhere(door: tuple[str, str, int, str | None]) -> Iterator[tuple[s
 
 
 @pytest.mark.parametrize("mode", [m for m in MODES if MODES[m] == "legacy"])
-def test_an_assembled_table_is_the_kernels_own(node: None, plain: None, mode: str) -> None:
+def test_an_assembled_table_is_the_kernels_own(node: None, plain_rules: None, mode: str) -> None:
     from tests.support.nodes import node as recorded
 
     compared = 0
     for scenario in SCENARIOS:
-        here = recorded(mode, scenario)
-        restored.put(here, "legacy")
+        recorded_node = recorded(mode, scenario)
+        restored.put(recorded_node, "legacy")
         ruleset = inventory.read(False).legacy
         assert ruleset
         for name in sockopt.present("ip"):
-            kernels = BlobTable("ip", name, *sockopt.read("ip", name))
-            mine, _ = assemble(ruleset, "ip", name)
-            for chain in kernels.chains:
-                for theirs, made in zip(kernels.rules(chain), mine.rules(chain), strict=True):
-                    assert (made.header, made.goto) == (theirs.header, theirs.goto)
-                    assert mine.target_name(made.at) == kernels.target_name(theirs.at)
-                    for one, other in zip(made.matches, theirs.matches, strict=True):
+            kernel_table = BlobTable("ip", name, *sockopt.read("ip", name))
+            assembled, _ = assemble(ruleset, "ip", name)
+            for chain in kernel_table.chains:
+                for kernel_rule, made in zip(kernel_table.rules(chain), assembled.rules(chain), strict=True):
+                    assert (made.header, made.goto) == (kernel_rule.header, kernel_rule.goto)
+                    assert assembled.target_name(made.at) == kernel_table.target_name(kernel_rule.at)
+                    for one, other in zip(made.matches, kernel_rule.matches, strict=True):
                         assert one.name == other.name
                         if one.revision != TEXT_REVISION:
                             assert one.revision == other.revision
-                            assert other.data.startswith(one.data.rstrip(b"\0")), (made, theirs)
+                            assert other.data.startswith(one.data.rstrip(b"\0")), (made, kernel_rule)
                             compared += 1
     assert compared > 50
 
 
 @pytest.fixture
-def scene_again(node: None) -> Iterator[None]:
-    """The scene is there again after an incident."""
+def restored_scene(node: None) -> Iterator[None]:
+    """Restores the scene after an incident."""
     yield
     incidents.down()
     scene.up()
@@ -122,7 +122,7 @@ except OSError: pass"""
 
 
 def live(source: str, address: str, port: int, form: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    """`explain --live` on a connection that is tried once it watches. before: what a shell does first."""
+    """`explain --live` on a connection that is tried once the probes are attached. before: shell commands that run first."""
     inside = ["ip", "netns", "exec", topology.CLIENT] if source == topology.CLIENT4 else []
     ask = [*inside, sys.executable, "-c", ASK, address, str(port)]
     if before:
@@ -134,27 +134,29 @@ def live(source: str, address: str, port: int, form: str, before: str = "") -> s
     return ended
 
 
-def test_the_command_compares_live(scene_again: None) -> None:
-    """On the incident of the stale RETURN: as explained, and the finding's rule is on the way."""
+def test_live_goes_as_explained(restored_scene: None) -> None:
+    """On the incident of the stale RETURN: the packet goes as explained, and the finding's rule is on its path."""
     incidents.find(3).up("stale", "legacy")
     ended = live(topology.NODE4, "172.30.253.123", 8080, "json")
     lines = [json.loads(line) for line in ended.stdout.splitlines()]
-    told = [line for line in lines if line["type"] == "compared"]
-    assert ended.returncode == 0 and told and not any("difference" in line for line in told), ended
+    compared = [line for line in lines if line["type"] == "compared"]
+    assert ended.returncode == 0 and compared and not any("difference" in line for line in compared), ended
     stale = "! -s 192.168.64.0/20 -d 192.168.66.0/24 -j RETURN"
-    assert any(stale in json.dumps(line) for line in lines if line["type"] == "explained"), "it is on the way that was told"
+    assert any(stale in json.dumps(line) for line in lines if line["type"] == "explained"), (
+        "the rule must be on the predicted path"
+    )
 
 
-def test_the_command_says_that_a_nodeport_went_as_explained(scene_again: None) -> None:
+def test_live_reports_that_a_nodeport_goes_as_explained(restored_scene: None) -> None:
     incidents.find(1).up("healthy", "legacy")
     ended = live(topology.CLIENT4, topology.NODE4, traffic.NODEPORT_HTTP, "text")
-    told, _, met = ended.stdout.partition("=>  as explained")
+    predicted, _, met = ended.stdout.partition("=>  as explained")
     assert ended.returncode == 0 and met and "not as explained" not in ended.stdout, ended
-    assert "one of 3 endpoints, each for 1/3 of all connections" in told and "NodePort 30285" in told
+    assert "one of 3 endpoints, each for 1/3 of all connections" in predicted and "NodePort 30285" in predicted
 
 
-def test_the_command_says_the_first_difference(scene_again: None) -> None:
-    """Somebody writes a rule after the way was told."""
+def test_live_reports_the_first_difference(restored_scene: None) -> None:
+    """A rule is added after the path was predicted."""
     incidents.find(1).up("healthy", "legacy")
     drop = f"iptables-legacy -w -I FORWARD 1 -d {topology.PODS[0].addr4}/24 -p tcp -j DROP"
     ended = live(topology.CLIENT4, topology.NODE4, traffic.NODEPORT_HTTP, "text", drop)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults while packets are traced: what was seen is told, what was not is said. docs/faults.md has the words.
+"""Faults while packets are traced: what was seen is reported, and so are losses. docs/faults.md describes each fault.
 
-Two tracers, started once, go through all of them; the tests are in an order.
+Two tracers, started once, go through all of them; the tests depend on their order.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.thorough
 
 PORTS = (traffic.NODEPORT_HTTP, traffic.NODEPORT_UDP, faults.LATER, faults.DOOMED)
 FEWEST, PATIENCE = 8, 60.0
-"""Packets of a request that was answered, and s until they are told: the emulator is slow."""
+"""Packets of an answered request, and seconds until they are reported: the emulator is slow."""
 SAME, HOUR, SLEPT, FLOOD, DETACHING = 0.05, 3600, 30.0, 10_000, 30.0
 
 
 @pytest.fixture(scope="module")
 def both(node: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tracer, Tracer]]:
-    """Two tracers of the same ports; what must be the same afterwards is compared when the last test has ended them."""
+    """Two tracers of the same ports. After the last test they end, and the node's state is compared with the one before."""
     before, directory = state(), tmp_path_factory.mktemp("faults")
     one, other = Tracer(directory, "one", ports=PORTS), Tracer(directory, "other", ports=PORTS)
     assert one.started() and other.started(), one.said() + other.said()
@@ -46,125 +46,125 @@ def one(both: tuple[Tracer, Tracer]) -> Tracer:
 
 
 def until(done: Callable[[], bool]) -> bool:
-    """Whether it came true within PATIENCE."""
+    """Whether `done` came true within PATIENCE seconds."""
     end = time.monotonic() + PATIENCE
     while not done() and time.monotonic() < end:
         time.sleep(0.3)
     return done()
 
 
-def told(tracer: Tracer, port: int, fewest: int = FEWEST) -> list[Line]:
-    """The packets of a port, once there are so many."""
+def packets_of_port(tracer: Tracer, port: int, fewest: int = FEWEST) -> list[Line]:
+    """The packets of a port, once there are at least `fewest`."""
     until(lambda: len(tracers.of_port(tracer.lines(), port)) >= fewest)
     found = tracers.of_port(tracer.lines(), port)
     print(f"{tracer.name} port {port}: {len(found)} packets, {[p['complete'] for p in found].count(False)} incomplete")
     return found
 
 
-def asked() -> int:
-    """The client's port of a request that was answered."""
+def answered_request() -> int:
+    """Makes a request that is answered; returns the client's port."""
     reply = traffic.http_get()
     assert reply.outcome == "answered"
     return reply.sport
 
 
-def second(packet: Line) -> float:
-    """When it was first seen, by the clock that the run began with."""
+def first_seen(packet: Line) -> float:
+    """When a packet was first seen, s, by the clock that the run began with."""
     return datetime.fromisoformat(packet["time"][:26] + "+00:00").timestamp()
 
 
-def whole(packets: list[Line]) -> bool:
+def are_whole(packets: list[Line]) -> bool:
     return len(packets) >= FEWEST and all(p["complete"] for p in packets)
 
 
 def test_two_tracers_at_once(both: tuple[Tracer, Tracer]) -> None:
-    """Neither disturbs the other: each tells every packet, with the same verdicts."""
-    port = asked()
-    mine, others = (told(tracer, port) for tracer in both)
-    assert whole(mine) and whole(others)
+    """Neither disturbs the other: each reports every packet, with the same verdicts."""
+    port = answered_request()
+    mine, others = (packets_of_port(tracer, port) for tracer in both)
+    assert are_whole(mine) and are_whole(others)
     assert [p["verdict"] for p in mine] == [p["verdict"] for p in others]
-    assert all(abs(at - other) < SAME for at, other in zip(map(second, mine), map(second, others), strict=True))
+    assert all(abs(at - other) < SAME for at, other in zip(map(first_seen, mine), map(first_seen, others), strict=True))
     both[1].end()
     assert both[1].process.returncode == 0 and "Traceback" not in both[1].said()
-    assert whole(told(both[0], asked())), "the end of one leaves the other its probes"
+    assert are_whole(packets_of_port(both[0], answered_request())), "when one tracer ends, the other keeps its probes"
 
 
 def test_clock_stepped(one: Tracer) -> None:
-    """Times go on as the clock was at the start."""
-    ports = [asked()]
+    """Times continue from the clock at the start."""
+    ports = [answered_request()]
     for seconds in (HOUR, -HOUR):
         faults.step_clock(seconds)
-        ports.append(asked())
-    packets = [told(one, port) for port in ports]
+        ports.append(answered_request())
+    packets = [packets_of_port(one, port) for port in ports]
     print("at", [p[0]["time"] for p in packets])
-    assert all(map(whole, packets))
-    times = [second(packet) for some in packets for packet in some]
+    assert all(map(are_whole, packets))
+    times = [first_seen(packet) for some in packets for packet in some]
     assert times == sorted(times) and times[-1] - times[0] < HOUR / 2
 
 
 def test_module_loaded_while_tracing(one: Tracer) -> None:
-    """A match that is not watched leaves it open which rule acted: said, not guessed."""
+    """With a match that is not watched, the rule that acted is unknown: this is reported, not guessed."""
     assert not faults.loaded("xt_string")
     with faults.rule_of_a_new_module():
         assert traffic.tcp_connect(topology.NODE4, faults.LATER).outcome == "refused"
-        first, *_ = told(one, faults.LATER, 2)
+        first, *_ = packets_of_port(one, faults.LATER, 2)
     hops = [hop for hop in first["hops"] if hop["what"] == "table" and hop["table"] == "filter" and hop["hook"] == "INPUT"]
     print("string:", first["verdict"], hops)
     assert first["dport"] == faults.LATER and first["outcome"] == "refused"
     assert len(hops) == 1 and not ("rule" in hops[0] and "undecided" in hops[0])
-    assert faults.unload("xt_string") == "", "it is not held"
-    assert whole(told(one, asked()))
+    assert faults.unload("xt_string") == "", "the module must not be held"
+    assert are_whole(packets_of_port(one, answered_request()))
 
 
 def test_module_unloaded_while_tracing(one: Tracer) -> None:
-    """One that is watched: the kernel holds it, or takes the probe away with it. Either way the rest goes on."""
-    said = faults.unload("xt_u32")
-    print("rmmod xt_u32:", said or "gone")
-    assert whole(told(one, asked()))
-    assert faults.loaded("xt_u32") == bool(said)
+    """A watched module: the kernel holds it, or removes the probe with it. In both cases tracing goes on."""
+    refusal = faults.unload("xt_u32")
+    print("rmmod xt_u32:", refusal or "gone")
+    assert are_whole(packets_of_port(one, answered_request()))
+    assert faults.loaded("xt_u32") == bool(refusal)
 
 
 def test_namespace_deleted_while_tracing(one: Tracer) -> None:
     with faults.doomed_namespace():
         assert traffic.tcp_connect(faults.DOOMED_ADDRESS, faults.DOOMED, ns=None).outcome == "refused"
-        named = told(one, faults.DOOMED, 2)
+        named = packets_of_port(one, faults.DOOMED, 2)
         assert traffic.tcp_connect(faults.DOOMED_ADDRESS, faults.DOOMED, ns=None).outcome == "refused"
-    gone = told(one, faults.DOOMED, len(named) + 2)
+    gone = packets_of_port(one, faults.DOOMED, len(named) + 2)
     names = [[hop["netns"] for hop in packet["hops"]] for packet in gone]
     print("doomed:", names, [p["verdict"] for p in gone])
     assert {name for hops in names[: len(named)] for name in hops} == {"node", "doomed"}
     assert len(gone) >= len(named) + 2 and all(p["complete"] for p in gone)
-    assert whole(told(one, asked()))
+    assert are_whole(packets_of_port(one, answered_request()))
 
 
 def test_reader_asleep(one: Tracer) -> None:
-    """The ring holds what comes in half a minute; it is told late, with the times at which it happened."""
+    """The ring holds the events of half a minute. They are reported late, with the times at which they happened."""
     ports = []
     with faults.asleep(one):
         for _ in range(3):
-            ports.append(asked())
+            ports.append(answered_request())
             time.sleep(SLEPT / 3)
-    packets = [told(one, port) for port in ports]
-    assert all(map(whole, packets))
+    packets = [packets_of_port(one, port) for port in ports]
+    assert all(map(are_whole, packets))
     assert not [line for line in one.lines() if line["type"] == "lost"]
-    assert SLEPT * 2 / 3 <= second(packets[-1][0]) - second(packets[0][0]) < SLEPT
+    assert SLEPT * 2 / 3 <= first_seen(packets[-1][0]) - first_seen(packets[0][0]) < SLEPT
 
 
 def test_ring_full_and_ctrl_c(one: Tracer) -> None:
-    """Packets for which there was no room are counted, the others are whole; a run with a ring full of packets still ends soon,
-    and says what it has not explained."""
+    """Packets for which there was no room are counted, the others are whole. A run with a full ring still ends soon, and
+    reports what it has not explained."""
     with faults.asleep(one):
         began = time.monotonic()
         faults.flood(FLOOD)
         print(f"flood: {time.monotonic() - began:.1f} s")
     began = time.monotonic()
-    assert until(lambda: any(line["type"] == "lost" for line in one.lines())), "nothing was lost: a larger FLOOD"
-    print(f"the loss was said after {time.monotonic() - began:.1f} s")
+    assert until(lambda: any(line["type"] == "lost" for line in one.lines())), "nothing was lost: FLOOD must be larger"
+    print(f"the loss was reported after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     lines = one.end()
     took, summary = time.monotonic() - began, lines[-1]
     flooded = tracers.of_port(lines, traffic.NODEPORT_UDP)
-    print(f"ended after {took:.1f} s; of {FLOOD} datagrams {len(flooded)} packets told;", summary)
+    print(f"ended after {took:.1f} s; of {FLOOD} datagrams {len(flooded)} packets reported;", summary)
     assert took < END_SECONDS + DETACHING
     assert summary["type"] == "summary" and summary["lost_by_probe"]["packet"] > 0
     assert not summary["incomplete"] or summary["lost_by_probe"].keys() != {"packet"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fewer rights, less of a kernel: one sentence each, at the start, and what is left works. docs/faults.md has the words."""
+"""Fewer rights or kernel features: one sentence for each at the start, and the rest works. docs/faults.md describes each."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ LOCKDOWN = (
     "unshare -m sh -c 'mount -t tmpfs none /sys/kernel/security && "
     f'echo "{LOCKED}" >/sys/kernel/security/lockdown && exec "$@"\' sh'
 )
-"""As a locked kernel looks. (A real one stays locked: tests/kernel/all_rights.py tries it.)"""
+"""Makes the kernel look locked down. (A real one stays locked: tests/kernel/all_rights.py tries it.)"""
 PATIENCE = 60.0
 CONTAINED = (
     "unshare -m sh -c 'umount -l /sys && mount -t sysfs -o ro none /sys && mount --bind /tmp /tmp && mount -o remount,bind,ro /"
     ' && ! touch /var/x 2>/dev/null && exec "$@"\' sh'
 )
-"""As a container sees /sys, and with a root that can only be read, but for /tmp."""
+"""/sys as a container sees it, and a read-only root except for /tmp."""
 
 
 @pytest.mark.parametrize(
-    ("before", "status", "says"),
+    ("before", "status", "message"),
     [
         (holding("CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"), 3, "Tracing needs CAP_SYS_ADMIN, which this root lacks"),
         (LOCKDOWN, 6, "This kernel is locked down (confidentiality)"),
@@ -39,28 +39,28 @@ CONTAINED = (
     ],
     ids=["no CAP_SYS_ADMIN", "lockdown", "no BTF"],
 )
-def test_what_cannot_start_says_why(node: None, tmp_path: Path, before: str, status: int, says: str) -> None:
+def test_a_failed_start_states_its_reason(node: None, tmp_path: Path, before: str, status: int, message: str) -> None:
     tracer = Tracer(tmp_path, "a", before)
     assert not tracer.started()
     assert (tracer.end(), tracer.process.returncode) == ([], status)
-    assert says in tracer.said() and len(tracer.said().strip().splitlines()) == 1, tracer.said()
+    assert message in tracer.said() and len(tracer.said().strip().splitlines()) == 1, tracer.said()
 
 
-def test_a_function_that_no_run_can_do_without(node: None, tmp_path: Path) -> None:
+def test_a_required_kernel_function_is_missing(node: None, tmp_path: Path) -> None:
     tracer = Tracer(tmp_path, "a", without_symbols(tmp_path, "nf_hook_slow"))
     assert not tracer.started() and tracer.process.returncode == 6
     assert "the kernel has no function nf_hook_slow" in tracer.said() and "Traceback" not in tracer.said()
 
 
 def test_the_least_rights_and_fewer_symbols(node: None, tmp_path: Path) -> None:
-    """Both at once: neither disturbs the other. The former sees files as a container does that is not privileged."""
+    """Both at once: neither disturbs the other. The first one sees files as an unprivileged container does."""
     before = state()
     least = Tracer(tmp_path, "least", f"{CONTAINED} {holding(capabilities.NEEDED, *capabilities.LOSES)}")
     fewer = Tracer(tmp_path, "fewer", without_symbols(tmp_path, "nf_nat_manip_pkt", "tcp_conn_request"))
     assert least.started() and fewer.started(), least.said() + fewer.said()
     assert traffic.http_get().outcome == "answered"
     end = time.monotonic() + PATIENCE
-    while len(tracers.packets(least.lines())) < 8 and time.monotonic() < end:  # they wait for the rules to be read
+    while len(tracers.packets(least.lines())) < 8 and time.monotonic() < end:  # packets wait until the rules are read
         time.sleep(0.3)
     lines = {tracer.name: tracer.end() for tracer in (least, fewer)}
     whole, part = (tracers.packets(lines[name]) for name in ("least", "fewer"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters take effect in the kernel: what does not match is never written, what matches is followed to its end."""
+"""Filters take effect in the kernel: packets that do not match are never written, matching ones are followed to their end."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_family(watch: Watch) -> None:
 def test_host_matches_before_and_after_translation(watch: Watch) -> None:
     with watch(Filter(hosts=(parse_host("10.244.0.8/29"),), protocol=17)) as seen:  # the pods, .11 to .13
         assert traffic.udp_ask().outcome == "answered"
-    question, answer = seen.packets
-    assert (question.endpoints.dst, question.endpoints.dport) == (NODE, traffic.NODEPORT_UDP)
-    assert [h.nat.kind for h in question.hops if h.nat] == ["DNAT", "MASQUERADE"]
+    request, answer = seen.packets
+    assert (request.endpoints.dst, request.endpoints.dport) == (NODE, traffic.NODEPORT_UDP)
+    assert [h.nat.kind for h in request.hops if h.nat] == ["DNAT", "MASQUERADE"]
     assert [h.nat.kind for h in answer.hops if h.nat] == ["reverse MASQUERADE", "reverse DNAT"]
     with watch(Filter(hosts=(parse_host("198.51.100.0/24"),))) as seen:
         ask_everything()
@@ -72,11 +72,11 @@ def test_namespace(watch: Watch) -> None:
         assert traffic.udp_ask(POD, 5353, ns=None).outcome == "answered"
     sent = [p for p in seen.packets if p.netns == "client" and p.endpoints.dport == traffic.NODEPORT_UDP]
     assert len(seen.packets) == 4 and len(sent) == 2
-    assert all({"client", "node"} <= {h.netns for h in p.hops} for p in sent), "followed on, out of the namespace"
+    assert all({"client", "node"} <= {h.netns for h in p.hops} for p in sent), "packets must be followed out of the namespace"
     assert all({"client"} == {h.netns for h in p.hops} for p in seen.packets if p not in sent)
 
 
-def test_drops_only_writes_what_ends_a_packet_and_what_opens_a_connection(watch: Watch) -> None:
+def test_drops_only_writes_ends_of_packets_and_starts_of_connections(watch: Watch) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY), drops_only=True)) as seen:
         ask_everything()
     bad = [p for p in seen.packets if p.outcome in BAD]

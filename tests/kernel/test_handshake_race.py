@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two segments that both end one handshake, on two processors at once: the last ACK, and the data sent right behind it.
+"""Two segments that both end one handshake, on two processors at once: the last ACK, and the data sent right after it.
 
-One of them makes the connection; the other finds that it came too late, and meets the connection after all. Neither is dropped.
-That is a matter of microseconds, so here the first of them is held up (slow_handshake.c).
+One of them makes the connection; the other comes too late for that, and then reaches the new connection. Neither is dropped.
+The race takes microseconds, so here the first segment is delayed (slow_handshake.c).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONNECTIONS, SECONDS = 30, 10.0
 
 
 @pytest.fixture
-def slow() -> Iterator[None]:
+def slow_handshake() -> Iterator[None]:
     program = compiled(load_bcc(), Path(__file__).with_name("slow_handshake.c").read_text())
     program.attach_kprobe(event="tcp_create_openreq_child", fn_name="hold_up")
     yield
@@ -36,7 +36,7 @@ def slow() -> Iterator[None]:
 
 
 @pytest.fixture
-def apart() -> Iterator[None]:
+def two_processors() -> Iterator[None]:
     """The client's connections are opened on one processor, and acknowledged on the other: its packets are received there."""
     steer = "ip netns exec client sh -c 'echo {} > /sys/class/net/eth0/queues/rx-0/rps_cpus'"
     processors = os.sched_getaffinity(0)
@@ -48,39 +48,39 @@ def apart() -> Iterator[None]:
 
 
 def connect_and_send() -> bytes:
-    """Sends as soon as the kernel lets it, which is when it acknowledges. What came back; nothing on a kernel that loses the
-    connection in such a race (5.10 once did)."""
+    """Sends as soon as the kernel accepts data, which is when it acknowledges. Returns the response; empty on a kernel that
+    loses the connection in such a race (5.10 once did)."""
     with entered("client"):
         sock = socket.socket()
     with sock:
         sock.setblocking(False)
         with suppress(BlockingIOError):
             sock.connect((topology.NODE4, traffic.NODEPORT_HTTP))
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
             with suppress(BlockingIOError):  # not connected yet
                 sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
                 break
         sock.settimeout(SECONDS)
-        back = b""
+        response = b""
         with suppress(TimeoutError):
-            while piece := sock.recv(4096):
-                back += piece
-        return back
+            while data := sock.recv(4096):
+                response += data
+        return response
 
 
 def came_too_late(packet: Packet) -> bool:
-    """Met the listener, nothing was decided there, and then met the connection."""
+    """Whether a packet reached the listener, which decided nothing, and then the connection."""
     return len([h for h in packet.hops if h.socket]) > 1 and not packet.handshake
 
 
-def test_who_comes_too_late_is_not_dropped(watch: Watch, slow: None, apart: None) -> None:
+def test_a_late_segment_is_not_dropped(watch: Watch, slow_handshake: None, two_processors: None) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
         replies = [connect_and_send() for _ in range(CONNECTIONS)]
     assert any(reply.startswith(b"HTTP/1.1 200 OK") for reply in replies)
     assert not seen.losses
     late = [p for p in seen.packets if came_too_late(p)]
     print(f"{len(seen.packets)} packets, {len(late)} came too late")
-    # Not all: held up for so long, the last ACK has an older timestamp than the data, and the connection may drop it for that.
+    # Not all: the delayed last ACK has an older timestamp than the data, and the connection may drop it for that.
     assert any("delivered to" in p.verdict for p in late)
     assert not [p.verdict for p in seen.packets if "no reason seen" in p.verdict]

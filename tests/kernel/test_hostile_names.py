@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container gives its chains names that are no text: the node's rules are told all the same, and the container's, too."""
+"""A container gives its chains names that are no text: the node's rules and the container's are still reported."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CHAIN, PORT, SPACE = b"\xffchain", 30999, "hostile"
 
 @pytest.fixture
 def container(watch: Watch) -> Iterator[None]:
-    """A namespace with a chain of that name, and nobody in it."""
+    """A namespace with a chain of that name, without processes."""
     subprocess.run(["ip", "netns", "add", SPACE], check=True)
     subprocess.run(["ip", "-n", SPACE, "link", "set", "lo", "up"], check=True)
-    into = (
+    commands = (
         (b"-N", CHAIN),
         (b"-A", b"INPUT", b"-p", b"udp", b"--dport", b"%d" % PORT, b"-j", CHAIN),
         (b"-A", CHAIN, b"-j", b"DROP"),
     )
-    here = b"ip", b"netns", b"exec", SPACE.encode(), b"iptables-legacy"
-    for words in into:
-        subprocess.run([*here, *words], check=True)
+    iptables = b"ip", b"netns", b"exec", SPACE.encode(), b"iptables-legacy"
+    for words in commands:
+        subprocess.run([*iptables, *words], check=True)
     yield
     subprocess.run(["ip", "netns", "del", SPACE], check=True)
     rules.flush()
@@ -39,7 +39,7 @@ def container(watch: Watch) -> Iterator[None]:
 def test_a_name_that_is_no_text(watch: Watch, container: None) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP, PORT))) as seen:
         rules.flush()
-        rules.restore("http-proxy", "http-proxy-v6")  # so that the node's rules are read once more, behind the container's
+        rules.restore("http-proxy", "http-proxy-v6")  # so that the node's rules are read again, after the container's
         assert traffic.http_get(topology.NODE4).outcome == "answered"
         with entered(SPACE), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"x", ("127.0.0.1", PORT))

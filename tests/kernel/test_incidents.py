@@ -19,7 +19,7 @@ from tests.kernel.watching import Watch
 from tracer.model.finding import Finding
 
 ALL = os.environ.get("K8SNET_INCIDENTS") == "all"
-"""Else the legacy back end and few variations; `make incidents` goes through all."""
+"""All cases; otherwise the legacy back end and few variations. `make incidents` runs all."""
 BACK_ENDS = BACKENDS if ALL else BACKENDS[:1]
 CASES = [(i.number, state, backend) for backend in BACK_ENDS for i in incidents.every() for state in i.states_in(backend)]
 SUBSET = [
@@ -30,7 +30,7 @@ SUBSET = [
 ]
 """Native nftables and IPv6, broken and healthy."""
 MATRIX = {(1, "refused"), (2, "stuck"), (3, "stale")}
-"""Those that every kernel of the matrix goes through."""
+"""The cases that run on every kernel of the matrix."""
 
 EVIDENCE = {
     (1, "refused"): ("scene-web-30584 (pid ", "has no endpoints", "REJECTED in filter/INPUT"),
@@ -52,14 +52,14 @@ EVIDENCE = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def plain_scene(watch: Watch) -> Iterator[None]:
-    """The scene that other tests expect, put back behind the last incident."""
+def restored_scene(watch: Watch) -> Iterator[None]:
+    """Restores the scene that other tests expect, after the last incident."""
     yield
     incidents.down()
     scene.up()
 
 
-def whole(finding: Finding) -> str:
+def full_text(finding: Finding) -> str:
     return "\n".join([finding.cause, *(f"{p.what}: {p.text} ({p.evidence})" for p in finding.proofs)])
 
 
@@ -75,7 +75,7 @@ def test_variation(watch: Watch, variation: Variation) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("situation", situations.every(), ids=lambda s: s.text)
 def test_situation(watch: Watch, situation: Situation) -> None:
-    """What its packets show and what the audit finds, in this mode of kube-proxy."""
+    """What the situation's packets show and what the audit finds, in this mode of kube-proxy."""
     for result in incident_runs.situate(watch, situation):
         print(result.text, *result.said, sep="\n")
         assert (result.right, result.false) == (result.expected, 0), result.text
@@ -92,4 +92,4 @@ def test_incident(watch: Watch, number: int, state: str, backend: Backend) -> No
     assert result.packets, result.said
     assert (result.right, result.false) == (result.expected, 0), result.text
     for words in EVIDENCE.get((number, state), ()):
-        assert words in whole(result.findings[0]), whole(result.findings[0])
+        assert words in full_text(result.findings[0]), full_text(result.findings[0])

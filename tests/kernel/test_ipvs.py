@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IPVS as kube-proxy of a real node had set it up: virtual server, chosen real server, both rewrites, refusals."""
+"""IPVS as kube-proxy of a real node set it up: virtual server, chosen real server, both rewrites, refusals."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PODS = {pod.addr4 for pod in topology.PODS}
 
 @pytest.fixture(scope="module")
 def cluster(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterView]:
-    """A node whose kube-proxy runs in ipvs mode: http-proxy with three endpoints."""
+    """A node with kube-proxy in ipvs mode: http-proxy with three endpoints."""
     refused = {row.probe.name: row.why for row in watch.session.refused}
     if "ipvs_schedule" in refused:
         pytest.skip(refused["ipvs_schedule"])
-    here = node(MODE, "S2-three")
-    restored.put(here, "ipvs")
-    yield here.known(tmp_path_factory.mktemp("cni"))
+    recorded_node = node(MODE, "S2-three")
+    restored.put(recorded_node, "ipvs")
+    yield recorded_node.known(tmp_path_factory.mktemp("cni"))
     restored.plain()
 
 
@@ -42,7 +42,7 @@ def ipvs(packet: Packet) -> list[Hop]:
 
 
 def show(packets: list[Packet]) -> str:
-    """For a test that fails: what a user would have seen."""
+    """Prints what a user would have seen, for a test that fails."""
     text = TextOutput(verbose=True)
     for packet in packets:
         text.packet(packet)
@@ -50,7 +50,7 @@ def show(packets: list[Packet]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("address", "port", "ns", "hook", "whose"),
+    ("address", "port", "ns", "hook", "service_address"),
     [
         pytest.param(topology.NODE4, NODE_PORT, "client", "INPUT", f"NodePort {NODE_PORT}", marks=pytest.mark.matrix),
         (CLUSTER_IP, PORT, "client", "INPUT", "cluster IP"),
@@ -60,7 +60,7 @@ def show(packets: list[Packet]) -> str:
     ids=["node-port", "cluster-ip", "from-a-pod", "from-the-node"],
 )
 def test_every_packet_names_virtual_and_real_server(
-    watch: Watch, cluster: ClusterView, address: str, port: int, ns: str | None, hook: str, whose: str
+    watch: Watch, cluster: ClusterView, address: str, port: int, ns: str | None, hook: str, service_address: str
 ) -> None:
     with watch(Filter(ports=(port,)), nft=True) as seen:
         reply = traffic.http_get(address, port, ns=ns)
@@ -69,32 +69,32 @@ def test_every_packet_names_virtual_and_real_server(
     for packet in seen.packets:
         attribute(packet, cluster)
     show(seen.packets)
-    there = [p for p in seen.packets if p.endpoints.dport == port and p.endpoints.dst == address]
-    assert len(there) >= 4
-    first, *later = there
+    requests = [p for p in seen.packets if p.endpoints.dport == port and p.endpoints.dst == address]
+    assert len(requests) >= 4
+    first, *later = requests
     (hop,) = ipvs(first)
     assert hop.ipvs and hop.nat and hop.hook == hook
     assert (hop.ipvs.virtual, hop.ipvs.virtual_port, hop.ipvs.protocol, hop.ipvs.scheduler) == (address, port, "tcp", "rr")
     assert hop.ipvs.real in PODS and hop.ipvs.real_port == 8080
     assert (hop.ipvs.chosen, hop.ipvs.evidence, hop.evidence) == ("now", Evidence.OBSERVED, Evidence.OBSERVED)
     assert (hop.nat.kind, hop.nat.after.dst, hop.nat.after.dport) == ("DNAT", hop.ipvs.real, 8080)
-    assert hop.owner and hop.owner.text.startswith(f"Service default/http-proxy, {whose} -> pod default/"), hop.owner
+    assert hop.owner and hop.owner.text.startswith(f"Service default/http-proxy, {service_address} -> pod default/"), hop.owner
     causes = [h.owner.cause for h in first.hops if h.nat and h.nat.kind == "MASQUERADE" and h.owner]
     assert causes == ([] if ns == "pod-a" else ["mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy"])
     for packet in later:
         (hop,) = ipvs(packet)
         assert hop.ipvs and (hop.ipvs.chosen, hop.ipvs.evidence) == ("earlier", Evidence.OBSERVED), packet
         assert hop.nat and hop.nat.after.dst == ipvs(first)[0].ipvs.real  # type: ignore[union-attr]
-    for packet in there:
+    for packet in requests:
         assert packet.hops[-1].netns.startswith("pod-"), [(h.what, h.hook, h.netns) for h in packet.hops]
-    back = [p for p in seen.packets if p.endpoints.sport == 8080 and p.endpoints.src in PODS]
-    assert len(back) >= 3
-    for packet in back:
+    answers = [p for p in seen.packets if p.endpoints.sport == 8080 and p.endpoints.src in PODS]
+    assert len(answers) >= 3
+    for packet in answers:
         hops = [h for h in ipvs(packet) if h.nat and h.nat.kind == "reverse DNAT"]
         assert [(h.nat.after.src, h.nat.after.sport) for h in hops if h.nat] == [(address, port)], packet
 
 
-def test_a_choice_that_was_made_before(watch: Watch, cluster: ClusterView) -> None:
+def test_a_choice_made_before_the_trace(watch: Watch, cluster: ClusterView) -> None:
     with traffic.connections(topology.NODE4, NODE_PORT, 1) as (sock,):
         with watch(Filter(ports=(NODE_PORT,))) as seen:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -103,8 +103,8 @@ def test_a_choice_that_was_made_before(watch: Watch, cluster: ClusterView) -> No
         assert chosen == {("earlier", Evidence.DERIVED)}
 
 
-def test_without_conntrack_both_ways_are_found_all_the_same(watch: Watch, cluster: ClusterView) -> None:
-    """IPVS alone knows then that the answer belongs to the NodePort, and the request to the pod's port."""
+def test_without_conntrack_both_directions_are_found(watch: Watch, cluster: ClusterView) -> None:
+    """Then only IPVS knows that the answer belongs to the NodePort, and the request to the pod's port."""
     Path("/proc/sys/net/ipv4/vs/conntrack").write_text("0")
     try:
         for port in (NODE_PORT, 8080):
@@ -119,8 +119,8 @@ def test_without_conntrack_both_ways_are_found_all_the_same(watch: Watch, cluste
         Path("/proc/sys/net/ipv4/vs/conntrack").write_text("1")
 
 
-def test_a_real_server_that_is_gone(watch: Watch, cluster: ClusterView) -> None:
-    """Its connections stay for a while, and IPVS drops their packets without a word."""
+def test_a_removed_real_server(watch: Watch, cluster: ClusterView) -> None:
+    """Its connections stay for a while, and IPVS drops their packets without a reason."""
     server = ["-t", f"{topology.NODE4}:{NODE_PORT}"]
     Path("/proc/sys/net/ipv4/vs/expire_nodest_conn").write_text("0")
     with traffic.connections(topology.NODE4, NODE_PORT, 1) as (sock,):
@@ -150,7 +150,7 @@ def test_no_real_server(watch: Watch, cluster: ClusterView) -> None:
 
 
 def test_real_servers_on_the_node_itself(watch: Watch, cluster: ClusterView) -> None:
-    """The packet stays in INPUT then, and is delivered."""
+    """Then the packet stays in INPUT and is delivered."""
     server = ["-t", f"{topology.NODE4}:31998"]
     subprocess.run(["ipvsadm", "-A", *server, "-s", "rr"], check=True)
     subprocess.run(["ipvsadm", "-a", *server, "-r", f"{topology.NODE4}:31997", "-m"], check=True)
@@ -161,9 +161,11 @@ def test_real_servers_on_the_node_itself(watch: Watch, cluster: ClusterView) -> 
     finally:
         child.kill()
         subprocess.run(["ipvsadm", "-D", *server], check=True)
-    there = [p for p in seen.packets if p.endpoints.dport == 31998]
-    assert there and all(p.hops[-1].netns == "node" and p.outcome == "delivered" for p in there), [p.verdict for p in there]
-    assert {h.ipvs.real_port for p in there for h in ipvs(p) if h.ipvs} == {31997}
+    requests = [p for p in seen.packets if p.endpoints.dport == 31998]
+    assert requests and all(p.hops[-1].netns == "node" and p.outcome == "delivered" for p in requests), [
+        p.verdict for p in requests
+    ]
+    assert {h.ipvs.real_port for p in requests for h in ipvs(p) if h.ipvs} == {31997}
 
 
 def test_ipv6(watch: Watch, cluster: ClusterView) -> None:

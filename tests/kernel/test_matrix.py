@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be told on this kernel, and how it is known: the rows of docs/matrix.md. `make matrix` writes it."""
+"""What can be reported on this kernel, and how it is known: the rows of docs/matrix.md. `make matrix` writes it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _seen(which: Callable[[Hop], object]) -> Callable[[Hop], Evidence | None]:
     return lambda hop: hop.evidence if which(hop) else None
 
 
-TOLD: dict[str, Callable[[Hop], Evidence | None]] = {
+ROWS: dict[str, Callable[[Hop], Evidence | None]] = {
     "verdict of a table or chain": _seen(lambda h: h.what in ("table", "chain")),
     "rule that translated": lambda h: _rule(h) if h.nat else None,
     "rule that rejected": lambda h: _rule(h) if h.verdict == "REJECT" else None,
@@ -53,13 +53,13 @@ TOLD: dict[str, Callable[[Hop], Evidence | None]] = {
     "function that dropped": _seen(lambda h: h.drop and h.drop.function),
     "the kernel's reason": _seen(lambda h: h.drop and h.drop.reason not in ("", "NOT_SPECIFIED")),
 }
-"""What there is to tell, and how a hop that tells it is known."""
+"""What there is to report, and how a hop shows that it is known."""
 
 
-def told(packets: Iterable[Packet]) -> dict[str, str]:
-    """How each of TOLD is known: "observed", "derived", "observed or derived", or that it is not available."""
+def known_rows(packets: Iterable[Packet]) -> dict[str, str]:
+    """How each of ROWS is known: "observed", "derived", "observed or derived", or that it is not available."""
     hops = [hop for packet in packets for hop in packet.hops]
-    found = {what: {evidence for hop in hops if (evidence := known(hop))} for what, known in TOLD.items()}
+    found = {what: {evidence for hop in hops if (evidence := known(hop))} for what, known in ROWS.items()}
     return {what: " or ".join(e for e in Evidence if e in how) or NOTHING for what, how in found.items()}
 
 
@@ -76,7 +76,7 @@ def backend(watch: Watch, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("backend", ["legacy", "iptables-nft", "nftables"], indirect=True)
-def test_what_is_told(watch: Watch, backend: str, record_property: Callable[[str, object], None]) -> None:
+def test_what_is_reported(watch: Watch, backend: str, record_property: Callable[[str, object], None]) -> None:
     known = ClusterView(ObjectStore(), CniCache())
     with watch(Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, CLOSED)), nft=backend != "legacy") as seen:
         assert traffic.http_get().outcome == "answered"
@@ -85,7 +85,7 @@ def test_what_is_told(watch: Watch, backend: str, record_property: Callable[[str
     for packet in seen.packets:
         attribute(packet, known)
         print(packet.tcp_flags, packet.endpoints, packet.verdict, [h.rule_trace.undecided for h in packet.hops if h.rule_trace])
-    rows = told(seen.packets)
+    rows = known_rows(seen.packets)
     record_property("told", (backend, rows))
     assert all(p.complete for p in seen.packets)
     missing = {what for what, how in rows.items() if how == NOTHING}

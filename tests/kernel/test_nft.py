@@ -49,7 +49,7 @@ def test_chains_of_iptables_nft(watch: Watch, nft: None) -> None:
         assert ("node", hook, table, chain, "ACCEPT") in chains, chains
     assert [h.nat.kind for h in syn.hops if h.nat] == ["DNAT", "MASQUERADE"]
     later = [h for p in seen.packets[1:] for h in p.hops if h.table == "ip nat"]
-    assert not later, "conntrack translates what follows"
+    assert not later, "conntrack must translate later packets"
 
 
 def test_rejected_by_iptables_nft(watch: Watch, nft: None) -> None:
@@ -70,7 +70,7 @@ def test_dropped_by_a_native_chain(watch: Watch, nft: None) -> None:
 
 
 def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
-    """Their rules are told as any other's, before and behind those of IP."""
+    """Their rules are reported like any others, before and after those of IP."""
     subprocess.run(["nft", "-f", "-"], input=AROUND_IP, text=True, check=True)
     with watch(Filter(ports=(traffic.NODEPORT_HTTP, 9556)), nft=True) as seen:
         assert traffic.http_get().outcome == "answered"
@@ -87,7 +87,7 @@ def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
     assert dropped and set(dropped) == {"DROPPED in netdev door/in"}
 
 
-WAY = """table inet deep {
+NESTED_JUMPS = """table inet deep {
     chain in { type filter hook input priority 20; policy accept; jump aside; tcp dport 9557 jump a; }
     chain aside { tcp dport 9557 goto further; }
     chain further { counter; }
@@ -97,9 +97,9 @@ WAY = """table inet deep {
 
 
 @pytest.mark.matrix
-def test_only_drops_and_the_way_there(watch: Watch, nft: None) -> None:
-    """Of what the packet met before, only the jumps that led to the rule which dropped it are told. It opens no connection."""
-    subprocess.run(["nft", "-f", "-"], input=WAY, text=True, check=True)
+def test_only_drops_and_the_jumps_to_them(watch: Watch, nft: None) -> None:
+    """Of the rules before, only the jumps to the rule that dropped the packet are reported. The packet opens no connection."""
+    subprocess.run(["nft", "-f", "-"], input=NESTED_JUMPS, text=True, check=True)
     with watch(Filter(ports=(9557,), drops_only=True), nft=True) as seen:
         packets.send_tcp(topology.NODE4, 9557, flags=packets.FIN)
     assert seen.packets

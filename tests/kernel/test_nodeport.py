@@ -67,15 +67,15 @@ def test_every_packet_is_as_tcpdump_saw_it(
     assert not seen.losses
     assert all(p.complete for p in seen.packets)
 
-    there = [p for p in seen.packets if from_client(p, client)]
-    back = [p for p in seen.packets if not from_client(p, client)]
+    requests = [p for p in seen.packets if from_client(p, client)]
+    answers = [p for p in seen.packets if not from_client(p, client)]
     on_client, in_pods = Counter(pcap.read(outside)), Counter(s for path in inside for s in pcap.read(path))
-    assert on_client == Counter([as_seen(p, before(p), True) for p in there] + [as_seen(p, after(p), True) for p in back])
-    assert in_pods == Counter([as_seen(p, after(p), True) for p in there] + [as_seen(p, before(p), True) for p in back])
-    for packet in there:
+    assert on_client == Counter([as_seen(p, before(p), True) for p in requests] + [as_seen(p, after(p), True) for p in answers])
+    assert in_pods == Counter([as_seen(p, after(p), True) for p in requests] + [as_seen(p, before(p), True) for p in answers])
+    for packet in requests:
         assert [h.nat.kind for h in packet.hops if h.nat] == ["DNAT", "MASQUERADE"]
         assert "pod-" in packet.verdict and arrived(packet), packet.verdict
-    for packet in back:
+    for packet in answers:
         assert [h.nat.kind for h in packet.hops if h.nat] == ["reverse MASQUERADE", "reverse DNAT"]
         assert packet.outcome == "forwarded" or arrived(packet), packet.verdict
 
@@ -98,8 +98,8 @@ def test_rewrites_are_those_of_conntrack(watch: Watch) -> None:
             assert packet.flow and flows[packet.flow.orig] == packet.flow.reply
         first = mine[0]
         assert after(first) == flows[before(first)].reversed
-        assert [h.table for h in first.hops if h.what == "table" and h.table == "nat"], "the first packet asks nat"
-        assert not [h for p in mine[1:] for h in p.hops if h.table == "nat"], "later ones must not"
+        assert [h.table for h in first.hops if h.what == "table" and h.table == "nat"], "the first packet must pass nat"
+        assert not [h for p in mine[1:] for h in p.hops if h.table == "nat"], "later packets must not pass nat"
 
 
 def test_only_the_first_packet_is_new(watch: Watch) -> None:
