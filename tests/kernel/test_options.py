@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that change what is written change nothing about what is found. `make options` goes through all of them."""
+"""Options that change what is written do not change what is found. `make options` runs all of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BY_NAME = {options.name: options for options in option_runs.OPTIONS}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def plain_scene(watch: Watch) -> Iterator[None]:
-    """The scene that other tests expect, put back behind the last incident."""
+def restored_scene(watch: Watch) -> Iterator[None]:
+    """Restores the scene that other tests expect, after the last incident."""
     yield
     incidents.down()
     scene.up()

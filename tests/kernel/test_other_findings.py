@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings that are no incident of their own, each made on real packets: what must be found, and nothing else."""
+"""Findings without an incident, each made with real packets: the expected finding is found, and no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONNTRACK = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 
 
 @pytest.fixture(autouse=True)
-def plain_scene(watch: Watch) -> Iterator[None]:
+def restored_scene(watch: Watch) -> Iterator[None]:
     scene.up()
     limit = CONNTRACK.read_text()
     yield
@@ -40,7 +40,7 @@ def plain_scene(watch: Watch) -> Iterator[None]:
 
 
 def cluster(ends: tuple[str, ...] = ("a", "b", "c"), ready: bool = True) -> list[dict[str, Any]]:
-    """The objects of the scene; ends: the pods that are there."""
+    """The objects of the scene; ends: the pods that exist."""
     pods = [p for p in topology.PODS if p.name[-1] in ends]
     slices = [objects.endpoints("default/http-proxy", [(p.name, p.addr4, "node-1") for p in pods], 8080),
               objects.endpoints("default/lonely-web", [("web-1", "10.244.0.77", "node-1")], 80, "http")]  # fmt: skip
@@ -55,9 +55,11 @@ def cluster(ends: tuple[str, ...] = ("a", "b", "c"), ready: bool = True) -> list
     ]  # fmt: skip
 
 
-def found(watch: Watch, wanted: Filter, traffic: Callable[[], object], of: list[dict[str, Any]]) -> list[Finding]:
-    known = incident_runs.known(of)
-    with watch(wanted) as seen:
+def find(
+    watch: Watch, packet_filter: Filter, traffic: Callable[[], object], cluster_objects: list[dict[str, Any]]
+) -> list[Finding]:
+    known = incident_runs.known(cluster_objects)
+    with watch(packet_filter) as seen:
         traffic()
     findings = Findings(FindingContext(known))
     for packet in seen.packets:
@@ -67,19 +69,19 @@ def found(watch: Watch, wanted: Filter, traffic: Callable[[], object], of: list[
     return findings.all
 
 
-def names(all_found: list[Finding]) -> list[tuple[str, bool]]:
-    return [(f.name, f.certain) for f in all_found]
+def names(findings: list[Finding]) -> list[tuple[str, bool]]:
+    return [(f.name, f.certain) for f in findings]
 
 
 def test_an_administrators_drop(watch: Watch) -> None:
     rules.restore_text("*filter\n-I FORWARD -s 192.168.56.1/32 -d 10.244.0.0/24 -j DROP\nCOMMIT\n", 4, "legacy", flush=False)
-    told = found(
+    found = find(
         watch,
         Filter(ports=(ask.NODEPORT_HTTP,)),
         lambda: ask.tcp_connect(topology.NODE4, ask.NODEPORT_HTTP, timeout=0.4),
         cluster(),
     )
-    assert names(told) == [("dropped_by_rule", True)] and "A rule of the administrator drops packets" in told[0].cause
+    assert names(found) == [("dropped_by_rule", True)] and "A rule of the administrator drops packets" in found[0].cause
 
 
 def test_a_loopback_address_from_elsewhere(watch: Watch) -> None:
@@ -87,48 +89,48 @@ def test_a_loopback_address_from_elsewhere(watch: Watch) -> None:
         with suppress(PermissionError):
             packets.send_tcp("127.0.0.1", 10250, src=topology.NODE4, flags=packets.SYN, ns=None)
 
-    told = found(watch, Filter(ports=(10250,)), send, cluster())
-    assert names(told) == [("martian_localnet", True)]
+    found = find(watch, Filter(ports=(10250,)), send, cluster())
+    assert names(found) == [("martian_localnet", True)]
 
 
 def test_a_full_table(watch: Watch) -> None:
     nfnetlink.conntrack_flush()
     with ask.connections(topology.PODS[0].addr4, 8080, 12):
-        # Entries that are not assured would make room for others: the limit is below the number of those that are.
+        # Entries that are not assured would be replaced by others: the limit is below the number of assured ones.
         time.sleep(0.3)
         CONNTRACK.write_text("6")
-        told = found(
+        found = find(
             watch,
             Filter(ports=(ask.NODEPORT_HTTP,)),
             lambda: ask.tcp_connect(topology.NODE4, ask.NODEPORT_HTTP, timeout=0.5),
             cluster(),
         )
-    assert names(told) == [("conntrack_full", True)]
+    assert names(found) == [("conntrack_full", True)]
 
 
-def test_a_connection_to_a_pod_that_is_gone(watch: Watch) -> None:
+def test_a_connection_to_a_removed_pod(watch: Watch) -> None:
     with ask.connections(topology.NODE4, ask.NODEPORT_HTTP, 6) as socks:
 
         def go_on() -> None:
             for sock in socks:
                 sock.send(b"x")
 
-        told = found(watch, Filter(ports=(ask.NODEPORT_HTTP,)), go_on, cluster(ends=()))
-        assert names(told) and set(names(told)) == {("stale_conntrack", True)}
-        assert found(watch, Filter(ports=(ask.NODEPORT_HTTP,)), go_on, cluster()) == [], "its pods are there"
+        found = find(watch, Filter(ports=(ask.NODEPORT_HTTP,)), go_on, cluster(ends=()))
+        assert names(found) and set(names(found)) == {("stale_conntrack", True)}
+        assert find(watch, Filter(ports=(ask.NODEPORT_HTTP,)), go_on, cluster()) == [], "its pods exist"
 
 
 def test_pods_that_are_not_ready(watch: Watch) -> None:
-    told = found(
+    found = find(
         watch,
         Filter(ports=(ask.NODEPORT_LONELY,)),
         lambda: ask.tcp_connect(topology.NODE4, ask.NODEPORT_LONELY, timeout=0.5),
         cluster(ready=False),
     )
-    assert names(told) == [("endpoint_not_ready", True)]
+    assert names(found) == [("endpoint_not_ready", True)]
 
 
-def test_a_pod_that_asks_itself(watch: Watch) -> None:
+def test_a_pod_that_connects_to_itself(watch: Watch) -> None:
     text = "\n".join(line for line in rules.read("http-proxy").splitlines() if "-A POSTROUTING" not in line) + "\n"
     rules.flush()
     rules.restore_text(text, 4, "legacy")
@@ -139,8 +141,8 @@ def test_a_pod_that_asks_itself(watch: Watch) -> None:
                 ask.CLUSTER_IP_HTTP, 8080, src=topology.PODS[0].addr4, sport=45000 + n, flags=packets.SYN, ns="pod-a"
             )
 
-    told = found(watch, Filter(ports=(8080,)), send, cluster())
-    assert set(names(told)) == {("hairpin_without_masquerade", True)}
+    found = find(watch, Filter(ports=(8080,)), send, cluster())
+    assert set(names(found)) == {("hairpin_without_masquerade", True)}
 
 
 def test_a_packet_too_long(watch: Watch) -> None:
@@ -155,5 +157,5 @@ def test_a_packet_too_long(watch: Watch) -> None:
                 with suppress(OSError):
                     sock.sendto(b"x" * 1300, (topology.PODS[0].addr4, servers.UDP_PORT))
 
-    told = found(watch, Filter(ports=(servers.UDP_PORT,)), send, cluster())
-    assert names(told) == [("mtu", True)] and "is too long for cni0, whose MTU is 1000" in told[0].cause
+    found = find(watch, Filter(ports=(servers.UDP_PORT,)), send, cluster())
+    assert names(found) == [("mtu", True)] and "is too long for cni0, whose MTU is 1000" in found[0].cause

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What explain says of `-m physdev` is what the kernel's counters say, of packets from, to and between pods of the bridge."""
+"""explain's result for `-m physdev` equals the kernel's counters, for packets from, to and between pods of the bridge."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MATCHES = ("--physdev-is-in", "! --physdev-is-in", "--physdev-is-out", "! --phys
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "POSTROUTING")
 RULES = "".join(f"-A {hook} -p udp -m udp --dport {PORT} -m physdev {match}\n" for hook in HOOKS for match in MATCHES)
 POD, OTHER_POD = topology.PODS[0], topology.PODS[1]
-WAYS = {
+PATHS = {
     "pod to outside": (POD.name, POD.addr4, topology.DRAIN4),
     "pod to node": (POD.name, POD.addr4, topology.NODE4),
     "pod to pod": (POD.name, POD.addr4, OTHER_POD.addr4),
@@ -61,31 +61,33 @@ def send(ns: str, to: str) -> None:
 
 
 def explained(source: str, dest: str) -> list[set[Rule]]:
-    """The rules that match on each way that is told."""
-    told = []
+    """The rules that match on each predicted path."""
+    matching = []
     predicted_paths = PathPredictor(inventory.read(False)).predict(PathQuery(source, 0, dest, PORT, "udp"))
     for predicted in (each for found in predicted_paths for each in found.with_twins()):
         hits = [v for h in predicted.packet.hops if h.table == "mangle" and h.rule_trace for v in h.rule_trace.hits if v.rule]
-        told.append({(v.location.chain, v.location.number) for v in hits})
-    return told
+        matching.append({(v.location.chain, v.location.number) for v in hits})
+    return matching
 
 
-def test_explained_as_the_kernel_matches(bridge_nf: None) -> None:
+def test_predicted_rules_are_those_that_match(bridge_nf: None) -> None:
     wrong, compared = list[tuple[str, Rule, str]](), 0
-    for name, (ns, source, dest) in WAYS.items():
-        told = explained(source, dest)
+    for name, (ns, source, dest) in PATHS.items():
+        predicted = explained(source, dest)
         matched()
         send(ns, dest)
         seen = matched()
         if not seen:
             continue  # bridged, and iptables does not see it
         compared += 1
-        perhaps = {rule for way in told for rule in way}
-        surely = {rule for rule in perhaps if all(rule in way for way in told)}
-        wrong += [(name, rule, "told") for rule in surely - seen] + [(name, rule, "seen") for rule in seen - perhaps]
+        possible = {rule for rules_of_path in predicted for rule in rules_of_path}
+        certain = {rule for rule in possible if all(rule in rules_of_path for rules_of_path in predicted)}
+        wrong += [(name, rule, "predicted") for rule in certain - seen] + [(name, rule, "seen") for rule in seen - possible]
         # Which port it is, and whether a packet goes back into its bridge as a bridged one, is not computed.
-        wrong += [(name, rule, "undecided") for rule in perhaps - surely if name != "pod to pod" and "veth" not in _match(rule)]
-    assert not wrong and compared >= len(WAYS) - 1, (wrong, compared)
+        wrong += [
+            (name, rule, "undecided") for rule in possible - certain if name != "pod to pod" and "veth" not in _match(rule)
+        ]
+    assert not wrong and compared >= len(PATHS) - 1, (wrong, compared)
 
 
 def _match(rule: Rule) -> str:

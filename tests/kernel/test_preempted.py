@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that sends is moved to another processor behind a table's rules: what its packet met is known all the same."""
+"""A sending process is moved to another processor after a table's rules: the rules that its packet met are still known."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ while (now := time.monotonic()) < last:
     if int(now / 0.003) % 2 == cpu % 2:
         time.sleep(0.0005)
 """
-"""Keeps one processor busy for 3 ms in 6, before all other processes: those there go to another one, and come back."""
+"""Keeps one processor busy for 3 ms in 6, ahead of all other processes: they move to another processor, and come back."""
 
 
 @pytest.fixture
 def table(watch: Watch) -> Iterator[None]:
-    """The rules above, and the plain ones behind them."""
+    """The rules above; restores the plain ones afterwards."""
     rules.flush()
     rules.restore_text(RULES, 4, "legacy")
     yield
@@ -67,7 +67,7 @@ def test_a_table_that_returns_on_another_processor(watch: Watch, table: None) ->
         for _ in range(DATAGRAMS):
             sock.sendto(b"?", (CLIENT4, PORT))
     traces = [h.rule_trace for p in seen.packets for h in p.hops if (h.what, h.table, h.hook) == ("table", "filter", "OUTPUT")]
-    told = Counter(w.undecided or "decided" for w in traces if w)
-    print(told)
-    assert "the table was not watched while it ran" not in told, told
-    assert told["decided"] > DATAGRAMS // 2, told
+    outcomes = Counter(w.undecided or "decided" for w in traces if w)
+    print(outcomes)
+    assert "the table was not watched while it ran" not in outcomes, outcomes
+    assert outcomes["decided"] > DATAGRAMS // 2, outcomes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SCTP, through a translation of its own."""
+"""SCTP through its own DNAT rule."""
 
 from __future__ import annotations
 

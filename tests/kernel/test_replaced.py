@@ -21,7 +21,7 @@ PODS = {"to-a": topology.PODS[0].addr4, "to-b": topology.PODS[1].addr4}
 
 
 def text(name: str) -> str:
-    """A nat table that sends the port to one of the pods, and says so."""
+    """A nat table that sends the port to one of the pods, with a comment that names it."""
     return f"""*nat
 -A PREROUTING -p udp -m comment --comment other -m udp --dport 9 -j ACCEPT
 -A PREROUTING -p udp -m comment --comment {name} -m udp --dport {PORT} -j DNAT --to-destination {PODS[name]}:5353
@@ -41,26 +41,28 @@ def restored(watch: Watch) -> Iterator[None]:
 @pytest.mark.parametrize("backend", rules.BACKENDS)
 def test_no_packet_is_explained_by_other_rules(watch: Watch, restored: None, backend: rules.Backend) -> None:
     rules.restore_text(text("to-a"), 4, backend)
-    over = threading.Event()
+    finished = threading.Event()
 
     def replace() -> None:
         for n in range(TIMES):
             rules.restore_text(text(("to-b", "to-a")[n % 2]), 4, backend)
             time.sleep(0.1)
-        over.set()
+        finished.set()
 
-    thread, asked = threading.Thread(target=replace), 0
+    thread, answered = threading.Thread(target=replace), 0
     with watch(Filter(ports=(PORT,)), nft=backend == "nft") as seen:
         thread.start()
-        while not over.is_set():
-            asked += traffic.udp_ask(port=PORT, timeout=1).outcome == "answered"
+        while not finished.is_set():
+            answered += traffic.udp_ask(port=PORT, timeout=1).outcome == "answered"
         thread.join()
-    told: Counter[str] = Counter()
+    explained: Counter[str] = Counter()
     for packet in seen.packets:
         for hop in packet.hops:
             if hop.nat and hop.nat.kind == "DNAT" and not hop.from_conntrack and hop.rule_trace:
                 decision = hop.rule_trace.decision
                 comment = decision.rule.comment if decision and decision.rule else "undecided"
-                told[comment if comment == "undecided" else "right" if PODS[comment] == hop.nat.after.dst else "wrong"] += 1
-    # On a slow machine most of these rules are gone before they can be read, and that is what is told of them.
-    assert asked and told["wrong"] == 0 and told["right"] >= 1, (told, asked)
+                explained[
+                    comment if comment == "undecided" else "right" if PODS[comment] == hop.nat.after.dst else "wrong"
+                ] += 1
+    # On a slow machine most of these rules are gone before they can be read, and are reported so.
+    assert answered and explained["wrong"] == 0 and explained["right"] >= 1, (explained, answered)

@@ -28,7 +28,7 @@ SPORT = 41_777
 
 @pytest.fixture
 def restored(watch: Watch) -> Iterator[None]:
-    """Puts the plain rules back, and no others."""
+    """Restores the plain rules, and no others."""
     yield
     rules.flush()
     rules.restore("http-proxy", "http-proxy-v6")
@@ -45,14 +45,14 @@ def translation(packet: Packet, kind: str) -> Hop:
 
 
 @pytest.mark.matrix
-def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
+def test_the_tracer_agrees_with_the_kernels_trace(watch: Watch, restored: None) -> None:
     with legacy.Truth() as truth:
         truth.prepare()
         result = rounds(truth, watch.session, PACKETS, seed=3)
     watch.lost += result.lost
     assert not truth.overruns
     assert result.mismatches == 0, "\n".join([str(result), *result.examples])
-    # Kernels differ in what they do with an extension header that ends behind the packet (docs/kernel-facts.md).
+    # Kernels differ in what they do with an extension header that ends after the packet (docs/kernel-facts.md).
     assert all(why.startswith("the header that rule ") for why in result.undecided), result.undecided
     assert result.undecided.total() <= PACKETS // 20, result.undecided
     assert result.hotdrop and result.rules > PACKETS and result.evidence["observed"] and result.evidence["derived"], str(result)
@@ -60,10 +60,10 @@ def test_the_kernel_tells_the_same(watch: Watch, restored: None) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("address", [topology.NODE4, topology.NODE6])
-def test_the_way_to_a_pod(watch: Watch, address: str) -> None:
+def test_the_path_to_a_pod(watch: Watch, address: str) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
         assert traffic.http_get(address, sport=SPORT).outcome == "answered"
-    # A random packet of the test before may come late, and have the NodePort's number.
+    # A random packet of the previous test may come late, and have the NodePort's number.
     syn, *later = [p for p in seen.packets if p.flow and p.flow.orig.sport == SPORT]
     hop = translation(syn, "DNAT")
     chains = [step.split()[0] for step in path(hop).split(" > ")]
@@ -78,8 +78,8 @@ def test_the_way_to_a_pod(watch: Watch, address: str) -> None:
     assert path(translation(syn, "MASQUERADE")).startswith("POSTROUTING")
     for packet in later:
         reply = packet.flow is not None and packet.flow.is_reply
-        again = translation(packet, "reverse DNAT" if reply else "DNAT")
-        assert again.from_conntrack and path(again) == path(hop)
+        later_hop = translation(packet, "reverse DNAT" if reply else "DNAT")
+        assert later_hop.from_conntrack and path(later_hop) == path(hop)
 
 
 def rule_address(hop: Hop) -> str:
@@ -88,7 +88,7 @@ def rule_address(hop: Hop) -> str:
     return format_endpoint(ends.dst, ends.dport)
 
 
-def test_a_connection_from_before(watch: Watch) -> None:
+def test_a_connection_opened_before_the_trace(watch: Watch) -> None:
     with traffic.connections(topology.NODE4, traffic.NODEPORT_HTTP, 1) as (sock,):
         with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -115,7 +115,7 @@ def test_a_policy_is_named(watch: Watch, restored: None) -> None:
 
 
 def test_rules_replaced_between_two_packets(watch: Watch, restored: None) -> None:
-    """Each packet is explained by the rules of its moment; those of a moment too short to read are said to be gone."""
+    """Each packet is explained by the rules in force when it came; those replaced before being read are reported as gone."""
     with watch(Filter(ports=(9997,))) as seen:
         traffic.tcp_connect(topology.NODE4, 9997, timeout=0.5)
         for port in (9996, 9997):
@@ -123,8 +123,8 @@ def test_rules_replaced_between_two_packets(watch: Watch, restored: None) -> Non
             subprocess.run(add, check=True)
             traffic.tcp_connect(topology.NODE4, 9997, timeout=0.3)
     inputs = [h for p in seen.packets for h in p.hops if h.what == "table" and h.table == "filter" and h.hook == "INPUT"]
-    told = {h.rule_trace.undecided or path(h) for h in inputs if h.rule_trace}
-    assert told <= {"INPUT 0", "INPUT 1", GONE} and "INPUT 1" in told, told
+    explained = {h.rule_trace.undecided or path(h) for h in inputs if h.rule_trace}
+    assert explained <= {"INPUT 0", "INPUT 1", GONE} and "INPUT 1" in explained, explained
     assert all(path(h) == "INPUT 1" for h in inputs if h.verdict == "DROP")
 
 
@@ -139,7 +139,7 @@ def saved() -> list[str]:
     return lines + sorted(line.split()[0] for line in Path("/proc/modules").read_text().splitlines())
 
 
-def test_nothing_changes(watch: Watch) -> None:
+def test_tracing_changes_nothing(watch: Watch) -> None:
     before = saved()
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
         traffic.http_get()

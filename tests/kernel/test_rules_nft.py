@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rules of nftables acted: the tracer's walks equal the kernel's own trace, and the node is as it was.
+"""Which rules of nftables acted: the rule traces equal the kernel's own trace, and the node is unchanged.
 
 The probes are attached once; each test puts its own rules in force.
 """
@@ -38,21 +38,21 @@ PACKETS = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
-def put_back(node: None) -> Iterator[None]:
-    """The scene that other tests expect is there again when these are done."""
+def restored_scene(node: None) -> Iterator[None]:
+    """Restores the scene that other tests expect, when these tests are done."""
     yield
     scene.up()
 
 
 @pytest.fixture
 def nodeport(watch: Watch) -> Iterator[RulesetWatcher]:
-    """kube-proxy's rules by iptables-nft, and the kernel telling which of them act."""
+    """kube-proxy's rules by iptables-nft, with the kernel reporting which of them act."""
     with scene.scene(backend="nft"), nftables_live.watching(Namespaces().own) as live:
         yield live
 
 
 def packets(watch: Watch, live: RulesetWatcher, port: int) -> list[Packet]:
-    """What was seen of the requests of one block, each hop with its walk."""
+    """The packets of one request, each hop with its rule trace."""
     hops = HopBuilder(Namespaces(), Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
     assembler = PacketAssembler(hops, rules=RuleResolver(nft=SnapshotCache(live)))
     watch.session.drain()
@@ -87,14 +87,14 @@ def test_the_rules_of_a_service(watch: Watch, nodeport: RulesetWatcher) -> None:
     assert [v.location.chain for v in marked] == ["KUBE-MARK-MASQ"]
 
 
-def test_every_run_of_a_chain_has_its_walk(watch: Watch, nodeport: RulesetWatcher) -> None:
+def test_every_run_of_a_chain_has_its_rule_trace(watch: Watch, nodeport: RulesetWatcher) -> None:
     seen = packets(watch, nodeport, traffic.NODEPORT_HTTP)
     runs = [h for p in seen for h in p.hops if h.what == "chain"]
     assert len(runs) > 20
     assert not [h for h in runs if not h.rule_trace or h.rule_trace.undecided or not h.rule_trace.hits]
 
 
-def test_rules_that_change_under_way(watch: Watch, nodeport: RulesetWatcher) -> None:
+def test_rules_that_change_between_requests(watch: Watch, nodeport: RulesetWatcher) -> None:
     """Handles are new after a change; numbers are those of the new rules."""
     before = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
     subprocess.run(["iptables-nft", "-t", "nat", "-I", "PREROUTING", "1", "-p", "tcp", "-m", "comment", "--comment", "new"],
@@ -103,15 +103,15 @@ def test_rules_that_change_under_way(watch: Watch, nodeport: RulesetWatcher) -> 
     after = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
 
     def first(packet: Packet) -> str:
-        walk = next(h.rule_trace for h in packet.hops if h.chain == "PREROUTING" and h.table == "ip nat")
-        return path(walk).split(" > ")[0]
+        trace = next(h.rule_trace for h in packet.hops if h.chain == "PREROUTING" and h.table == "ip nat")
+        return path(trace).split(" > ")[0]
 
     assert (first(before), first(after)) == ("PREROUTING 1", "PREROUTING 2")
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("backend", [nft, nftables])
-def test_walks_equal_the_kernels_trace(watch: Watch, backend: ModuleType) -> None:
+def test_rule_traces_equal_the_kernels_trace(watch: Watch, backend: ModuleType) -> None:
     scene.down()
     count, acted, mismatches = backend.run(PACKETS, seed=7, session=watch.session)
     watch.session.set_filter(NOTHING)
@@ -123,7 +123,7 @@ HELD = SWITCH + "with watching(Namespaces().own):\n    print('on', flush=True)\n
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_the_node_is_as_it_was(node: None, end: signal.Signals) -> None:
+def test_the_node_is_unchanged(node: None, end: signal.Signals) -> None:
     """While the rules are being read and after the reader was killed: nothing is left, not even the namespace."""
     rules.flush()
     rules.restore("http-proxy", "http-proxy-v6", backend="nft")

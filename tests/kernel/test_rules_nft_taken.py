@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of nftables that take a packet over or copy it, where nothing else of the run shows which packet it is."""
+"""Rules of nftables that take a packet over or copy it, where no other part of the run shows which packet it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INGRESS = f"""table netdev taken {{
 }}
 """
 REFUSED = ("refused", "dropped")
-"""Nothing listens. A kernel that gives no reasons for drops (before 5.17) does not say that this was one."""
+"""No socket listens. A kernel without drop reasons (before 5.17) does not report that this was the reason."""
 EGRESS = f"""table netdev leaving {{
   chain out {{
     type filter hook egress device "DEVICE" priority 0;
@@ -66,7 +66,7 @@ def decided(hops: list[Hop]) -> list[tuple[str, str]]:
 
 @pytest.mark.matrix
 def test_the_first_rule_takes_the_packet_over(watch: Watch) -> None:
-    """`fwd` is the only rule of the run that acts: when the kernel tells of it, the packet is another device's, or gone."""
+    """Only the `fwd` rule of the run acts: when the kernel reports it, the packet belongs to another device, or is gone."""
     name = device()
     leaves = nft(EGRESS.replace("DEVICE", name), "-c")
     ports = (FWD, FWD_TO, DUP, OTHER, OUT)
@@ -89,7 +89,7 @@ def test_the_first_rule_takes_the_packet_over(watch: Watch) -> None:
     copied, hops = packet_to(DUP, seen.packets)
     assert decided(hops) == [("DUP", f'udp dport {DUP} dup to "{DRAIN}"'), ("ACCEPT", "policy")]
     assert copied.outcome in REFUSED, copied.verdict
-    # An IPv4 packet is not sent to a neighbour of IPv6: the rule's function was called, and let it pass.
+    # An IPv4 packet is not sent to a neighbour of IPv6: the rule's function was called, and accepted it.
     passed, hops = packet_to(OTHER, seen.packets)
     assert decided(hops) == [("ACCEPT", "policy")] and passed.outcome in REFUSED
     sent, hops = packet_to(OUT, seen.packets)

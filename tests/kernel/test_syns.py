@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Causes of SYNs that are quickly made, with the kernel's counters and tcpdump; `make syns` goes through all of them."""
+"""Causes of SYNs that are quick to make, with the kernel's counters and tcpdump; `make syns` runs all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUICK = (
 )  # fmt: skip
 
 MATRIX = ("answered", "listener that does not accept", "flood, cookies on", "conntrack's table full", "reply by another path")
-"""Those that every kernel of the matrix goes through."""
+"""The scenes that run on every kernel of the matrix."""
 
 pytestmark = pytest.mark.thorough
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A start that is killed leaves an idle node as it was, to the byte and to the counter. All points of it: make untouched."""
+"""A killed start leaves an idle node unchanged, to the byte and to the counter. At all points: make untouched."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.kernel.watching import Watch
 from tracer.cli import main
 from tracer.kernel import bcc_program
 
-TWO = ("all attached", "trace switch on")
+CHECKED_POINTS = ("all attached", "trace switch on")
 
 
-def killed(watch: Watch, name: str) -> int:
-    """What became of a copy of this process that starts the tracer on the program that is compiled already."""
+def exit_code(watch: Watch, name: str) -> int:
+    """Exit code of a copy of this process that starts the tracer with the program that is already compiled."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -35,7 +35,7 @@ def killed(watch: Watch, name: str) -> int:
 
 
 def unattached(bpf: Any) -> Any:
-    """The same compiled program, with nothing loaded nor attached of what it has."""
+    """The same compiled program, with nothing of it loaded or attached."""
     fresh = copy.copy(bpf)
     for name in vars(bpf):
         if name == "funcs" or name.endswith("_fds"):
@@ -43,11 +43,11 @@ def unattached(bpf: Any) -> Any:
     return fresh
 
 
-def test_nothing_stays_of_a_start_that_is_killed(watch: Watch) -> None:
-    # Connections that earlier tests left open send again for minutes: they end with their namespaces.
+def test_a_killed_start_leaves_nothing(watch: Watch) -> None:
+    # Connections that earlier tests left open retransmit for minutes: they end with their namespaces.
     scene.down()
     scene.up()
     before = idle.quiet()
-    for name in TWO:
-        assert killed(watch, name) == -signal.SIGKILL, name
+    for name in CHECKED_POINTS:
+        assert exit_code(watch, name) == -signal.SIGKILL, name
         assert idle.differences(before, idle.settled(before)) == "", name

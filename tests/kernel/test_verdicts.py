@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets that do not get where they should: each ends in the verdict that tells why."""
+"""Packets that do not reach their destination: the verdict of each gives the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRAY = 45678
 
 @pytest.fixture
 def extra(watch: Watch) -> Iterator[None]:
-    """Puts the plain rules back when a test has added to them."""
+    """Restores the plain rules when a test has added to them."""
     yield
     rules.restore("http-proxy", "http-proxy-v6")
 
@@ -68,12 +68,12 @@ def test_policy_drop(watch: Watch, extra: None) -> None:
 
 
 def test_conntrack_invalid(watch: Watch) -> None:
-    """By their port: an emulated machine is slow, and the last segments of other connections may still be under way."""
+    """Filtered by port: an emulated machine is slow, and the last segments of other connections may still be under way."""
     assert traffic.http_get().outcome == "answered", "so that conntrack is in use"
     with watch(Filter(ports=(STRAY,))) as seen:
         packets.send_tcp(POD, 8080, sport=STRAY, count=3)
-    told = [(p.tcp_flags, p.verdict) for p in seen.packets]
-    assert told == [("SYN ACK", "DROPPED in filter/FORWARD, conntrack state INVALID")] * 3
+    verdicts = [(p.tcp_flags, p.verdict) for p in seen.packets]
+    assert verdicts == [("SYN ACK", "DROPPED in filter/FORWARD, conntrack state INVALID")] * 3
 
 
 @pytest.mark.matrix
@@ -91,9 +91,9 @@ def test_no_listener(watch: Watch, addr: str) -> None:
 def test_no_listener_for_a_datagram(watch: Watch) -> None:
     with watch(Filter(ports=(9123,))) as seen:
         assert traffic.udp_ask(topology.NODE4, 9123).outcome == "refused"
-    asked, answer = seen.packets
-    assert asked.verdict == f"nobody listens here: UDP {topology.NODE4}:9123"
-    assert asked.outcome == "refused" and asked.drop and asked.drop.reason == "NO_SOCKET"
+    request, answer = seen.packets
+    assert request.verdict == f"nobody listens here: UDP {topology.NODE4}:9123"
+    assert request.outcome == "refused" and request.drop and request.drop.reason == "NO_SOCKET"
     assert answer.protocol == "ICMP"
 
 
@@ -113,5 +113,10 @@ def test_full_accept_queue(watch: Watch) -> None:
         assert traffic.tcp_connect(POD, 8099, timeout=0.7).outcome == "timeout"
     attempts = syns(seen.packets)
     assert attempts and {p.verdict for p in attempts} == {"SYN dropped: accept queue 3/2 in pod-a"}
-    told = attempts[0].handshake
-    assert told and told.accepted is False and told.accept_queue_full and (told.accept_queue, told.accept_limit) == (3, 2)
+    handshake = attempts[0].handshake
+    assert (
+        handshake
+        and handshake.accepted is False
+        and handshake.accept_queue_full
+        and (handshake.accept_queue, handshake.accept_limit) == (3, 2)
+    )
