@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of nftables where a run, a map or a name could be taken for another: copies that are sent from within a rule, elements
-that time out, names that records have no room for, packets that are put together from fragments on the way."""
+"""Rules of nftables where a run, a map or a name could be mistaken for another: copies sent from within a rule, elements that
+time out, names too long for records, packets that are reassembled from fragments on their path."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ table ip {LONG}4 {{
 
 
 @pytest.fixture(autouse=True)
-def put_back(node: None) -> Iterator[None]:
-    """The scene that other tests expect is there again when these are done."""
+def restored_scene(node: None) -> Iterator[None]:
+    """Restores the scene that other tests expect, when these tests are done."""
     yield
     if not scene_is_up():
         scene.up()
@@ -54,19 +54,19 @@ def scene_is_up() -> bool:
 
 
 class Copies:
-    """Rules that copy nearly every packet, so that runs of the same chains lie within each other."""
+    """Rules that copy nearly every packet, so that runs of the same chains are nested."""
 
     def restore(self, random: Random, home: bool, big: bool) -> None:
         subprocess.run(["nft", "-f", "-"], input=COPIES, text=True, check=True)
 
-    def again(self, random: Random) -> None:
+    def replace_part(self, random: Random) -> None:
         raise NotImplementedError
 
     def check(self, e: Event, trace: RuleTrace) -> str:
         return ""
 
 
-def test_runs_within_runs(watch: Watch) -> None:
+def test_nested_runs(watch: Watch) -> None:
     scene.down()
     with compare.bench(watch.session) as bench:
         bench.round(Random(5), PACKETS, Copies())
@@ -89,8 +89,8 @@ TIMED = f"""table ip {TABLE} {{
 READ_SECONDS = 2
 
 
-def test_an_element_that_timed_out_and_names_that_are_long(watch: Watch) -> None:
-    """The wildcard answers where the rules that were read have an element with the same verdict: neither is named."""
+def test_a_timed_out_element_and_long_names(watch: Watch) -> None:
+    """The wildcard matches where the rules as read have an element with the same verdict: neither is named."""
     rules.flush()
     with watch(Filter(ports=(9558,)), nft=True) as seen:
         subprocess.run(["nft", "-f", "-"], input=TIMED, text=True, check=True)
@@ -111,7 +111,7 @@ DROPS_WHOLE = """table inet whole {
   chain tracking { type filter hook prerouting priority 0; ct state new counter; }
 }
 """
-"""Conntrack puts fragments together at priority -400."""
+"""Conntrack reassembles fragments at priority -400."""
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, NODE4), (socket.AF_INET6, NODE6)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends random packets through random rules, and compares what the tracer says with what the kernel's own trace says."""
+"""Sends random packets through random rules, and compares the tracer's result with the kernel's own trace."""
 
 from __future__ import annotations
 
@@ -35,66 +35,66 @@ from tracer.rules.nftables.watcher import RulesetWatcher
 POD = "pod-b"
 """The second namespace with rules."""
 FEW, MANY = 30, 100
-"""Packets a ruleset: of a short run, of a long one."""
+"""Packets per ruleset: in a short run, in a long one."""
 BATCH = 10
-"""So many packets are sent before events and messages are read."""
+"""Packets that are sent before events and messages are read."""
 REPLACE_SECONDS = 0.2
 QUIET_SECONDS, QUIET_WITHIN = 0.1, 5
-"""The accounts begin and end where nothing came for so long; that is waited for so many seconds."""
+"""The accounts begin and end where nothing came for QUIET_SECONDS; the longest wait for that is QUIET_WITHIN seconds."""
 SHOWN, SHOWN_CHARACTERS = 30, 400
 NOT_READ = "the rules of generation"
 _KERNELS_OWN = ("ACCEPT", "DROP", "RETURN", "CONTINUE", "QUEUE", "STOLEN")
-"""What is told of a rule that could not be read is the kernel's verdict itself."""
-_DID = {"REJECT": "DROP", "NFQUEUE": "QUEUE", "FWD": "STOLEN"} | dict.fromkeys(
+"""For a rule that could not be read, the kernel's verdict itself is reported."""
+_KERNEL_VERDICTS = {"REJECT": "DROP", "NFQUEUE": "QUEUE", "FWD": "STOLEN"} | dict.fromkeys(
     ("MARK", "CONNMARK", "LOG", "NFLOG", "SET", "DUP", "TEE"), "CONTINUE"
 )
 Account = tuple[int, str, trace.Header, tuple[trace.Step, ...]]
-"""Of one run: namespace, table, header, steps."""
+"""One run: namespace, table, header, steps."""
 Check = Callable[[Event, RuleTrace], str]
-Found = tuple[Event, Event, str, RuleTrace]
-"""The event that shows the packet's header, the one of the chain's run, the table, the walk."""
+TracedRun = tuple[Event, Event, str, RuleTrace]
+"""The event that shows the packet's header, the event of the chain's run, the table, the rule trace."""
 
 
 class Rules(Protocol):
     """Random rules of one back end."""
 
     def restore(self, random: Random, home: bool, big: bool) -> None:
-        """Puts random rules in force in this thread's namespace, the pod's first, then the node's (home). big: with a chain of
+        """Puts random rules in force in this thread's namespace: the pod's first, then the node's (home). big: with a chain of
         2,000 rules."""
 
-    def again(self, random: Random) -> None:
-        """Replaces a part of the node's by others."""
+    def replace_part(self, random: Random) -> None:
+        """Replaces a part of the node's rules by others."""
 
     def check(self, e: Event, trace: RuleTrace) -> str:
-        """What is wrong with texts and elements of a walk; "" when nothing is."""
+        """What is wrong with texts and elements of a rule trace; "" when nothing is."""
 
 
 def _header(e: Event) -> trace.Header:
-    # What stands where an echo has its id is something else in other messages; the kernel's account leaves it out.
+    # The bytes of an echo's id have another meaning in other messages; the kernel's account leaves them out.
     sport = e.sport if e.protocol not in (1, 58) or e.dport >> 8 in trace.ECHOES else 0
     return record.address(e.src), record.address(e.dst), e.protocol, sport, e.dport
 
 
-def _neighbours(header: trace.Header) -> bool:
-    """Neighbour discovery, and who listens to which group, which comes when it likes: also between the moments when the two
-    accounts begin."""
+def _is_discovery(header: trace.Header) -> bool:
+    """Whether this is neighbour or multicast listener discovery, which comes at any time: also between the starts of the two
+    accounts."""
     return header[1].startswith("ff02:") or (header[2] == 58 and header[4] >> 8 in range(130, 144))
 
 
-def _did(hit: RuleHit) -> str:
-    """The kernel's word for what a visit did: DNAT and the like accept, MARK and the like go on."""
+def _kernel_verdict(hit: RuleHit) -> str:
+    """The kernel's word for what a hit did: DNAT and the like accept, MARK and the like continue."""
     word = hit.verdict
     if hit.rule is None or word.startswith(("JUMP ", "GOTO ")) or word in _KERNELS_OWN:
         return word
-    return _DID.get(word, "ACCEPT")
+    return _KERNEL_VERDICTS.get(word, "ACCEPT")
 
 
-def _steps(walk: RuleTrace) -> tuple[trace.Step, ...]:
-    return tuple((v.location.chain, v.rule.handle if v.rule else 0, _did(v)) for v in walk.hits)
+def _steps(rule_trace: RuleTrace) -> tuple[trace.Step, ...]:
+    return tuple((v.location.chain, v.rule.handle if v.rule else 0, _kernel_verdict(v)) for v in rule_trace.hits)
 
 
-def traces(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -> Iterator[Found]:
-    """Every chain run in these namespaces, with its walk."""
+def traces(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -> Iterator[TracedRun]:
+    """Every chain run in these namespaces, with its rule trace."""
     packets: dict[int, list[Any]] = {}
     for e in (e for batch in batches for e in record.events(batch)):
         packets.setdefault(e.packet, []).append(e)
@@ -104,8 +104,8 @@ def traces(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -
         for e in complete_events([e for e in events if e.kind not in record.PARTS])[0]:
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
                 seen = e
-            # A copy has a header of its own; but of a packet out of fragments the fragments are copies. The run that drops a
-            # copy has no header: it is the copy's last one.
+            # A copy has its own header; but of a reassembled packet the fragments are copies. The run that drops a copy has no
+            # header: the copy's last header holds.
             if e.flags & Flag.FLAG_CLONE and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_FRAGMENT):
                 copy = e
             own = copy if e.flags & Flag.FLAG_CLONE and not e.flags & Flag.FLAG_FRAGMENT and copy else seen
@@ -127,40 +127,40 @@ class Bench:
             watch.poll(netns.identity(self._inodes[POD], netns_cookie.cookie()))
         self.packets = self.rules = self.mismatches = self.undecided = 0
 
-    def round(self, random: Random, count: int, made: Rules, changing: bool = False, big: bool = False) -> None:
-        """One ruleset and some packets. changing: a part of the rules is replaced all the time. big: see Rules."""
+    def round(self, random: Random, count: int, random_rules: Rules, changing: bool = False, big: bool = False) -> None:
+        """Runs one ruleset and some packets. changing: a part of the rules is replaced repeatedly. big: see Rules."""
         with ExitStack() as stack:
             listeners = {}
             for space, inode in self._inodes.items():
                 with entered(space):
                     rules.flush() if space is None else subprocess.run(["nft", "flush", "ruleset"], check=True)
-                    made.restore(random, space is None, big and space is None)
+                    random_rules.restore(random, space is None, big and space is None)
                     listeners[inode] = stack.enter_context(trace.listening(self._devices[space]))
             self._settle()
             _, before, _ = self._until_quiet(listeners)
             begin, batches = time.monotonic_ns(), before[-1:]
             self.session.losses()
-            true: list[tuple[int, trace.Run]] = []
+            kernel_runs: list[tuple[int, trace.Run]] = []
             if changing:
-                stack.enter_context(_replacing(made, Random(random.random())))
+                stack.enter_context(_replacing(random_rules, Random(random.random())))
             with closing(Sender()) as sender:
                 for number in range(count):
                     sender.send(random)
                     time.sleep(0.002)
                     if number % BATCH == BATCH - 1:
                         batches.append(self.session.events())
-                        true += [(inode, run) for inode, listener in listeners.items() for run in listener.read(0.001)]
-            last_true, last_batches, end = self._until_quiet(listeners)
-            true, batches = true + last_true, batches + last_batches
+                        kernel_runs += [(inode, run) for inode, listener in listeners.items() for run in listener.read(0.001)]
+            last_kernel_runs, last_batches, end = self._until_quiet(listeners)
+            kernel_runs, batches = kernel_runs + last_kernel_runs, batches + last_batches
             losses = self.session.losses()
             self._wait_for(batches)
-            found = list(traces(batches, self._inodes.values(), self.watch))
+            traced = list(traces(batches, self._inodes.values(), self.watch))
         if losses or any(listener.lost for listener in listeners.values()):
             print("something was lost, so this round proves nothing:", losses)
             return
         self.packets += count
-        self.rules += sum(len(run.steps) for _, run in true)
-        self._compare(true, found, made.check, changing, (begin, end), batches)
+        self.rules += sum(len(run.steps) for _, run in kernel_runs)
+        self._compare(kernel_runs, traced, random_rules.check, changing, (begin, end), batches)
 
     def _settle(self) -> None:
         """Waits until the rulesets in force have been read."""
@@ -174,22 +174,22 @@ class Bench:
                 time.sleep(0.02)
 
     def _until_quiet(self, listeners: dict[int, trace.Listener]) -> tuple[list[tuple[int, trace.Run]], list[Any], int]:
-        """What both accounts have until neither has anything more, or time is up; and when the last reading of them began.
+        """Reads both accounts until neither has anything more, or time is up; also returns when their last reading began.
 
-        They are read one after the other, so a packet between the two may be in the tracer's only: an answer that is sent
-        again, an error that waited for a neighbour's address.
+        They are read one after the other, so a packet between the two readings may be in the tracer's only: a retransmitted
+        answer, an error that waited for a neighbour's address.
         """
-        true: list[tuple[int, trace.Run]] = []
+        kernel_runs: list[tuple[int, trace.Run]] = []
         batches: list[Any] = []
         until = time.monotonic() + QUIET_WITHIN
         while True:
             began = time.monotonic_ns()
-            came = [(inode, run) for inode, listener in listeners.items() for run in listener.read(QUIET_SECONDS)]
+            new_runs = [(inode, run) for inode, listener in listeners.items() for run in listener.read(QUIET_SECONDS)]
             batch = self.session.events()
-            true += came
+            kernel_runs += new_runs
             batches.append(batch)
-            if (not came and not len(batch)) or time.monotonic() > until:
-                return true, batches, began
+            if (not new_runs and not len(batch)) or time.monotonic() > until:
+                return kernel_runs, batches, began
 
     def _wait_for(self, batches: list[Any]) -> None:
         """Gives the reader time for the generations that packets met, as a run does."""
@@ -200,70 +200,70 @@ class Bench:
 
     def _compare(
         self,
-        true: list[tuple[int, trace.Run]],
-        found: list[Found],
+        kernel_runs: list[tuple[int, trace.Run]],
+        traced: list[TracedRun],
         check: Check,
         changing: bool,
         span: tuple[int, int],
         batches: list[Any],
     ) -> None:
-        """span: of the tracer's runs within these times (ns) the kernel's account was read, too; of others it may have been.
-        The tracer's account was read before and after the kernel's, so all that the kernel says must be in it."""
-        # The table that turns the trace on stands before fragments are put together: they have no headers to compare.
-        said: Counter[Account] = Counter(
+        """span: for the tracer's runs within these times (ns) the kernel's account was read, too; for others it may have been.
+        The tracer's account was read before and after the kernel's, so it must have all that the kernel's has."""
+        # The table that turns the trace on runs before reassembly: fragments have no headers to compare.
+        in_kernel: Counter[Account] = Counter(
             (inode, r.table, r.header, tuple(r.steps))
-            for inode, r in true
-            if r.table not in (trace.TABLE, trace.DEVICE_TABLE) and not _neighbours(r.header)
+            for inode, r in kernel_runs
+            if r.table not in (trace.TABLE, trace.DEVICE_TABLE) and not _is_discovery(r.header)
         )
-        ours: Counter[Account] = Counter()
-        around: Counter[Account] = Counter()
+        in_tracer: Counter[Account] = Counter()
+        outside: Counter[Account] = Counter()
         packets: dict[Account, int] = {}
-        for seen, e, table, walk in found:
-            if table in (trace.TABLE, trace.DEVICE_TABLE) or _neighbours(_header(seen)):
+        for seen, e, table, rule_trace in traced:
+            if table in (trace.TABLE, trace.DEVICE_TABLE) or _is_discovery(_header(seen)):
                 continue
-            account = e.netns, table, _header(seen), _steps(walk)
-            (ours if span[0] <= e.time <= span[1] else around)[account] += 1
+            account = e.netns, table, _header(seen), _steps(rule_trace)
+            (in_tracer if span[0] <= e.time <= span[1] else outside)[account] += 1
             packets[account] = e.packet
             if e.time < span[0]:
-                continue  # its first records may be of before
-            if changing and NOT_READ in walk.undecided:
-                self.undecided += 1  # the steps must be right all the same
+                continue  # its first events may be from before the span
+            if changing and NOT_READ in rule_trace.undecided:
+                self.undecided += 1  # the steps must still be right
                 continue
-            wrong = walk.undecided or check(seen._replace(time=e.time), walk)
+            wrong = rule_trace.undecided or check(seen._replace(time=e.time), rule_trace)
             if wrong:
-                self._object(f"{wrong}: {walk}")
-        only_said, only_ours = said - ours, ours - said
-        for account in sorted(only_said.elements(), key=_left_open):
-            for some in (only_ours, around):
-                match = next((o for o in some if some[o] and _may_be(account, o)), None)
+                self._report_mismatch(f"{wrong}: {rule_trace}")
+        only_in_kernel, only_in_tracer = in_kernel - in_tracer, in_tracer - in_kernel
+        for account in sorted(only_in_kernel.elements(), key=_left_open):
+            for some in (only_in_tracer, outside):
+                match = next((o for o in some if some[o] and _may_be_same(account, o)), None)
                 if match:
                     some[match] -= 1
                     break
             else:
-                self._object(f"only the kernel says {account}")
-        for account in only_ours.elements():
-            self._object(f"only the tracer says {account}")
+                self._report_mismatch(f"only the kernel has {account}")
+        for account in only_in_tracer.elements():
+            self._report_mismatch(f"only the tracer has {account}")
             if self.mismatches <= SHOWN:
                 print(_events(batches, packets[account]), file=sys.stderr)
 
-    def _object(self, what: str) -> None:
+    def _report_mismatch(self, what: str) -> None:
         self.mismatches += 1
         if self.mismatches <= SHOWN:
             print(what[:SHOWN_CHARACTERS], file=sys.stderr)
 
 
-def _may_be(said: Account, ours: Account) -> bool:
-    """Whether two accounts differ in nothing but what the kernel's leaves open of the header, and ours of a long name."""
-    same = all(a in (b, trace.UNTOLD) for a, b in zip(said[2][2:], ours[2][2:], strict=True))
-    same = same and _within(ours[2][0], said[2][0]) and _within(ours[2][1], said[2][1])
-    steps = list(zip(said[3], ours[3], strict=False))
-    same = same and said[0] == ours[0] and _same_name(said[1], ours[1]) and len(said[3]) == len(ours[3])
+def _may_be_same(kernel: Account, traced: Account) -> bool:
+    """Whether two accounts differ only in what the kernel's leaves open of the header, and the tracer's of a long name."""
+    same = all(a in (b, trace.UNKNOWN) for a, b in zip(kernel[2][2:], traced[2][2:], strict=True))
+    same = same and _within(traced[2][0], kernel[2][0]) and _within(traced[2][1], kernel[2][1])
+    steps = list(zip(kernel[3], traced[3], strict=False))
+    same = same and kernel[0] == traced[0] and _same_name(kernel[1], traced[1]) and len(kernel[3]) == len(traced[3])
     return same and all(s[1] == o[1] and _same_name(s[0], o[0]) and _same_name(s[2], o[2]) for s, o in steps)
 
 
-def _within(address: str, said: str) -> bool:
-    """Whether an address is the kernel's, or may be the one of which its account has only the beginning, as a network."""
-    return address == said or ("/" in said and ip_address(address) in ip_network(said))
+def _within(address: str, kernel_address: str) -> bool:
+    """Whether an address is the kernel's, or lies in the network that the kernel's account has instead of a whole address."""
+    return address == kernel_address or ("/" in kernel_address and ip_address(address) in ip_network(kernel_address))
 
 
 def _events(batches: list[Any], packet: int) -> str:
@@ -276,24 +276,24 @@ def _events(batches: list[Any], packet: int) -> str:
     )
 
 
-def _left_open(said: Account) -> int:
-    """How much the kernel's account leaves open of a header."""
-    return sum(part == trace.UNTOLD or "/" in str(part) for part in said[2])
+def _left_open(account: Account) -> int:
+    """How many parts of a header the kernel's account leaves open."""
+    return sum(part == trace.UNKNOWN or "/" in str(part) for part in account[2])
 
 
-def _same_name(whole: str, told: str) -> bool:
-    return whole == told or (told.endswith(record.CUT) and whole.startswith(told[:-1]))
+def _same_name(whole: str, shown: str) -> bool:
+    return whole == shown or (shown.endswith(record.CUT) and whole.startswith(shown[:-1]))
 
 
 @contextmanager
-def _replacing(made: Rules, random: Random) -> Iterator[None]:
-    """A part of the rules is replaced again and again within the block."""
+def _replacing(random_rules: Rules, random: Random) -> Iterator[None]:
+    """Within the block, a part of the rules is replaced repeatedly."""
     ended = threading.Event()
 
     def replace() -> int:
         times = 0
         while not ended.wait(REPLACE_SECONDS):
-            made.again(random)
+            random_rules.replace_part(random)
             times += 1
         return times
 
@@ -308,7 +308,7 @@ def _replacing(made: Rules, random: Random) -> Iterator[None]:
 
 @contextmanager
 def bench(session: Session | None = None) -> Iterator[Bench]:
-    """A node without rules, and the tracer on it: the one given, or a new one."""
+    """A node without rules, and the tracer on it: the given session, or a new one."""
     node = Node(bridge_nf=False)
     with node, marked.sockets():
         for address in (NODE4, NODE6, *(p.addr4 for p in PODS), *(p.addr6 for p in PODS)):
@@ -327,15 +327,15 @@ def bench(session: Session | None = None) -> Iterator[Bench]:
         rules.flush()
 
 
-def run(packets: int, seed: int, made: Rules, session: Session | None = None) -> tuple[int, int, int]:
-    """Packets compared, rules that acted on them, and what did not agree. In every fourth round rules change under way."""
+def run(packets: int, seed: int, random_rules: Rules, session: Session | None = None) -> tuple[int, int, int]:
+    """Returns packets compared, rules that acted on them, and mismatches. In every fourth round rules change meanwhile."""
     random = Random(seed)
     each = MANY if packets > 3 * MANY else FEW
     with bench(session) as b:
         for tried in range(3 * packets // each + 3):
             if b.packets >= packets:
                 break
-            b.round(random, min(each, packets - b.packets), made, tried % 4 == 1, each == MANY and tried % 8 == 4)
+            b.round(random, min(each, packets - b.packets), random_rules, tried % 4 == 1, each == MANY and tried % 8 == 4)
             if packets > 3 * MANY:
                 print(
                     f"after {b.packets} packets: rules={b.rules} undecided={b.undecided} mismatches={b.mismatches}", flush=True

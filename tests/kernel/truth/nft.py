@@ -28,8 +28,8 @@ CHAINS, RULES = 4, 5
 _MAY_REJECT = 0.3
 MAY_COPY = 0.1
 GATEWAYS = {4: (PODS[0].addr4, CLIENT4, DRAIN4), 6: (PODS[0].addr6, CLIENT6, DRAIN6)}
-"""Where the node sends copies to: machines that do not forward. The pod uses the first. The others are behind the node, which
-would send a copy of what is for the pod back to it, and it would be copied again until its TTL is used up."""
+"""Targets of the node's copies: machines that do not forward. The pod uses the first. The others are behind the node, which
+would send a copy of a packet for the pod back to the pod, and it would be copied again until its TTL is used up."""
 
 
 def _not(random: Random) -> str:
@@ -58,7 +58,7 @@ def _protocol(random: Random, family: int) -> list[str]:
 
 
 def matches(random: Random, family: int, table: str, hook: str, comment: str) -> str:
-    """Some matches, in words; `comment` is always among them."""
+    """Some matches, as text; `comment` is always among them."""
     out = []
     if random.random() < 0.3:
         out.append(f"{_not(random)}-s {random.choice(ADDRESSES[family])}")
@@ -91,7 +91,7 @@ def matches(random: Random, family: int, table: str, hook: str, comment: str) ->
 
 
 def target(random: Random, family: int, table: str, hook: str, below: list[str], gateways: tuple[str, ...]) -> str:
-    """What a rule does. below: the chains it may jump to. gateways: where it may send copies to."""
+    """The target of a rule. below: the chains it may jump to. gateways: where it may send copies to."""
     choices = ["-j ACCEPT", "-j RETURN", "", "-j MARK --set-xmark 0x1/0x1", "-j MARK --set-xmark 0x4000/0x4000"]
     if table in ("raw", "nat"):
         choices = ["-j ACCEPT", "-j RETURN", ""]
@@ -122,15 +122,15 @@ def _nat(random: Random, family: int, hook: str) -> str:
     return "-j MASQUERADE"
 
 
-def _said(words: str) -> str:
+def _comment(words: str) -> str:
     return f'-m comment --comment "filter rule {words}: \\"it\\""'
 
 
 def _big(name: str) -> list[str]:
     """A chain of 2,000 rules, the last of which acts."""
     ports = range(50000, 51999)
-    return [f"-A {name} -p tcp -m tcp --dport {port} {_said('of many')} -j DROP" for port in ports] + [
-        f"-A {name} {_said('of all')}"
+    return [f"-A {name} -p tcp -m tcp --dport {port} {_comment('of many')} -j DROP" for port in ports] + [
+        f"-A {name} {_comment('of all')}"
     ]
 
 
@@ -151,17 +151,17 @@ def ruleset(random: Random, family: int, home: bool, big: bool) -> str:
                 for _ in range(random.randrange(RULES + 1)):
                     number += 1
                     words = matches(random, family, table, hook, f'{table} rule {number}: \\"it\\"')
-                    did = target(random, family, table, hook, names[place:], gateways)
-                    body.append(f"-A {chain} {words} {did}".rstrip())
-        # the DNAT target needs a protocol before it can take ports, and an iptables rule is refused as a whole: none are given
+                    action = target(random, family, table, hook, names[place:], gateways)
+                    body.append(f"-A {chain} {words} {action}".rstrip())
+        # The DNAT target takes ports only with a protocol, otherwise iptables refuses the whole rule: no ports are given.
         if big and table == "filter":
             lines += [":big - [0:0]"]
-            body = [*_big("big"), f"-A FORWARD {_said('to many')} -j big", *body]
+            body = [*_big("big"), f"-A FORWARD {_comment('to many')} -j big", *body]
         lines += [*body, "COMMIT"]
     return "\n".join(lines) + "\n"
 
 
-class Made:
+class RandomRules:
     """Random rules of both families."""
 
     def restore(self, random: Random, home: bool, big: bool) -> None:
@@ -170,7 +170,7 @@ class Made:
         for family in (4, 6):
             rules.restore_text(ruleset(random, family, home, big), family, "nft")
 
-    def again(self, random: Random) -> None:
+    def replace_part(self, random: Random) -> None:
         """Replaces a table of one family."""
         family = random.choice((4, 6))
         tables = ruleset(random, family, True, False).split("*")[1:]
@@ -181,7 +181,7 @@ class Made:
 
 
 def check(e: Event, trace: RuleTrace) -> str:
-    """What is wrong with the texts of a walk; "" when nothing is. Each rule of iptables has its own comment."""
+    """What is wrong with the texts of a rule trace; "" when nothing is. Each rule of iptables has its own comment."""
     for hit in trace.hits:
         rule = hit.rule
         if (
@@ -196,5 +196,5 @@ def check(e: Event, trace: RuleTrace) -> str:
 
 
 def run(packets: int, seed: int, session: Session | None = None) -> tuple[int, int, int]:
-    """Packets compared, rules that acted on them, and what did not agree."""
-    return compare.run(packets, seed, Made(), session)
+    """Returns packets compared, rules that acted on them, and mismatches."""
+    return compare.run(packets, seed, RandomRules(), session)

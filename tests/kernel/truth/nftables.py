@@ -26,15 +26,16 @@ ADDRESSES = {
     "ip6": (NODE6, DRAIN6, "fd00:113::77", PODS[0].addr6, PODS[1].addr6),
 }
 GATEWAYS = {"ip": nft.GATEWAYS[4], "ip6": nft.GATEWAYS[6]}
-"""Where copies are sent to, as tests/kernel/truth/nft.py has it."""
+"""Targets of copies, as in tests/kernel/truth/nft.py."""
 MAY_COPY = 0.06
 LATE_SECONDS = (0.3, 0.6, 30)
-"""After how long elements of some maps time out."""
+"""Timeouts of elements of some maps."""
 SLACK_NS = 2_000_000_000
-"""An element is certainly gone so long after its time."""
+"""An element is certainly gone this long after its timeout."""
 _NUMBERS = count()
-"""Of maps of elements that time out: no two maps have one name, not in two tables or namespaces, nor in a table and the one
-that replaces it. An element may stay in one map while another map's element of that key times out."""
+"""Numbers of maps with elements that time out: no two maps have the same name, not even in two tables or
+namespaces, or in a table and the one that replaces it. An element may stay in one map while another map's element of that key
+times out."""
 PRIORITIES = {"prerouting": (-300, -150, -150, -10), "output": (-300, -150, -10), "postrouting": (-150, 10)}
 
 
@@ -46,7 +47,7 @@ def _verdict(random: Random, below: list[str]) -> str:
 
 
 def _long(random: Random, name: str) -> str:
-    """Now and then a name that records have no room for."""
+    """Sometimes a name that is too long for records."""
     return f"{name}-{'long' * random.choice((6, 7, 8, 20, 29))}"[:127] if random.random() < 0.4 else name
 
 
@@ -56,7 +57,7 @@ def _map(random: Random, keys: list[str], below: list[str]) -> str:
 
 
 class Table:
-    """One table in the making: chains, and the named sets and maps its rules use."""
+    """One table that is being made: chains, and the named sets and maps its rules use."""
 
     def __init__(self, random: Random, family: str, name: str, home: bool) -> None:
         self.random, self.family, self.name = random, family, name
@@ -116,7 +117,7 @@ class Table:
         return f"meta l4proto vmap {_map(random, ['tcp', 'udp', 'icmp', 'ipv6-icmp'], below)}"
 
     def _late(self, ip: str, below: list[str]) -> str:
-        """A map of elements that time out, beside others that stay."""
+        """A map with elements that time out, and others that stay."""
         name, random = f"late{next(_NUMBERS)}", self.random
         verdicts = [_verdict(random, below) for _ in range(2)]
         elements = []
@@ -159,7 +160,7 @@ class Table:
         self.chains.append(f"  chain {name} {{\n{header}{rules}  }}")
 
     def text(self) -> str:
-        # A chain must be there before a map leads to it.
+        # A chain must exist before a map refers to it.
         names = "".join(f"  chain {c.split()[1]} {{ }}\n" for c in self.chains if "type " not in c)
         head = f"table {self.family} {self.name} {{\n"
         return head + names + "}\n" + head + "\n".join([*self.objects, *self.chains]) + "\n}\n"
@@ -192,7 +193,7 @@ def _big(family: str) -> str:
 
 
 def _devices(random: Random, device: str) -> str:
-    """What comes in by a device: some of it copied, some of it sent elsewhere after a rule that shows it."""
+    """Rules for packets received by a device: some are copied, some are sent elsewhere after a rule that shows them."""
     aside = "lo"
     rules = "".join("    " + random.choice([
         "ip protocol udp counter", f"ip daddr {DRAIN4} jump aside", f'ip protocol tcp dup to "{aside}" counter',
@@ -255,30 +256,30 @@ def _load(text: str) -> None:
         raise RuntimeError(f"nft refused: {done.stderr[:2000]}\n{text}")
 
 
-def _takes(text: str) -> bool:
-    """Whether this kernel and nft take it; it is only checked."""
+def _is_accepted(text: str) -> bool:
+    """Whether this kernel and nft accept a ruleset; it is only checked."""
     return subprocess.run(["nft", "-c", "-f", "-"], input=text, text=True, capture_output=True, check=False).returncode == 0
 
 
 @cache
 def _has_catch_all() -> bool:
-    return _takes("table ip t {\n  map m { type ipv4_addr : verdict; elements = { * : drop } }\n}\n")
+    return _is_accepted("table ip t {\n  map m { type ipv4_addr : verdict; elements = { * : drop } }\n}\n")
 
 
 @cache
 def _has_egress(device: str) -> bool:
-    return _takes(_leaving(device))
+    return _is_accepted(_leaving(device))
 
 
-class Made:
-    """Random tables of all families. They are remembered by namespace, to replace one of the node's."""
+class RandomRules:
+    """Random tables of all families. The node's are remembered, to replace one of them."""
 
     def __init__(self) -> None:
         self._tables: dict[str, Table] = {}
         self._late: dict[str, int] = {}
 
     def restore(self, random: Random, home: bool, big: bool) -> None:
-        """Puts random rules in force. home: those that are replaced later. big: with a chain of 2,000 rules."""
+        """Puts random rules in force. home: the node's, which are replaced later. big: with a chain of 2,000 rules."""
         device = max(name for _, name in if_nameindex() if name.startswith("eth"))
         kinds = [("ip", "t4"), ("ip6", "t6"), ("inet", "t46")]
         random.shuffle(kinds)
@@ -294,14 +295,14 @@ class Made:
         self._remember(tables)
 
     def _remember(self, tables: list[Table]) -> None:
-        """When elements that time out do, at the latest (ns, CLOCK_MONOTONIC): noted before they are loaded and after."""
+        """Notes the latest times at which elements time out (ns, CLOCK_MONOTONIC): before they are loaded and after."""
         now = time.monotonic_ns()
         for table in tables:
             for name, seconds in table.late.items():
                 self._late[name] = now + int(seconds * 1e9) + SLACK_NS
 
-    def again(self, random: Random) -> None:
-        """Replaces one of the node's tables by another of that name."""
+    def replace_part(self, random: Random) -> None:
+        """Replaces one of the node's tables by another of the same name."""
         old = random.choice(list(self._tables.values()))
         new = _table(random, old.family, "t", True)
         new.name = old.name
@@ -310,7 +311,7 @@ class Made:
         self._remember([new])
 
     def check(self, e: Event, trace: RuleTrace) -> str:
-        """What is wrong with texts and elements of a walk; "" when nothing is."""
+        """What is wrong with texts and elements of a rule trace; "" when nothing is."""
         for hit in trace.hits:
             rule = hit.rule
             if rule is None:
@@ -331,17 +332,17 @@ class Made:
 
 def _wrong_element(e: Event, text: str, verdict: str, element: str) -> str:
     """Checks the element of a verdict map against the packet and the verdict."""
-    key, _, did = element.partition(" : ")
-    if did.upper().split() != verdict.upper().split():
+    key, _, action = element.partition(" : ")
+    if action.upper().split() != verdict.upper().split():
         return f"element {element!r} of {text[:60]!r} and verdict {verdict!r}"
     words = {"meta l4proto": {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp"}.get(e.protocol, ""), "th dport": str(e.dport),
              "ip daddr": record.address(e.dst), "ip6 daddr": record.address(e.dst)}  # fmt: skip
-    asked = text.split(" vmap ")[0].split(" . ")
-    if key != "*" and all(word in words for word in asked) and key != " . ".join(words[word] for word in asked):
+    key_fields = text.split(" vmap ")[0].split(" . ")
+    if key != "*" and all(word in words for word in key_fields) and key != " . ".join(words[word] for word in key_fields):
         return f"element {element!r} of {text[:60]!r} for {record.header(e)}"
     return ""
 
 
 def run(packets: int, seed: int, session: Session | None = None) -> tuple[int, int, int]:
-    """Packets compared, rules that acted on them, and what did not agree."""
-    return compare.run(packets, seed, Made(), session)
+    """Returns packets compared, rules that acted on them, and mismatches."""
+    return compare.run(packets, seed, RandomRules(), session)

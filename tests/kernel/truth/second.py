@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second network namespace with rules of its own: packets go to it and come from it through the node.
+"""A second network namespace with its own rules: packets go to it and come from it through the node.
 
-Its interfaces have names of their own, so that a line of the kernel's log tells which namespace it is about.
+Its interfaces have their own names, so that a line of the kernel's log shows which namespace it is about.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME, _HERE, _THERE = "second", "second0", "sec0"
 ADDRESS4, ADDRESS6 = "10.99.0.2", "fd00:99::2"
 _GATEWAY4, _GATEWAY6 = "10.99.0.1", "fd00:99::1"
 ELSEWHERE6 = "fd00:77::"
-"""A network behind the client: sources of packets that need an address of their own."""
+"""A network behind the client: sources of packets that need their own address."""
 
 
 def _ip(*words: str) -> None:
@@ -27,7 +27,7 @@ def _ip(*words: str) -> None:
 
 @contextmanager
 def namespace() -> Iterator[None]:
-    """It is there within the block, and the kernel's log tells of its packets, too."""
+    """The namespace exists within the block, and the kernel's log has its packets, too."""
     subprocess.run(["ip", "netns", "del", NAME], check=False, stderr=subprocess.DEVNULL)
     _ip("netns", "add", NAME)
     try:
@@ -49,17 +49,17 @@ def namespace() -> Iterator[None]:
 
 
 def log(loggers: dict[int, str]) -> None:
-    """Has the log tell of this namespace's packets. loggers: of netfilter, by address family."""
+    """Makes the log have this namespace's packets. loggers: netfilter's, by address family."""
     with entered(NAME):
         for family, logger in loggers.items():
             Path(f"/proc/sys/net/netfilter/nf_log/{family}").write_text(logger)
 
 
 def is_elsewhere(*addresses: str) -> bool:
-    """Whether one of them is an address that only one packet has."""
+    """Whether one of the addresses is one that only one packet has."""
     return any(address.startswith(ELSEWHERE6) for address in addresses)
 
 
 def netns() -> int:
-    """Its inode."""
+    """The namespace's inode."""
     return Path(f"/var/run/netns/{NAME}").stat().st_ino

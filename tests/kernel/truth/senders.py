@@ -36,7 +36,7 @@ def _sum(data: bytes) -> int:
 
 
 def _segment(random: Random, family: int, protocol: int, src: bytes, dst: bytes) -> bytes:
-    """Transport header and payload, with its checksum. Ports of sources stay clear of what real programs use."""
+    """Transport header and payload, with its checksum. Source ports are not those of real programs."""
     sport, dport = random.randrange(20000, 60000), random.choice(PORTS)
     payload = random.randbytes(random.randrange(4, 40))
     if protocol == 6:
@@ -74,14 +74,14 @@ def _fragments6(random: Random, head: bytes, body: bytes) -> list[bytes]:
     return out
 
 
-def _behind_extensions(random: Random, protocol: int, body: bytes) -> tuple[int, bytes]:
-    """The same behind one to seven extension headers of IPv6: the first one's number, and all of them with the body."""
+def _with_extensions(random: Random, protocol: int, body: bytes) -> tuple[int, bytes]:
+    """Puts one to seven extension headers of IPv6 before the body; returns the first one's number, and all of it."""
     for _ in range(random.randrange(1, 8)):
         kind = random.choice((60, 60, 43, 51))
         if kind == 51:
             packed = struct.pack("!BBHIII", protocol, 2, 0, 7, 1, 0)
         elif kind == 43:
-            packed = struct.pack("!BBBBI", protocol, 0, 253, 0, 0)  # an experimental type, nothing left to visit
+            packed = struct.pack("!BBBBI", protocol, 0, 253, 0, 0)  # an experimental type, no segments left
         else:
             packed = struct.pack("!BBBB4s", protocol, 0, 1, 4, b"")
         protocol, body = kind, packed + body
@@ -101,7 +101,7 @@ def packet(random: Random, sources: dict[int, tuple[str, ...]]) -> tuple[int, st
     if odd < 0.08:
         body = body[: random.randrange(8 if protocol == 17 else 20)]
     if family == 6 and odd > 0.85:
-        protocol, body = _behind_extensions(random, protocol, body)
+        protocol, body = _with_extensions(random, protocol, body)
     if family == 4:
         # the kernel fills in length and checksum
         head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), random.randrange(1, 65536), 0, 64, protocol, 0, src, to)
@@ -128,10 +128,10 @@ class Sender:
 
     def send(self, random: Random) -> None:
         ns = random.choice((CLIENT, CLIENT, None, "pod-b"))
-        family, dst, parts = packet(random, SOURCES[ns])
-        with suppress(PermissionError):  # so the node is told that a rule of its OUTPUT dropped the packet
-            for raw in parts:
-                self._sockets[ns][family].sendto(raw, (dst, 0))
+        family, dst, fragments = packet(random, SOURCES[ns])
+        with suppress(PermissionError):  # the node's error when a rule of its OUTPUT dropped the packet
+            for fragment in fragments:
+                self._sockets[ns][family].sendto(fragment, (dst, 0))
 
     def close(self) -> None:
         for sockets in self._sockets.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ipsets that random rules of iptables look into and write to, one of addresses and one of ports, for each family."""
+"""The ipsets that random rules of iptables read and write, for each family: two of addresses, one of ports, one of marks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def _text() -> str:
         lines += [f"create marks{version} hash:ip family {family} skbinfo"]
         lines += [f"add marks{version} {members[version][0]} skbmark 0x4000/0x4000"]
         lines += [f"add hosts{version} {address}" for address in members[version]]
-        lines += [f"add doors{version} {members[version][0]},{door}" for door in ("tcp:80", "tcp:30285", "udp:53")]
+        lines += [f"add doors{version} {members[version][0]},{port}" for port in ("tcp:80", "tcp:30285", "udp:53")]
     return "\n".join(lines) + "\n"
 
 
 def make() -> None:
-    """Makes those that are not there yet."""
+    """Makes the sets that do not exist yet."""
     links.ipset(_text())
 
 
-def match(dice: random.Random, version: int) -> str:
-    """A match that looks into one of them."""
-    no = dice.choice(("", "! "))
-    found = dice.choice((f"hosts{version} src", f"hosts{version} dst", f"met{version} dst", f"doors{version} dst,dst"))
-    return f"-m set {no}--match-set {found}"
+def match(rng: random.Random, version: int) -> str:
+    """A match that reads one of the sets."""
+    inverted = rng.choice(("", "! "))
+    lookup = rng.choice((f"hosts{version} src", f"hosts{version} dst", f"met{version} dst", f"doors{version} dst,dst"))
+    return f"-m set {inverted}--match-set {lookup}"
 
 
-def target(dice: random.Random, version: int) -> str:
-    """A target that writes to one of them."""
-    return f"-j SET --{dice.choice(('add', 'del'))}-set met{version} dst"
+def target(rng: random.Random, version: int) -> str:
+    """A target that writes one of the sets."""
+    return f"-j SET --{rng.choice(('add', 'del'))}-set met{version} dst"

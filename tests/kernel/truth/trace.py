@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nftables' own trace, read from its netlink messages: which rules the kernel says acted on each packet."""
+"""nftables' own trace, read from its netlink messages: the rules that acted on each packet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracer.node.nfnetlink import Message, Nfnetlink, attributes, number, text
 
 _GROUP, _TRACE = 9, 17
 MOST_RUNS = 50_000
-"""Runs of chains between two readings: more mean that packets go round."""
+"""Runs of chains between two readings: more mean that packets circulate."""
 _POLICY = 1
 _WORDS = {0: "DROP", 1: "ACCEPT", 2: "STOLEN", 3: "QUEUE", 0xFFFFFFFF: "CONTINUE", 0xFFFFFFFB: "RETURN"}
 _JUMPS = {0xFFFFFFFD: "JUMP", 0xFFFFFFFC: "GOTO"}
@@ -34,15 +34,15 @@ ON_DEVICE = """table netdev truth-device {
   chain in { type filter hook ingress device "%s" priority -500; meta nftrace set 1; }
 }
 """
-"""The same of what comes in by a device."""
+"""The same for packets received by a device."""
 
 Step = tuple[str, int, str]
 """Chain, handle of the rule (0: the policy), what it did."""
 Header = tuple[str, str, int, int, int]
 """Source, destination, protocol, source port or ICMP id, destination port or ICMP type << 8 | code. What the kernel's account
-leaves open, of fragments, of cut headers and behind IPv6's extension headers, is UNTOLD. An address of which it has only the
+leaves open, for fragments, cut headers and after IPv6's extension headers, is UNKNOWN. An address of which it has only the
 beginning is written as a network; "::/0" is any."""
-UNTOLD = -1
+UNKNOWN = -1
 
 
 @dataclass
@@ -64,17 +64,17 @@ ECHOES = frozenset({0, 8, 128, 129})
 
 
 def header(network: bytes, transport: bytes) -> Header:
-    """Who speaks to whom, from the first bytes of both headers."""
-    behind = False
+    """Addresses, protocol and ports, from the first bytes of both headers."""
+    is_later_fragment = False
     if network[0] >> 4 == 4:
         src, dst, protocol = network[12:16], network[16:20], network[9]
-        behind = bool(struct.unpack_from(">H", network, 6)[0] & 0x1FFF)
+        is_later_fragment = bool(struct.unpack_from(">H", network, 6)[0] & 0x1FFF)
     else:
         src, dst, protocol = network[8:24], network[24:40], network[6]
-    sport = dport = UNTOLD
+    sport = dport = UNKNOWN
     if protocol not in (*_WITH_PORTS, 1, 58):
-        protocol = UNTOLD
-    elif behind:
+        protocol = UNKNOWN
+    elif is_later_fragment:
         pass
     elif protocol in _WITH_PORTS and len(transport) >= 4:
         sport, dport = struct.unpack_from(">HH", transport)
@@ -85,11 +85,11 @@ def header(network: bytes, transport: bytes) -> Header:
 
 
 def _later_fragment(start: bytes) -> Header:
-    """A further fragment of IPv6 before the fragments are put together. The kernel does not know where its transport header is,
-    takes offset 0 for it, and so sends no network header, but the first 20 bytes of the packet as the transport header
+    """A further fragment of IPv6 before reassembly. The kernel does not know where its transport header is,
+    assumes offset 0, and so sends no network header, but the first 20 bytes of the packet as the transport header
     (nft_set_pktinfo_ipv6: ipv6_find_hdr leaves thoff alone for such a fragment; nf_trace_fill_pkt_info)."""
     source = f"{_address(start[8:20] + bytes(4))}/96" if len(start) == 20 and start[0] >> 4 == 6 else "::/0"
-    return source, "::/0", UNTOLD, UNTOLD, UNTOLD
+    return source, "::/0", UNKNOWN, UNKNOWN, UNKNOWN
 
 
 class Listener:
@@ -101,7 +101,7 @@ class Listener:
         self.lost = False
 
     def read(self, seconds: float) -> list[Run]:
-        """All runs that have come, once nothing more has for so long. At most MOST_RUNS, else AssertionError."""
+        """All runs that have come, once nothing more comes for `seconds`. At most MOST_RUNS, else AssertionError."""
         runs: list[Run] = []
         while True:
             assert len(runs) < MOST_RUNS, "packets come without end"
@@ -125,8 +125,8 @@ class Listener:
         if 8 in a and a[8][0] >> 4 not in (4, 6):  # a device's chain meets ARP, too
             self._open.pop(key, None)
         elif 8 in a or 9 in a:  # the first message of a run has the headers
-            told = header(a[8], a.get(9, b"")) if 8 in a else _later_fragment(a[9])
-            run = Run(NFT_FAMILIES.get(family, str(family)), key[2], told)
+            run_header = header(a[8], a.get(9, b"")) if 8 in a else _later_fragment(a[9])
+            run = Run(NFT_FAMILIES.get(family, str(family)), key[2], run_header)
             self._open[key] = run
             runs.append(run)
         step = _step(a)
@@ -138,7 +138,7 @@ class Listener:
 
 
 def _step(a: dict[int, bytes]) -> Step | None:
-    """What a message tells; None for the end of a chain, where no rule acted."""
+    """The step that a message reports; None for the end of a chain, where no rule acted."""
     kind, chain = number(a.get(4)), text(a.get(2))
     if kind == _POLICY:
         return chain, 0, _WORDS[number(a.get(16))]
@@ -152,7 +152,7 @@ def _step(a: dict[int, bytes]) -> Step | None:
 
 @contextmanager
 def listening(device: str = "") -> Iterator[Listener]:
-    """The kernel traces all packets of this thread's namespace within the block. device: also what comes in by it."""
+    """Within the block, the kernel traces all packets of this thread's namespace. device: also packets received by it."""
     on = ON + (ON_DEVICE % device if device else "")
     subprocess.run(["nft", "-f", "-"], input=on, text=True, check=True)
     listener = Listener()
