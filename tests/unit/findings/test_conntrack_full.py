@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full table of connections."""
+"""A full conntrack table."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ def packet(hook: str = "PREROUTING") -> Packet:
     return f.packet(hops, ENDS)
 
 
-def found(made: Packet, count: str = "65536", most: str = "65536") -> list[Finding]:
-    return f.look([made], ClusterView(), f.FakeNode(settings={COUNT: count, LIMIT: most}, conntrack={"drop": 3}))[1]
+def found(made: Packet, count: str = "65536", limit: str = "65536") -> list[Finding]:
+    return f.look([made], ClusterView(), f.FakeNode(settings={COUNT: count, LIMIT: limit}, conntrack={"drop": 3}))[1]
 
 
 def test_full() -> None:
-    (told,) = found(packet())
-    assert told.certain and told.cause.startswith("The conntrack table is full (65536 entries, 65536 are allowed)")
-    assert f.proofs(told, "counter") == ["of conntrack, since boot: drop 3 (/proc/net/stat/nf_conntrack)"]
-    assert "nf_conntrack_max=131072" in told.cure
+    (finding,) = found(packet())
+    assert finding.certain and finding.cause.startswith("The conntrack table is full (65536 entries, 65536 are allowed)")
+    assert f.proofs(finding, "counter") == ["of conntrack, since boot: drop 3 (/proc/net/stat/nf_conntrack)"]
+    assert "nf_conntrack_max=131072" in finding.cure
 
 
 @pytest.mark.parametrize(
-    ("count", "most", "said"),
+    ("count", "limit", "expected"),
     [("12", "6", " (12 entries, 6 are allowed)"), ("3", "6", ":"), ("", "", ":")],
 )
-def test_the_kernel_was_seen_to_find_no_room(count: str, most: str, said: str) -> None:
-    """Whatever the numbers are a moment later. No hook tells of it: the packet was not followed before it was dropped."""
+def test_a_failed_eviction_in_the_kernel_is_certain(count: str, limit: str, expected: str) -> None:
+    """Certain, whatever the numbers are a moment later. The packet has no hook: it was not tracked before it was dropped."""
     hops = [decision_detail("table-full", 0, "node"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
-    (told,) = found(replace(f.packet(hops, ENDS), complete=False), count, most)
-    assert told.certain and told.cause.startswith("The conntrack table is full" + said)
-    figures = [f"nf_conntrack_count = {count}, nf_conntrack_max = {most}, read after the packet (/proc/sys)"] if most else []
-    assert f.proofs(told, "setting") == figures
-    assert "conntrack found no entry that it could evict for this one (early_drop) (observed)" in f.proofs(told, "packet")
+    (finding,) = found(replace(f.packet(hops, ENDS), complete=False), count, limit)
+    assert finding.certain and finding.cause.startswith("The conntrack table is full" + expected)
+    figures = [f"nf_conntrack_count = {count}, nf_conntrack_max = {limit}, read after the packet (/proc/sys)"] if limit else []
+    assert f.proofs(finding, "setting") == figures
+    assert "conntrack found no entry that it could evict for this one (early_drop) (observed)" in f.proofs(finding, "packet")
 
 
-@pytest.mark.parametrize(("count", "most"), [("100", "65536"), ("", ""), ("5", "x")])
-def test_not_full_or_not_known(count: str, most: str) -> None:
-    assert found(packet(), count, most) == []
+@pytest.mark.parametrize(("count", "limit"), [("100", "65536"), ("", ""), ("5", "x")])
+def test_not_full_or_not_known(count: str, limit: str) -> None:
+    assert found(packet(), count, limit) == []
 
 
-def test_a_drop_elsewhere_by_a_table_or_of_a_connection_is_none() -> None:
+def test_a_drop_elsewhere_by_a_table_or_of_a_connection_is_no_finding() -> None:
     assert found(packet("FORWARD")) == []
     by_raw = packet()
     by_raw.hops.insert(0, Hop(0, "table", "node", "PREROUTING", "raw", verdict="DROP"))

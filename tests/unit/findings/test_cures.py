@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every finding has a case in which its check and its cure are carried out (tests/kernel/all_cures.py), and what it says of
-kubectl is run here, against an API server as Kubernetes 1.20 has it and as newer ones do.
+"""Every finding has a case in which its check and its cure are carried out (tests/kernel/all_cures.py), and the kubectl
+commands that it prints run here, against an API server of Kubernetes 1.20 and of newer versions.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ FILES = [p for folder in ("findings", "audit") for p in sorted((ROOT / "tracer" 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_check_and_cure_are_carried_out_somewhere(name: str) -> None:
-    """A new finding needs a case; one that has several causes, each made at a place of its own, needs one for each."""
-    made = Counter(node.func.id for path in FILES if path.stem == name for node in ast.walk(ast.parse(path.read_text()))
+    """A new finding needs a case. A finding with several causes, each with its own call of Finding, needs one for each."""
+    calls = Counter(node.func.id for path in FILES if path.stem == name for node in ast.walk(ast.parse(path.read_text()))
                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding")  # fmt: skip
-    assert sum(case.finding == name for case in CASES) >= max(1, made["Finding"])
+    assert sum(case.finding == name for case in CASES) >= max(1, calls["Finding"])
 
 
 def test_each_case_is_of_a_finding() -> None:
@@ -69,21 +69,21 @@ EXPECTED = {
     "kubectl get pods -n shop": "pg-0",
     "kubectl edit service -n shop orders": "edited",
 }
-"""What each command prints, by its beginning; the longest that fits counts."""
+"""Expected output of a command, by the command's beginning; the longest matching beginning counts."""
 
 
 def printed() -> Iterator[str]:
-    """What findings print with kubectl in it."""
+    """Checks and cures of findings that contain kubectl commands."""
     store = ObjectStore("node-1")
     store.load(OBJECTS)
-    known = ClusterView(store, CniCache(()), frozenset({"192.168.56.10"}))
-    context = FindingContext(known, f.FakeNode(proxy=KubeProxy(7, (("bare", "the host name"),))))
+    cluster = ClusterView(store, CniCache(()), frozenset({"192.168.56.10"}))
+    context = FindingContext(cluster, f.FakeNode(proxy=KubeProxy(7, (("bare", "the host name"),))))
     (port,) = store.services.all(("shop", "orders"))
-    told = no_local_endpoints.conflict(port, [], context)
-    assert told
-    yield from (told.check, told.cure)
-    wanted = conflict(port.owner(), ListeningSocket("0.0.0.0", 30306, 5, "x"), "tcp", "", [], context)
-    yield from (wanted.check, wanted.cure)
+    no_local = no_local_endpoints.conflict(port, [], context)
+    assert no_local
+    yield from (no_local.check, no_local.cure)
+    port_conflict = conflict(port.owner(), ListeningSocket("0.0.0.0", 30306, 5, "x"), "tcp", "", [], context)
+    yield from (port_conflict.check, port_conflict.cure)
     pod = Owner("Pod", "shop", "pg-0")
     yield from (f"`{hostport_takes_service.host_ports(5432, of)}`" for of in (pod, None))
     yield from (endpoint_not_ready._check("shop", name) for name in ("pg-0", ""))
@@ -93,14 +93,14 @@ PRINTED = sorted({c for text in printed() for c in commands(text) if c.startswit
 
 
 def test_each_command_of_kubectl_is_known() -> None:
-    """One that another file begins to print must be run here."""
+    """A kubectl command that another file starts to print must run here, too."""
     written = {m for path in FILES for m in re.findall(r"[`\"]kubectl (\w+ \w+)", path.read_text())}
     assert written and written <= {" ".join(c.split()[1:3]) for c in PRINTED}
 
 
 @pytest.mark.parametrize("slices", ["v1beta1", "v1"])
 @pytest.mark.parametrize("command", PRINTED)
-def test_kubectl_shows_what_is_said(command: str, slices: str, tmp_path: Path) -> None:
+def test_kubectl_prints_what_the_finding_says(command: str, slices: str, tmp_path: Path) -> None:
     if not shutil.which("kubectl"):
         pytest.skip("kubectl is not installed")
     api = KubectlApi(slices)

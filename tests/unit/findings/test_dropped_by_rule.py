@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose rule throws a packet away: a policy's, the administrator's, a chain's policy; and never kube-proxy's own."""
+"""The owner of the rule that drops a packet: a NetworkPolicy, the administrator, a chain's policy; never kube-proxy."""
 
 from __future__ import annotations
 
@@ -36,26 +36,28 @@ def found(made: Packet) -> list[Finding]:
 
 
 def test_a_networkpolicy() -> None:
-    (told,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "cali-fw-1"), ("cali-fw-1", "DROP"))))
-    assert told.certain and told.cause.startswith("A rule of Calico, chain cali-fw-1 (it implements NetworkPolicies) drops")
-    assert "packets from 10.244.0.11 to 10.244.0.12:8080 in FORWARD" in told.cause
-    assert f.proofs(told, "rule")[0].startswith("FORWARD 1 > cali-fw-1 1: ")
+    (finding,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "cali-fw-1"), ("cali-fw-1", "DROP"))))
+    assert finding.certain and finding.cause.startswith(
+        "A rule of Calico, chain cali-fw-1 (it implements NetworkPolicies) drops"
+    )
+    assert "packets from 10.244.0.11 to 10.244.0.12:8080 in FORWARD" in finding.cause
+    assert f.proofs(finding, "rule")[0].startswith("FORWARD 1 > cali-fw-1 1: ")
 
 
 def test_the_administrator() -> None:
-    (told,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "--dport 8080"))))
-    assert told.cause.startswith("A rule of the administrator drops packets")
+    (finding,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "--dport 8080"))))
+    assert finding.cause.startswith("A rule of the administrator drops packets")
 
 
 def test_a_policy_of_a_chain() -> None:
-    (told,) = found(packet("FORWARD", f.policy("FORWARD", "DROP")))
+    (finding,) = found(packet("FORWARD", f.policy("FORWARD", "DROP")))
     assert (
-        told.cause.startswith("The policy of filter FORWARD drops packets")
-        and "iptables-legacy -t filter -S FORWARD" in told.check
+        finding.cause.startswith("The policy of filter FORWARD drops packets")
+        and "iptables-legacy -t filter -S FORWARD" in finding.check
     )
 
 
-def test_what_kubelet_drops_and_what_is_let_pass_is_none() -> None:
+def test_kubelets_drops_and_accepted_packets_are_no_finding() -> None:
     assert found(packet("INPUT", f.hit(RULES, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "DROP")))) == []
     passed = f.packet([f.table(RULES, "FORWARD", "filter", f.policy("FORWARD"))], ENDS)
     assert found(passed) == []
@@ -64,5 +66,5 @@ def test_what_kubelet_drops_and_what_is_let_pass_is_none() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_rule_is_one_finding(count: int) -> None:
     made = [packet("FORWARD", f.policy("FORWARD", "DROP")) for _ in range(count)]
-    (told,) = f.look(made, ClusterView(), f.FakeNode())[1]
-    assert told.packets == count
+    (finding,) = f.look(made, ClusterView(), f.FakeNode())[1]
+    assert finding.packets == count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Service whose pods are there and not ready."""
+"""A Service with pods that are not ready."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SLICE = {
 
 def packet(mode: str) -> Packet:
     rules = node(mode, "S1").iptables()
-    way = f.hit(rules, "filter", ("INPUT", "EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "30584"), verdict="REJECT")
-    hop = f.table(rules, "INPUT", "filter", way, verdict="REJECT", reject="icmp-port-unreachable")
+    hit = f.hit(rules, "filter", ("INPUT", "EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "30584"), verdict="REJECT")
+    hop = f.table(rules, "INPUT", "filter", hit, verdict="REJECT", reject="icmp-port-unreachable")
     return f.packet([hop], Endpoints(f.CLIENT, 40000, "192.168.56.10", 30584))
 
 
@@ -38,33 +38,35 @@ def found(mode: str, folder: Path, ready: bool | None) -> list[Finding]:
     one = node(mode, "S1")
     items = one.objects
     if ready is not None:
-        more = json.loads(json.dumps(SLICE))
-        more["endpoints"][0]["conditions"]["ready"] = ready
-        items = [o for o in items if o["metadata"]["name"].startswith("lonely-web") is False or o["kind"] == "Service"] + [more]
-    known = Node(mode, "S1", {**one.files, "objects.json": json.dumps({"items": items})}).known(folder)
+        slice_ = json.loads(json.dumps(SLICE))
+        slice_["endpoints"][0]["conditions"]["ready"] = ready
+        items = [o for o in items if o["metadata"]["name"].startswith("lonely-web") is False or o["kind"] == "Service"] + [
+            slice_
+        ]
+    cluster = Node(mode, "S1", {**one.files, "objects.json": json.dumps({"items": items})}).known(folder)
     made = f.ipvs("192.168.56.10", 30584) if "ipvs" in mode else packet(mode)
-    return f.look([made], known, f.FakeNode())[1]
+    return f.look([made], cluster, f.FakeNode())[1]
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-iptables-nft", "1.20.2-ipvs-nft"])
 def test_not_ready(mode: str, tmp_path: Path) -> None:
-    (told,) = found(mode, tmp_path, False)
-    assert told.name == "endpoint_not_ready" and told.certain
-    assert told.cause.startswith(
+    (finding,) = found(mode, tmp_path, False)
+    assert finding.name == "endpoint_not_ready" and finding.certain
+    assert finding.cause.startswith(
         "Service default/lonely-web:http is refused because it has no endpoints, although 1 pod belongs to"
     )
-    assert f.proofs(told, "object") == ["not ready: pod default/web-1 (node-1) (Kubernetes API)"]
+    assert f.proofs(finding, "object") == ["not ready: pod default/web-1 (node-1) (Kubernetes API)"]
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.20.2-ipvs-nft"])
 @pytest.mark.parametrize("ready", [True, None])
-def test_ready_or_nobody_behind_it(ready: bool | None, mode: str, tmp_path: Path) -> None:
-    """Ready: kube-proxy has only not heard of it yet. Nobody: that may be meant."""
+def test_a_ready_pod_or_no_pod_is_no_finding(ready: bool | None, mode: str, tmp_path: Path) -> None:
+    """Ready: kube-proxy has not received the change yet. No pod: that may be intended."""
     assert found(mode, tmp_path, ready) == []
 
 
 def here_and_there(mode: str, ready_here: bool, at: str = "node-1") -> ClusterView:
-    """A Service of policy Local: a pod runs on this node, another one, that is ready, elsewhere."""
+    """A Service of policy Local: one pod runs on this node, another one, which is ready, elsewhere."""
     objects = json.loads(json.dumps(node(mode, "S4").objects))
     ends = [end for o in objects if o["kind"] == "EndpointSlice" and o["metadata"]["namespace"] == "2048-game"
             for end in o["endpoints"]]  # fmt: skip
@@ -86,20 +88,20 @@ DROPPED: dict[str, Callable[[], Packet]] = {
 @pytest.mark.parametrize("mode", DROPPED)
 def test_a_local_pod_that_is_not_ready(mode: str) -> None:
     """The Service has endpoints elsewhere; by its policy only the pod of this node would get requests here."""
-    (told,) = f.look([DROPPED[mode]()], here_and_there(mode, False), f.FakeNode())[1]
+    (finding,) = f.look([DROPPED[mode]()], here_and_there(mode, False), f.FakeNode())[1]
     fate = "refused" if "ipvs" in mode else "dropped"
-    assert told.name == "endpoint_not_ready" and told.certain
-    assert told.cause.startswith(
+    assert finding.name == "endpoint_not_ready" and finding.certain
+    assert finding.cause.startswith(
         f"Service 2048-game/service-2048 has externalTrafficPolicy Local and is {fate} on this node because it has no local"
         " endpoints, although 1 of its pods runs here: it is not ready, so it gets no requests."
     )
-    (pod,) = f.proofs(told, "object")
+    (pod,) = f.proofs(finding, "object")
     assert pod.startswith("not ready: pod 2048-game/") and "(node-1)" in pod
-    assert f.proofs(told, "server" if "ipvs" in mode else "rule")
+    assert f.proofs(finding, "server" if "ipvs" in mode else "rule")
 
 
 @pytest.mark.parametrize("mode", DROPPED)
-def test_a_pod_elsewhere_that_is_not_ready_is_none_of_this_node(mode: str) -> None:
+def test_a_pod_elsewhere_that_is_not_ready_is_no_finding(mode: str) -> None:
     assert f.look([DROPPED[mode]()], here_and_there(mode, False, "node-2"), f.FakeNode())[1] == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every finding has its page and its test; and what findings ask of the node, on a node made of files."""
+"""Every finding has its page and its test; the questions that findings ask the node, on a node made of files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retr
    1: 0100007F:0277 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 22002 1 0000000000000000 100
    2: 0A38A8C0:7778 0138A8C0:9C40 01 00000000:00000000 00:00000000 00000000     0        0 22003 1 0000000000000000 20
 """
-NOBODY = "0" * 32
-REST = f"{NOBODY}:0000 0A 00000000:00000000 00:00000000 00000000     0        0"
+UNSPECIFIED = "0" * 32
+REST = f"{UNSPECIFIED}:0000 0A 00000000:00000000 00:00000000 00000000     0        0"
 TCP6 = f"""  sl  local_address                         remote_address
-   0: {NOBODY}:1F90 {REST} 22004 1 0000000000000000 100
+   0: {UNSPECIFIED}:1F90 {REST} 22004 1 0000000000000000 100
    1: 0000000000000000FFFF00000A38A8C0:1F91 {REST} 22005 1 0000000000000000 100
 """
 
@@ -76,7 +76,7 @@ def test_listeners(proc: Path) -> None:
         ("192.168.56.11", 8081, ""),
     ],
 )
-def test_who_would_get_it(proc: Path, address: str, port: int, place: str) -> None:
+def test_the_listener_that_would_get_a_packet(proc: Path, address: str, port: int, place: str) -> None:
     found = HostReader(proc).listener(address, port, "tcp")
     assert (found.place if found else "") == place
 
@@ -134,7 +134,9 @@ def kube_proxy_process(proc: Path, pid: int, *arguments: str, config: str | None
         (("--config=/etc/conf.yaml",), "kind: KubeletConfiguration", []),
     ],
 )
-def test_the_name_kube_proxy_goes_by(proc: Path, arguments: tuple[str, ...], config: str | None, names: list[str]) -> None:
+def test_the_node_name_that_kube_proxy_uses(
+    proc: Path, arguments: tuple[str, ...], config: str | None, names: list[str]
+) -> None:
     kube_proxy_process(proc, 77, "/usr/local/bin/kube-proxy", *arguments, config=config)
     found = kube_proxy.running(proc)
     assert found and found.pid == 77 and [name for name, _ in found.names] == names
@@ -164,13 +166,13 @@ def test_which_process_is_kube_proxy(proc: Path) -> None:
     found = kube_proxy.running(proc)
     assert found and found.pid == 80
     kube_proxy_process(proc, 82, "kube-proxy")
-    assert kube_proxy.running(proc) is None, "of two, nobody can tell which made the rules"
+    assert kube_proxy.running(proc) is None, "with two it is unknown which one wrote the rules"
 
 
-def test_who_cannot_write_rules_is_not_kube_proxy(proc: Path) -> None:
+def test_a_process_that_cannot_write_rules_is_not_kube_proxy(proc: Path) -> None:
     kube_proxy_process(proc, 80, "kube-proxy", "--hostname-override=node-1")
     kube_proxy_process(proc, 81, "kube-proxy", uid=1000)
-    kube_proxy_process(proc, 82, "kube-proxy", caps=0xA80425FB)  # what a container runtime gives
+    kube_proxy_process(proc, 82, "kube-proxy", caps=0xA80425FB)  # the default of a container runtime
     kube_proxy_process(proc, 83, "kube-proxy")
     kube_proxy_process(proc, 84, "kube-proxy")
     for pid, name in ((83, "net"), (84, "user")):
@@ -181,7 +183,7 @@ def test_who_cannot_write_rules_is_not_kube_proxy(proc: Path) -> None:
     assert [HostReader(proc).is_kube_proxy(pid) for pid in range(80, 86)] == [True] + [False] * 5
     for name in ("net", "user"):
         (proc / "1/ns" / name).unlink()
-    assert kube_proxy.running(proc) is None, "nothing to compare with"
+    assert kube_proxy.running(proc) is None, "the namespaces of process 1 are unknown"
 
 
 @pytest.mark.parametrize("how", ["fifo", "zero", "large", "relative", "outside", "gone"])
@@ -202,7 +204,7 @@ def test_a_configuration_that_is_not_read(proc: Path, how: str) -> None:
 
 
 def test_a_configuration_behind_links_of_its_own_root(proc: Path) -> None:
-    """As the volume of a ConfigMap is made."""
+    """The volume of a ConfigMap has such links."""
     kube_proxy_process(proc, 77, "kube-proxy", "--config=/etc/conf.yaml")
     (proc / "77/root/var/..data").mkdir(parents=True)
     (proc / "77/root/var/..data/config.conf").write_text(KIND + "hostnameOverride: node-1")
@@ -211,7 +213,7 @@ def test_a_configuration_behind_links_of_its_own_root(proc: Path) -> None:
 
 
 def test_a_line_of_spaces_takes_no_longer_than_another(proc: Path) -> None:
-    """It took a time that grew with the square of its length: hours for this one."""
+    """The time once grew with the square of the line's length: hours for this line."""
     line = "hostnameOverride:" + " " * 900_000 + "'"
     kube_proxy_process(proc, 77, "kube-proxy", "--config=/etc/conf.yaml", config=f"{KIND}{line}\n")
     assert kube_proxy.running(proc) is not None
@@ -222,7 +224,7 @@ def test_a_command_line_without_end(proc: Path) -> None:
     assert kube_proxy.running(proc) is None
 
 
-def test_leases_that_anybody_may_write(tmp_path: Path) -> None:
+def test_a_world_writable_lease_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "flannel").mkdir()
     path = tmp_path / "flannel/subnet.env"
     path.write_text("FLANNEL_SUBNET=192.168.64.1/24\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pod that is sent to itself."""
+"""A Service sends a pod's request to the same pod."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tests.support.nodes import node
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Hop, Nat, Packet
 
-ASKED = Endpoints("10.244.0.11", 40000, "172.30.253.123", 8080)
-ITSELF = replace(ASKED, dst="10.244.0.11")
+ORIGINAL = Endpoints("10.244.0.11", 40000, "172.30.253.123", 8080)
+ITSELF = replace(ORIGINAL, dst="10.244.0.11")
 
 
 def packet(after: Endpoints = ITSELF, masquerade: bool = False, left: bool = True) -> Packet:
     rules = node("1.36.2-iptables-legacy", "S2-three").iptables()
-    way = f.hit(rules, "nat", ("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"),
+    hit = f.hit(rules, "nat", ("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"),
                   ("KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP"), ("KUBE-SEP-66PQAUDBO7BH47NT", "DNAT"))  # fmt: skip
-    hops = [f.nat(rules, "PREROUTING", "DNAT", ASKED, after, way)]
+    hops = [f.nat(rules, "PREROUTING", "DNAT", ORIGINAL, after, hit)]
     if masquerade:
         hops.append(Hop(0, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", after, replace(after, src="10.244.0.1"))))
     if left:
         hops.append(Hop(1, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0", in_iface="cni0"))
-    return f.packet(hops, ASKED)
+    return f.packet(hops, ORIGINAL)
 
 
 def found(made: Packet, folder: Path) -> list[Finding]:
@@ -32,15 +32,15 @@ def found(made: Packet, folder: Path) -> list[Finding]:
 
 
 def test_without_masquerade(tmp_path: Path) -> None:
-    (told,) = found(packet(), tmp_path)
-    assert told.name == "hairpin_without_masquerade" and told.certain
-    assert told.cause.startswith(
+    (finding,) = found(packet(), tmp_path)
+    assert finding.name == "hairpin_without_masquerade" and finding.certain
+    assert finding.cause.startswith(
         "Pod default/http-proxy-a (node-1) connects to 172.30.253.123:8080 (Service default/http-proxy) and is sent"
     )
-    assert "KUBE-SEP-66PQAUDBO7BH47NT" in f.proofs(told, "rule")[0]
+    assert "KUBE-SEP-66PQAUDBO7BH47NT" in f.proofs(finding, "rule")[0]
 
 
-def test_none(tmp_path: Path) -> None:
+def test_masqueraded_elsewhere_or_incomplete_is_no_finding(tmp_path: Path) -> None:
     other = packet(replace(ITSELF, dst="10.244.0.12"))
     for made in (packet(masquerade=True), other, packet(left=False), replace(packet(), complete=False)):
         assert found(made, tmp_path) == []

@@ -13,20 +13,22 @@ from tracer.model.packet import Endpoints
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-iptables-nft"])
-def test_told(mode: str, tmp_path: Path) -> None:
+def test_a_drop_by_the_rule_is_a_finding(mode: str, tmp_path: Path) -> None:
     one = node(mode, "S2-one")
     rules = one.iptables()
-    way = f.hit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "block incoming localnet"))
-    made = f.packet([f.table(rules, "INPUT", "filter", way, verdict="DROP")], Endpoints(f.CLIENT, 4000, "127.0.0.1", 10250))
+    hit = f.hit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "block incoming localnet"))
+    made = f.packet([f.table(rules, "INPUT", "filter", hit, verdict="DROP")], Endpoints(f.CLIENT, 4000, "127.0.0.1", 10250))
     on = f.FakeNode(settings={"net/ipv4/conf/all/route_localnet": "1"})
-    (told,) = f.look([made], one.known(tmp_path), on)[0]
-    assert told.name == "martian_localnet" and told.cause.startswith("kubelet's firewall drops 192.168.56.1 -> 127.0.0.1:10250")
-    assert f.proofs(told, "setting") == ["net.ipv4.conf.all.route_localnet = 1 (/proc/sys)"]
+    (finding,) = f.look([made], one.known(tmp_path), on)[0]
+    assert finding.name == "martian_localnet" and finding.cause.startswith(
+        "kubelet's firewall drops 192.168.56.1 -> 127.0.0.1:10250"
+    )
+    assert f.proofs(finding, "setting") == ["net.ipv4.conf.all.route_localnet = 1 (/proc/sys)"]
 
 
-def test_another_drop_of_that_chain_is_none(tmp_path: Path) -> None:
+def test_another_drop_of_that_chain_is_no_finding(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S2-one")
     rules = one.iptables()
-    way = f.hit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "dropping marked packets"))
-    made = f.packet([f.table(rules, "INPUT", "filter", way, verdict="DROP")], Endpoints(f.CLIENT, 4000, "192.168.56.10", 80))
+    hit = f.hit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "dropping marked packets"))
+    made = f.packet([f.table(rules, "INPUT", "filter", hit, verdict="DROP")], Endpoints(f.CLIENT, 4000, "192.168.56.10", 80))
     assert f.look([made], one.known(tmp_path), f.FakeNode())[1] == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stale RETURN before MASQUERADE; and every RETURN that is as it should be is none."""
+"""A stale RETURN before MASQUERADE is a finding; a correct RETURN is none."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SERVICE, AWAY = (Endpoints("192.168.56.10", 40000, *end) for end in (("172.30.25
 
 
 def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade: bool = False) -> Packet:
-    way = f.hit(rules, "nat", ("OUTPUT", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"))
+    hit = f.hit(rules, "nat", ("OUTPUT", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"))
     hops = [
-        f.nat(rules, "OUTPUT", "DNAT", SERVICE, after, way),
+        f.nat(rules, "OUTPUT", "DNAT", SERVICE, after, hit),
         f.table(rules, "POSTROUTING", "nat", *post, f.policy("POSTROUTING"), out_iface="flannel.1"),
     ]
     if masquerade:
@@ -32,7 +32,7 @@ def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade:
 
 
 def kube(rules: Ruleset) -> RuleHit:
-    """kube-proxy's own RETURN, for what bears no mark."""
+    """kube-proxy's own RETURN, for packets without its mark."""
     return f.hit(rules, "nat", ("POSTROUTING", "KUBE-POSTROUTING"), ("KUBE-POSTROUTING", "-j RETURN"))
 
 
@@ -43,32 +43,32 @@ def found(mode: str, made: Packet, folder: Path, with_api: bool = True, on: f.Fa
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stale_return(mode: str, tmp_path: Path) -> None:
     rules = node(mode, "S3").iptables()
-    (told,) = found(mode, request(rules, kube(rules), f.hit(rules, "nat", STALE)), tmp_path)
-    assert told.name == "missing_masquerade" and told.certain
-    assert told.cause == (
+    (finding,) = found(mode, request(rules, kube(rules), f.hit(rules, "nat", STALE)), tmp_path)
+    assert finding.name == "missing_masquerade" and finding.certain
+    assert finding.cause == (
         "Requests to pods in 10.244.3.0/24 keep the source address 192.168.56.10: a stale RETURN rule of flannel for"
         " that network,"
         " which is not this node's, stands before MASQUERADE, so the answer does not come back on the path of the request."
     )
-    stale, behind = f.proofs(told, "rule")
+    stale, behind = f.proofs(finding, "rule")
     assert stale.startswith("POSTROUTING 5: ! -s 10.244.0.0/16 -d 10.244.3.0/24 -j RETURN") and stale.endswith("(observed)")
     assert behind.startswith("behind it and so not reached: POSTROUTING 6: ! -s 10.244.0.0/16 -d 10.244.0.0/16 -j MASQUERADE")
-    assert f.proofs(told, "object") == ["Node node-1 has podCIDR 10.244.0.0/24 (Kubernetes API)"]
-    assert "left by flannel.1 with its source unchanged" in f.proofs(told, "packet")[0]
-    assert "iptables-legacy -t nat -D POSTROUTING ! -s 10.244.0.0/16 -d 10.244.3.0/24 -j RETURN" in told.cure
+    assert f.proofs(finding, "object") == ["Node node-1 has podCIDR 10.244.0.0/24 (Kubernetes API)"]
+    assert "left by flannel.1 with its source unchanged" in f.proofs(finding, "packet")[0]
+    assert "iptables-legacy -t nat -D POSTROUTING ! -s 10.244.0.0/16 -d 10.244.3.0/24 -j RETURN" in finding.cure
 
 
-def test_flannels_lease_tells_it_without_the_api(tmp_path: Path) -> None:
+def test_flannels_lease_proves_it_without_the_api(tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
     made = request(rules, f.hit(rules, "nat", STALE))
-    (told,) = found(MODES[0], made, tmp_path, False, f.FakeNode(leases=("10.244.0.0/24",)))
-    assert told.certain
-    assert f.proofs(told, "setting") == ["flannel's lease here is 10.244.0.0/24 (/run/flannel/subnet.env)"]
+    (finding,) = found(MODES[0], made, tmp_path, False, f.FakeNode(leases=("10.244.0.0/24",)))
+    assert finding.certain
+    assert f.proofs(finding, "setting") == ["flannel's lease here is 10.244.0.0/24 (/run/flannel/subnet.env)"]
     (unsure,) = found(MODES[0], made, tmp_path, False)
     assert not unsure.certain and "perhaps not this node's" in unsure.cause
 
 
-def test_the_return_for_this_nodes_own_subnet_is_none(tmp_path: Path) -> None:
+def test_the_return_for_this_nodes_own_subnet_is_no_finding(tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
     own = f.hit(rules, "nat", ("POSTROUTING", "FLANNEL-POSTRTG"), ("FLANNEL-POSTRTG", "! -s 10.244.0.0/16 -d 10.244.0.0/24 "))
     assert not found(MODES[0], request(rules, own, after=replace(AWAY, dst="10.244.0.11")), tmp_path)
@@ -76,7 +76,7 @@ def test_the_return_for_this_nodes_own_subnet_is_none(tmp_path: Path) -> None:
     assert not found(MODES[0], made, tmp_path, False, f.FakeNode(leases=("10.244.3.0/24",)))
 
 
-def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
+def test_other_returns_and_masquerades_are_no_finding(tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
     stale = f.hit(rules, "nat", STALE)
     inside = f.hit(rules, "nat", ("POSTROUTING", "-s 10.244.0.0/16 -d 10.244.0.0/16 -j RETURN"))
@@ -86,22 +86,22 @@ def test_other_returns_and_masquerades_are_none(tmp_path: Path) -> None:
     assert not found(MODES[0], request(rules, stale, after=replace(AWAY, dst="10.244.7.7")), tmp_path)
     lossy = request(rules, stale)
     lossy.complete = False
-    assert not found(MODES[0], lossy, tmp_path), "its MASQUERADE may be what was lost"
-    undone = request(rules, stale)
-    undone.hops = [h for h in undone.hops if not h.nat]
-    assert not found(MODES[0], undone, tmp_path)
+    assert not found(MODES[0], lossy, tmp_path), "the lost event may be its MASQUERADE"
+    untranslated = request(rules, stale)
+    untranslated.hops = [h for h in untranslated.hops if not h.nat]
+    assert not found(MODES[0], untranslated, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("replies", "said"), [(False, "sent 2, no answer was seen"), (True, "sent 1, an answer came in by eth0")]
+    ("replies", "expected"), [(False, "sent 2, no answer was seen"), (True, "sent 1, an answer came in by eth0")]
 )
-def test_whether_an_answer_came(replies: bool, said: str, tmp_path: Path) -> None:
+def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
     first = request(rules, f.hit(rules, "nat", STALE))
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
     first.flow = flow
     later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)
     later.flow = replace(flow, is_reply=replies)
-    (told,) = f.look([first, later], node(MODES[0], "S3").known(tmp_path), f.FakeNode())[1]
-    assert f.proofs(told, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {said} (observed)"
-    assert told.certain and told.packets == 2
+    (finding,) = f.look([first, later], node(MODES[0], "S3").known(tmp_path), f.FakeNode())[1]
+    assert f.proofs(finding, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {expected} (observed)"
+    assert finding.certain and finding.packets == 2

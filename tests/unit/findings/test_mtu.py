@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets that are too long for their way."""
+"""Packets that are longer than the MTU of their path."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def found(made: Packet) -> list[Finding]:
     ("reason", "function"), [("PKT_TOO_BIG", "ip_forward"), ("", "ip_fragment"), ("NOT_SPECIFIED", "ip6_fragment")]
 )
 def test_too_long(reason: str, function: str) -> None:
-    (told,) = found(packet(reason, function))
+    (finding,) = found(packet(reason, function))
     assert (
-        told.certain
-        and "A packet of 1500 bytes from 10.244.0.11 to 10.244.3.7 is too long for flannel.1, whose MTU is 1450," in told.cause
+        finding.certain
+        and "A packet of 1500 bytes from 10.244.0.11 to 10.244.3.7 is too long for flannel.1, whose MTU is 1450,"
+        in finding.cause
     )
-    assert f.proofs(told, "setting") == ["MTU of flannel.1 is 1450 (/sys/class/net)"]
+    assert f.proofs(finding, "setting") == ["MTU of flannel.1 is 1450 (/sys/class/net)"]
 
 
 @pytest.mark.parametrize(
@@ -43,16 +44,16 @@ def test_other_drops(reason: str, function: str) -> None:
     assert found(packet(reason, function)) == []
 
 
-def test_what_is_forwarded_is_dropped_before_any_hook_has_told_where_to() -> None:
-    """The client's own interface, by which it came, is not the one that is too small."""
+def test_a_forwarded_packet_is_dropped_before_a_hook_reports_its_interface() -> None:
+    """The client sent the packet by eth0, which is not the interface with the small MTU."""
     hops = [
         Hop(0, "hook", "client", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
         Hop(1, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
         Hop(2, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),
     ]
     on = f.FakeNode(mtus={"eth0": 1500, "cni0": 1000}, ways={ENDS.dst: "cni0"})
-    (told,) = f.look([f.packet(hops, ENDS)], ClusterView(), on)[1]
-    assert "is too long for cni0, whose MTU is 1000, and" in told.cause
+    (finding,) = f.look([f.packet(hops, ENDS)], ClusterView(), on)[1]
+    assert "is too long for cni0, whose MTU is 1000, and" in finding.cause
 
 
 def test_another_namespaces_interface_is_not_measured_here() -> None:
@@ -60,5 +61,5 @@ def test_another_namespaces_interface_is_not_measured_here() -> None:
         Hop(0, "hook", "pod-a", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
         Hop(1, "drop", "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
     ]
-    (told,) = f.look([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]
-    assert "is too long for eth0 and must not be fragmented" in told.cause and not f.proofs(told, "setting")
+    (finding,) = f.look([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]
+    assert "is too long for eth0 and must not be fragmented" in finding.cause and not f.proofs(finding, "setting")

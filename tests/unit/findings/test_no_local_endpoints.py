@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No local endpoints although the pods run here, by the name that kube-proxy goes by; and not where they run elsewhere."""
+"""No local endpoints although the pods run here: kube-proxy uses another node name. Pods that run elsewhere are no finding."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def here(mode: str, node_name: str = FULL) -> ClusterView:
 
 
 def marked_and_dropped() -> Packet:
-    """1.20: KUBE-XLB's last rule marks it, KUBE-FIREWALL drops it."""
+    """1.20: KUBE-XLB's last rule marks the packet, KUBE-FIREWALL drops it."""
     rules = node(LEGACY, "S4").iptables()
     xlb = ("KUBE-XLB-FGSWHB27NEIMUT22", "has no local endpoints")
-    way = [("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-NODEPORTS"), ("KUBE-NODEPORTS", "KUBE-XLB")]
-    mark = [f.hit(rules, "nat", *way, xlb, verdict="JUMP"), f.hit(rules, "nat", *way, xlb, ("KUBE-MARK-DROP", "MARK"))]
+    jumps = [("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-NODEPORTS"), ("KUBE-NODEPORTS", "KUBE-XLB")]
+    mark = [f.hit(rules, "nat", *jumps, xlb, verdict="JUMP"), f.hit(rules, "nat", *jumps, xlb, ("KUBE-MARK-DROP", "MARK"))]
     drop = f.hit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
     return dropped(rules, f.table(rules, "PREROUTING", "nat", *mark, f.policy("PREROUTING")),
                    f.table(rules, "INPUT", "filter", drop, verdict="DROP"))  # fmt: skip
@@ -64,20 +64,20 @@ def found(made: Packet, cluster: ClusterView, proxy: KubeProxy | None) -> list[F
 
 
 @pytest.mark.parametrize(("mode", "made"), [(LEGACY, marked_and_dropped()), (NEWER, dropped_at_once())])
-def test_kube_proxy_goes_by_the_bare_host_name(mode: str, made: Packet) -> None:
-    (told,) = found(made, here(mode), BARE)
-    assert told.name == "no_local_endpoints" and told.certain
-    assert told.cause == (
+def test_kube_proxy_uses_the_bare_host_name(mode: str, made: Packet) -> None:
+    (finding,) = found(made, here(mode), BARE)
+    assert finding.name == "no_local_endpoints" and finding.certain
+    assert finding.cause == (
         "Service 2048-game/service-2048 has externalTrafficPolicy Local and is dropped on this node because it has no"
         " local endpoints,"
         " although 2 of its pods run here: kube-proxy uses the node name ip-10-188-166-140 (the host name, for"
         " /etc/kube-proxy.conf"
         f" has no hostnameOverride) but the endpoints have {FULL}, so none of them is local for it."
     )
-    assert f"Set hostnameOverride: {FULL}" in told.cure
-    assert "has no local endpoints" in f.proofs(told, "rule")[0]
-    assert f"this node is registered as {FULL} (Kubernetes API)" in f.proofs(told, "object")
-    assert "pod 2048-game/app-2048-x" in f.proofs(told, "object")[0]
+    assert f"Set hostnameOverride: {FULL}" in finding.cure
+    assert "has no local endpoints" in f.proofs(finding, "rule")[0]
+    assert f"this node is registered as {FULL} (Kubernetes API)" in f.proofs(finding, "object")
+    assert "pod 2048-game/app-2048-x" in f.proofs(finding, "object")[0]
 
 
 BY_FLAG = KubeProxy(77, ((BARE.names[0][0], "--hostname-override"),))
@@ -86,60 +86,62 @@ UNKNOWN = KubeProxy(77, (("x", "not recorded"),))
 
 
 @pytest.mark.parametrize("proxy", [BY_FLAG, BY_HOST])
-def test_no_file_is_named_where_kube_proxy_has_none(proxy: KubeProxy) -> None:
-    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
-    assert told.cure.startswith(f"Start kube-proxy with --hostname-override={FULL}")
-    assert "file" not in told.cure + told.check
+def test_no_configuration_file_is_named_if_kube_proxy_has_none(proxy: KubeProxy) -> None:
+    (finding,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert finding.cure.startswith(f"Start kube-proxy with --hostname-override={FULL}")
+    assert "file" not in finding.cure + finding.check
 
 
 @pytest.mark.parametrize("proxy", [None, UNKNOWN])
-def test_both_are_named_where_it_is_not_known_which_counts(proxy: KubeProxy | None) -> None:
-    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
-    assert f"--hostname-override={FULL}; where it is started with --config, set hostnameOverride: {FULL}" in told.cure
+def test_flag_and_file_are_named_if_it_is_unknown_which_counts(proxy: KubeProxy | None) -> None:
+    (finding,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert f"--hostname-override={FULL}; where it is started with --config, set hostnameOverride: {FULL}" in finding.cure
 
 
 def test_the_check_works_with_every_version_of_endpoint_slices() -> None:
     """Those of v1beta1, which Kubernetes 1.20 serves, have no nodeName; Endpoints have it in every version."""
-    (told,) = found(marked_and_dropped(), here(LEGACY), BARE)
-    assert "`kubectl get endpoints -n 2048-game service-2048 -o yaml | grep nodeName`" in told.check
+    (finding,) = found(marked_and_dropped(), here(LEGACY), BARE)
+    assert "`kubectl get endpoints -n 2048-game service-2048 -o yaml | grep nodeName`" in finding.check
 
 
-def test_a_flag_that_may_not_be_heeded() -> None:
+def test_a_flag_that_kube_proxy_may_ignore() -> None:
     proxy = KubeProxy(
         77, (*BARE.names, (FULL, "--hostname-override, which is not heeded by every version when --config is given"))
     )
-    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
-    assert told.certain and "kube-proxy uses the node name ip-10-188-166-140" in told.cause
+    (finding,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert finding.certain and "kube-proxy uses the node name ip-10-188-166-140" in finding.cause
 
 
 @pytest.mark.parametrize("proxy", [RIGHT, None, KubeProxy(77, ())])
 def test_without_another_name_it_is_only_likely(proxy: KubeProxy | None) -> None:
-    """Endpoints that came a moment ago look the same."""
-    (told,) = found(marked_and_dropped(), here(LEGACY), proxy)
-    assert not told.certain and "perhaps kube-proxy uses another node name" in told.cause
+    """Endpoints that were added a moment ago look the same."""
+    (finding,) = found(marked_and_dropped(), here(LEGACY), proxy)
+    assert not finding.certain and "perhaps kube-proxy uses another node name" in finding.cause
 
 
 @pytest.mark.parametrize("proxy", [BARE, RIGHT, None])
-def test_pods_that_run_elsewhere_are_none(proxy: KubeProxy | None, tmp_path: Path) -> None:
-    """The policy does what it is for."""
+def test_pods_that_run_elsewhere_are_no_finding(proxy: KubeProxy | None, tmp_path: Path) -> None:
+    """The policy works as intended."""
     assert not found(marked_and_dropped(), node(LEGACY, "S4").known(tmp_path), proxy)
     assert not found(marked_and_dropped(), node(LEGACY, "S4").known(tmp_path, with_api=False), proxy)
 
 
-def test_another_drop_is_none() -> None:
+def test_another_drop_is_no_finding() -> None:
     rules = node(LEGACY, "S4").iptables()
     drop = f.hit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
     assert not found(dropped(rules, f.table(rules, "INPUT", "filter", drop, verdict="DROP")), here(LEGACY), BARE)
 
 
-def test_ipvs_refuses_what_has_no_local_endpoint() -> None:
-    (told,) = found(f.ipvs("192.168.56.10", 30420), here("1.20.2-ipvs-nft"), BARE)
-    assert told.name == "no_local_endpoints" and told.certain
-    assert "externalTrafficPolicy Local and is refused on this node because it has no local endpoints, although 2" in told.cause
-    assert "IPVS virtual server tcp 192.168.56.10:30420 has no real server" in f.proofs(told, "server")[0]
+def test_ipvs_refuses_a_request_without_local_endpoint() -> None:
+    (finding,) = found(f.ipvs("192.168.56.10", 30420), here("1.20.2-ipvs-nft"), BARE)
+    assert finding.name == "no_local_endpoints" and finding.certain
+    assert (
+        "externalTrafficPolicy Local and is refused on this node because it has no local endpoints, although 2" in finding.cause
+    )
+    assert "IPVS virtual server tcp 192.168.56.10:30420 has no real server" in f.proofs(finding, "server")[0]
     assert not found(f.ipvs("172.30.20.48", 80), here("1.20.2-ipvs-nft"), BARE), "the policy is for NodePorts only"
 
 
 def test_ipvs_without_the_policy(tmp_path: Path) -> None:
-    known = node("1.20.2-ipvs-nft", "S1").known(tmp_path)
-    assert not found(f.ipvs("192.168.56.10", 30584), known, BARE), "nobody is behind it, and the policy is Cluster"
+    cluster = node("1.20.2-ipvs-nft", "S1").known(tmp_path)
+    assert not found(f.ipvs("192.168.56.10", 30584), cluster, BARE), "the Service has no pods, and its policy is Cluster"

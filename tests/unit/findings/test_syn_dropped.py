@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SYNs dropped at their listener: why, how many, and nothing where they were answered."""
+"""SYNs dropped at their listener: the cause, the count, and no finding where they were answered."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tracer.model.finding import Finding
 from tracer.model.packet import Drop, Endpoints, Handshake, Hop, Nat, Packet, Socket
 
 FULL, ROOM = Handshake("SYN", False, 129, 128, 0), Handshake("SYN", True, 3, 128, 1)
-ASKED, INSIDE = (Endpoints("100.122.64.147", 20000, *end) for end in (("192.168.1.1", 30285), ("10.128.0.74", 8081)))
+ORIGINAL, INSIDE = (Endpoints("100.122.64.147", 20000, *end) for end in (("192.168.1.1", 30285), ("10.128.0.74", 8081)))
 
 
 def syn(shake: Handshake | None, number: int = 1, reason: str = "", flags: str = "SYN") -> Packet:
     hops = [
-        Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, INSIDE)),
+        Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", ORIGINAL, INSIDE)),
         Hop(1, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", INSIDE, Endpoints("10.128.0.1", 9, "10.128.0.74", 8081))),
         Hop(2, "socket", "http-proxy", socket=Socket(48213, "LISTEN", 4242, "haproxy")),
     ]
@@ -30,7 +30,7 @@ def syn(shake: Handshake | None, number: int = 1, reason: str = "", flags: str =
         hops.append(Hop(3, "handshake", "http-proxy", verdict="" if shake.accepted else "DROP", handshake=shake))
     if reason:
         hops.append(Hop(4, "drop", "http-proxy", drop=Drop(reason, "tcp_conn_request")))
-    made = f.packet(hops, ASKED, number)
+    made = f.packet(hops, ORIGINAL, number)
     made.tcp_flags = flags
     return made
 
@@ -41,8 +41,8 @@ def found(packets: list[Packet], on: f.FakeNode | None = None) -> tuple[list[Fin
 
 def test_a_full_accept_queue(tmp_path: Path) -> None:
     on = f.FakeNode(counted={"ListenOverflows": 280, "ListenDrops": 280}, settings={"net/core/somaxconn": "128"})
-    told, (at_the_end,) = found([syn(ROOM), syn(FULL, 2), syn(FULL, 3)], on)
-    (first,) = told
+    reported, (at_the_end,) = found([syn(ROOM), syn(FULL, 2), syn(FULL, 3)], on)
+    (first,) = reported
     assert first.cause == (
         "haproxy (pid 4242) does not accept connections as fast as they come: its accept queue is full (129 are"
         " waiting, 128 are"
@@ -59,45 +59,47 @@ def test_a_full_accept_queue(tmp_path: Path) -> None:
 def test_a_full_accept_queue_at_the_last_ack() -> None:
     last = syn(Handshake("ACK", False, 129, 128, 0), 2, flags="ACK")
     last.seq = 1
-    told, _ = found([syn(ROOM), last])
-    assert "drops connections to 10.128.0.74:8081" in told[0].cause
+    reported, _ = found([syn(ROOM), last])
+    assert "drops connections to 10.128.0.74:8081" in reported[0].cause
 
 
 @pytest.mark.parametrize("reason", ["TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS"])
 def test_old_timestamps_by_the_drops_reason(reason: str) -> None:
-    (told,), _ = found([syn(None, reason=reason)])
-    assert "because their TCP timestamps are older" in told.cause and "TIME_WAIT" in told.cause and told.certain
-    assert "MASQUERADE 100.122.64.147 -> 10.128.0.1 (observed)" in f.proofs(told, "packet")
+    (finding,), _ = found([syn(None, reason=reason)])
+    assert "because their TCP timestamps are older" in finding.cause and "TIME_WAIT" in finding.cause and finding.certain
+    assert "MASQUERADE 100.122.64.147 -> 10.128.0.1 (observed)" in f.proofs(finding, "packet")
 
 
 def test_tw_recycle() -> None:
     on = f.FakeNode(settings={"net/ipv4/tcp_tw_recycle": "1"})
-    none, (told,) = found([syn(Handshake("SYN", False, 0, 128, 0))], on)
-    assert not none and "most likely because their TCP timestamps" in told.cause
-    assert "net.ipv4.tcp_tw_recycle is on" in told.cause
-    assert told.cure.startswith("`nsenter -t 4242 -n sysctl -w net.ipv4.tcp_tw_recycle=0`"), "the pod's own"
+    reported, (finding,) = found([syn(Handshake("SYN", False, 0, 128, 0))], on)
+    assert not reported and "most likely because their TCP timestamps" in finding.cause
+    assert "net.ipv4.tcp_tw_recycle is on" in finding.cause
+    assert finding.cure.startswith("`nsenter -t 4242 -n sysctl -w net.ipv4.tcp_tw_recycle=0`"), (
+        "the setting of the pod's namespace"
+    )
 
 
 @pytest.mark.parametrize(("cookies", "certain"), [("0", True), ("1", False), ("", False)])
 def test_a_full_syn_queue_only_without_cookies(cookies: str, certain: bool) -> None:
-    known = {"accept_queue": 0, "accept_limit": 16, "syn_queue": 16, "syncookies": int(cookies or 1)}
+    figures = {"accept_queue": 0, "accept_limit": 16, "syn_queue": 16, "syncookies": int(cookies or 1)}
     dropped = syn(Handshake("SYN", False, 0, 16, 16))
-    dropped.hops.insert(3, decision_detail("listener", 3, "http-proxy", **known))
-    told, (at_the_end,) = found([dropped])
-    assert bool(told) == certain == at_the_end.certain
+    dropped.hops.insert(3, decision_detail("listener", 3, "http-proxy", **figures))
+    reported, (at_the_end,) = found([dropped])
+    assert bool(reported) == certain == at_the_end.certain
     assert ("SYN queue" in at_the_end.cause) == certain
 
 
 def test_no_reason_is_no_certainty() -> None:
-    told, (at_the_end,) = found([syn(Handshake("SYN", False, 0, 128, 0))])
-    assert not told and "no reason that this tracer knows" in at_the_end.cause
+    reported, (at_the_end,) = found([syn(Handshake("SYN", False, 0, 128, 0))])
+    assert not reported and "no reason that this tracer knows" in at_the_end.cause
 
 
-def test_answered_and_not_told_are_none() -> None:
+def test_an_accepted_or_unknown_handshake_is_no_finding() -> None:
     assert found([syn(ROOM), syn(Handshake("SYN", None, 0, 128, 0)), syn(None)]) == ([], [])
 
 
-def test_a_half_open_connection_that_gets_its_syn_again_is_none() -> None:
+def test_a_half_open_connection_that_gets_its_syn_again_is_no_finding() -> None:
     assert found([syn(Handshake("request", False, 0, 128, 1))]) == ([], [])
 
 
@@ -127,16 +129,16 @@ def cluster(*more: object) -> ClusterView:
 @pytest.mark.parametrize("shake", [FULL, Handshake("SYN", False, 0, 16, 16)], ids=["accept queue", "SYN queue"])
 def test_a_full_queue_names_pod_and_service(shake: Handshake) -> None:
     made = syn(shake)
-    known = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
-    made.hops.insert(3, decision_detail("listener", 3, "http-proxy", **known, syncookies=0))
-    (told,), _ = f.look([made], cluster(), f.FakeNode())
-    assert "haproxy (pid 4242) of pod shop/checkout-0" in told.cause
-    assert "SYNs to 10.128.0.74:8081 (Service shop/checkout:tls)" in told.cause
-    assert f.proofs(told, "object") == [
+    figures = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
+    made.hops.insert(3, decision_detail("listener", 3, "http-proxy", **figures, syncookies=0))
+    (finding,), _ = f.look([made], cluster(), f.FakeNode())
+    assert "haproxy (pid 4242) of pod shop/checkout-0" in finding.cause
+    assert "SYNs to 10.128.0.74:8081 (Service shop/checkout:tls)" in finding.cause
+    assert f.proofs(finding, "object") == [
         "10.128.0.74 is pod shop/checkout-0 (node-1); asked for as Service shop/checkout:tls, NodePort 30285 (Kubernetes API)"
     ]
 
 
-def test_without_objects_neither_is_named() -> None:
-    (told,), _ = found([syn(FULL)])
-    assert "pod" not in told.cause and "Service" not in told.cause and not f.proofs(told, "object")
+def test_without_objects_neither_pod_nor_service_is_named() -> None:
+    (finding,), _ = found([syn(FULL)])
+    assert "pod" not in finding.cause and "Service" not in finding.cause and not f.proofs(finding, "object")

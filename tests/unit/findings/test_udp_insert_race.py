@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two datagrams at once."""
+"""Two datagrams of one flow at the same time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_the_counter_makes_it_certain() -> None:
     findings = Findings(FindingContext(ClusterView(), on))
     assert findings.look(packet(lost=False)) == []
     on.conntrack = {"insert_failed": 5}
-    (told,) = findings.look(packet())
-    assert told.certain and told.cause.startswith("Two datagrams from 10.244.0.11:40000 to 172.30.0.10:53 arrived at")
-    assert f.proofs(told, "counter") == ["insert_failed of conntrack is 5, it was 4 (/proc/net/stat/nf_conntrack)"]
+    (finding,) = findings.look(packet())
+    assert finding.certain and finding.cause.startswith("Two datagrams from 10.244.0.11:40000 to 172.30.0.10:53 arrived at")
+    assert f.proofs(finding, "counter") == ["insert_failed of conntrack is 5, it was 4 (/proc/net/stat/nf_conntrack)"]
 
 
 def test_without_the_counter_it_is_only_likely() -> None:
@@ -38,7 +38,7 @@ def test_without_the_counter_it_is_only_likely() -> None:
     assert certain == [] and [x.certain for x in every] == [False] and "Most likely two datagrams" in every[0].cause
 
 
-def test_none() -> None:
+def test_other_drops_are_no_finding() -> None:
     by_rule = packet()
     by_rule.hops.insert(1, Hop(0, "table", "node", "POSTROUTING", "mangle", verdict="DROP"))
     for made in (packet(protocol="TCP"), packet("FORWARD"), packet(lost=False), by_rule):
