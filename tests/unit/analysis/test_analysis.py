@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics, differences and queries of captures; each statistic by what it must count."""
+"""Statistics, differences and queries of captures; each statistic is tested by its counts."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def test_statistics_of_a_capture(run: Any, capture: Path) -> None:
     ]
     assert found["SYNs that did not get through"][0]["SYNs"] == 10
     assert found["Lost"] == [{"events": 17, "probe": "table", "why": "the ring buffer was full"}]
-    ways = {row["way"]: row for row in found["From place to place"]}
-    assert ways["node PREROUTING > node POSTROUTING"]["median us"] == 3.0
+    places = {row["way"]: row for row in found["From place to place"]}
+    assert places["node PREROUTING > node POSTROUTING"]["median us"] == 3.0
 
 
-def test_what_is_asked_first_stands_first(run: Any, capture: Path) -> None:
+def test_the_main_statistics_come_first(run: Any, capture: Path) -> None:
     titles = list(tables(run, "stats", capture))
     assert titles[0].startswith("Outcomes of") and titles.index("Rules that decided") < titles.index("From place to place")
     assert set(stats.in_order()) == set(stats.names())
@@ -66,7 +66,7 @@ def test_help_names_every_statistic(run: Any) -> None:
     assert all(name in text for name in stats.names())
 
 
-def test_no_rule_is_not_among_the_rules() -> None:
+def test_a_missing_rule_is_not_among_the_rules() -> None:
     one = stats.make("rules")
     for packet in sample_packets.every():
         one.feed(packet)
@@ -74,7 +74,7 @@ def test_no_rule_is_not_among_the_rules() -> None:
     assert not any("policy" in str(row) for row in found["Rules that decided"].rows)
 
 
-def test_causes_of_syns_and_no_place_that_is_none(run: Any, capture: Path) -> None:
+def test_causes_of_syns_and_no_decision_detail_as_a_place(run: Any, capture: Path) -> None:
     found = tables(run, "stats", capture)
     assert sum(row["SYNs"] for row in found["SYNs by cause"]) == 20
     assert not any("clue" in row["way"] for row in found["From place to place"])
@@ -97,7 +97,7 @@ def test_statistics_as_text(run: Any, capture: Path) -> None:
 @pytest.mark.parametrize("name", stats.names())
 def test_every_statistic_takes_every_packet(name: str) -> None:
     one = stats.make(name)
-    assert all(isinstance(t, ResultTable) for t in one.tables()), "also of nothing"
+    assert all(isinstance(t, ResultTable) for t in one.tables()), "also without packets"
     for packet in sample_packets.every():
         one.feed(packet)
     for table in one.tables():
@@ -116,11 +116,11 @@ def test_percentiles_are_right_to_a_tenth() -> None:
 def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
     status, out, _ = run("findings", capture)
     assert status == 10 and out.startswith("!! FINDING") and out.endswith(" findings in 20 packets.\n")
-    quiet = captures.capture(tmp_path / "b.k8st", [(NOTHING, [])]).path
-    assert run("findings", quiet) == (0, "No findings in 0 packets.\n", "")
+    empty = captures.capture(tmp_path / "b.k8st", [(NOTHING, [])]).path
+    assert run("findings", empty) == (0, "No findings in 0 packets.\n", "")
 
 
-def test_an_answer_without_a_connection_counts_with_what_it_answers() -> None:
+def test_an_answer_without_a_connection_counts_with_its_request() -> None:
     side, packet = diff.CaptureProfile(), sample_packets.node_port_reply()
     packet.flow, packet.tcp_flags = None, "SYN ACK"
     side.feed(packet)
@@ -134,12 +134,12 @@ def test_two_captures_that_do_not_differ(run: Any, capture: Path, tmp_path: Path
     assert run("diff", capture, other)[0] == 0 and not any(found.values())
 
 
-def test_what_differs_is_told(run: Any, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_are_shown(run: Any, capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.support.blobs import R
 
     monkeypatch.setattr(captures, "R", lambda *a, **k: R("ACCEPT", protocol=17))
-    turns: list[tuple[Any, list[Loss]]] = [(captures.request(n, n * 1_000_000), []) for n in range(1, 9)]
-    other = captures.capture(tmp_path / "b.k8st", [(captures.looked(150), []), *turns, (turns[0][0][:0], [])]).path
+    batches: list[tuple[Any, list[Loss]]] = [(captures.request(n, n * 1_000_000), []) for n in range(1, 9)]
+    other = captures.capture(tmp_path / "b.k8st", [(captures.looked(150), []), *batches, (batches[0][0][:0], [])]).path
     status, _, _ = run("diff", capture, other)
     found = tables(run, "diff", capture, other)
     assert status == 1
@@ -150,12 +150,12 @@ def test_what_differs_is_told(run: Any, capture: Path, tmp_path: Path, monkeypat
     ]
 
 
-def test_sides_count_by_what_was_asked_for() -> None:
+def test_a_profile_counts_by_the_requested_address() -> None:
     side = diff.CaptureProfile()
     for packet in sample_packets.every():
         side.feed(packet)
-    kinds = {kind for kind in side.ends if kind[2] == 30285}
-    assert len(kinds) == 1, "a reply counts with what it answers"
+    ends = {end for end in side.ends if end[2] == 30285}
+    assert len(ends) == 1, "a reply counts with its request"
 
 
 @pytest.mark.parametrize("packet", sample_packets.every(), ids=lambda p: p.outcome)
@@ -214,8 +214,8 @@ def test_a_query_reads_and_writes_nothing_but_the_capture(run: Any, capture: Pat
     assert [p.name for p in place.iterdir()] == ["secret"]
 
 
-def test_a_query_that_is_larger_than_memory_goes_beside_the_tables(run: Any, capture: Path) -> None:
-    """What was set before the settings are locked still holds."""
+def test_a_query_larger_than_memory_spills_beside_the_tables(run: Any, capture: Path) -> None:
+    """A value that was set before the settings are locked still applies."""
     pytest.importorskip("duckdb")
     pytest.importorskip("pyarrow")
     sql = "SELECT value FROM duckdb_settings() WHERE name = 'temp_directory'"

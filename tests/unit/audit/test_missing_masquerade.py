@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stale RETURN rules, found from the rules and from the evidence which network is this node's."""
+"""Stale RETURN rules, found from the rules and from the evidence of which network belongs to this node."""
 
 from __future__ import annotations
 

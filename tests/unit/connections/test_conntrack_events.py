@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conntrack's events: from bytes of netlink to words, and what an end before its time means."""
+"""Conntrack's events: from netlink bytes to text, and the meaning of an entry that ends before its timeout."""
 
 from __future__ import annotations
 
@@ -31,56 +31,56 @@ def test_udp_and_ipv6() -> None:
     assert (event.protocol, event.orig, event.state) == ("UDP", six, "")
 
 
-def test_who_removed_entries() -> None:
+def test_netlink_ports_that_removed_entries() -> None:
     data = message(0, conntrack_events.F_CREATE, port=9) + message(2, port=4242) + message(2)
-    assert list(conntrack_events.removing_ports(data)) == [4242], "the others are the kernel's"
+    assert list(conntrack_events.removing_ports(data)) == [4242], "only removals with a port count"
 
 
-def test_what_is_no_event_is_passed_over() -> None:
+def test_messages_that_are_no_events_are_skipped() -> None:
     other = struct.pack("=IHHII", 20, 10 << 8, 0, 0, 0) + b"\0" * 4
     assert list(parse(other + b"\1\2", 5)) == []
-    assert list(parse(struct.pack("=IHHII", 4, 0x100, 0, 0, 0), 5)) == [], "a length that cannot be"
+    assert list(parse(struct.pack("=IHHII", 4, 0x100, 0, 0, 0), 5)) == [], "an impossible length"
 
 
 def event(what: str, time: int = 0, **more: int) -> EntryEvent:
     return EntryEvent(time, what, "TCP", ORIG, REPLY, state="SYN_SENT" if what != "removed" else "", **more)
 
 
-def test_words() -> None:
-    ends = EntryExpiry()
-    assert ends.format(event("created", timeout=120)) == "created, SYN_SENT, 120 s"
+def test_text_of_an_event() -> None:
+    expiry = EntryExpiry()
+    assert expiry.format(event("created", timeout=120)) == "created, SYN_SENT, 120 s"
     assured = event("changed", status=conntrack_events.STATUS_ASSURED, timeout=60)
-    assert ends.format(assured) == "changed assured, SYN_SENT, 60 s"
+    assert expiry.format(assured) == "changed assured, SYN_SENT, 60 s"
 
 
 @pytest.mark.parametrize(
-    ("after", "words"),
+    ("after", "expected"),
     [
         (120, "expired"),
         (119, "expired"),
         (30, "removed 90 s before its timeout (derived): ended by a reset, evicted from a full table, or flushed"),
     ],
 )
-def test_an_end_before_its_time(after: int, words: str) -> None:
-    ends = EntryExpiry()
-    ends.format(event("created", timeout=120))
-    assert ends.format(event("removed", after * SECOND)) == words
-    assert ends.format(event("removed", after * SECOND)) == "removed", "nothing is known of it any more"
+def test_text_of_an_entry_that_ends(after: int, expected: str) -> None:
+    expiry = EntryExpiry()
+    expiry.format(event("created", timeout=120))
+    assert expiry.format(event("removed", after * SECOND)) == expected
+    assert expiry.format(event("removed", after * SECOND)) == "removed", "its timeout is no longer known"
 
 
-def test_who_removed_it() -> None:
+def test_the_program_that_removed_an_entry() -> None:
     mine = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
     assert EntryExpiry().format(event("removed", by=os.getpid())) == f"removed by {mine} (pid {os.getpid()})"
     assert EntryExpiry().format(event("removed", by=1 << 30)) == f"removed by netlink port {1 << 30}"
 
 
-def test_ends_are_bounded() -> None:
-    ends = EntryExpiry(max_entries=3)
+def test_remembered_timeouts_are_bounded() -> None:
+    expiry = EntryExpiry(max_entries=3)
     for n in range(10):
-        ends.format(EntryEvent(0, "created", "TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80), REPLY, timeout=9))
-    assert len(ends._expires) == 3
+        expiry.format(EntryEvent(0, "created", "TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80), REPLY, timeout=9))
+    assert len(expiry._expires) == 3
 
 
-def test_nothing_is_loaded_for_it(tmp_path: Path) -> None:
+def test_a_module_that_is_not_loaded_is_the_reason(tmp_path: Path) -> None:
     assert "nf_conntrack_netlink is not loaded" in conntrack_events.unavailable_reason(tmp_path / "none")
     assert conntrack_events.unavailable_reason(tmp_path) == ""

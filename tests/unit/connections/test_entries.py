@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet as a step: what of its way is worth a line, in which words."""
+"""A packet as an entry of a timeline: which hops become stages, and their texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def texts(*hops: Hop) -> list[str]:
     return [s.text for s in entries.make_entry(packet(ASKED, "SYN", list(hops)), "->").stages]
 
 
-def test_what_only_lets_it_pass_is_no_stage() -> None:
+def test_a_hop_that_only_accepts_is_no_stage() -> None:
     assert texts(way()[0], way()[3], decision_detail("listener", 9, "node", accept_queue=0)) == []
 
 
@@ -31,7 +31,7 @@ def test_rewrites() -> None:
     assert entries.format_rewrite(Nat("DNAT", Endpoints("a", 0, "b", 0), Endpoints("a", 0, "c", 0))) == "b -> c"
 
 
-def test_where_it_comes_into_another_namespace() -> None:
+def test_a_packet_that_comes_into_another_namespace() -> None:
     assert texts(way()[0], Hop(5, "hook", "pod-a", "INPUT", verdict="ACCEPT", in_iface="eth0")) == ["in pod-a, by eth0"]
 
 
@@ -49,15 +49,15 @@ def test_where_it_comes_into_another_namespace() -> None:
          "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
     ],
 )  # fmt: skip
-def test_words(hop: Hop, text: str) -> None:
+def test_text_of_a_stage(hop: Hop, text: str) -> None:
     assert texts(way()[0], hop) == [text]
 
 
-def test_what_a_closed_socket_frees_is_no_drop() -> None:
+def test_a_packet_that_a_closed_socket_frees_is_no_drop() -> None:
     assert texts(way()[0], Hop(1, "drop", "node", drop=Drop("TCP_RESET", "tcp_v4_rcv", after_socket=True))) == []
 
 
-def test_ends() -> None:
+def test_end_of_an_entry() -> None:
     good, lost = entries.make_entry(syn(*at_listener(True)), "->"), entries.make_entry(syn(complete=False), "->")
     assert (good.end, good.bad) == ("SYN answered by pid 4242 nginx in pod-a", False)
     assert lost.end == "forwarded to cni0 (incomplete)"
@@ -88,19 +88,19 @@ def test_ipvs_is_named() -> None:
     assert texts(way()[0], none) == ["INPUT IPVS has no real server for it: REJECT with icmp-port-unreachable"]
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_has_its_own_path() -> None:
     there = Hop(2, "socket", "pod-b", in_iface="eth0", socket=Socket(7, "", 9, "tap"), clone=True)
     here = Hop(3, "hook", "node", "FORWARD", verdict="ACCEPT")
     assert texts(way()[0], there, here) == ["in pod-b, by eth0 (copy)", "socket, tap (pid 9) (copy)"]
 
 
-def test_what_a_table_decided_is_said_once() -> None:
+def test_a_tables_decision_is_shown_once() -> None:
     table = Hop(1, "table", "node", "INPUT", "filter", verdict="DROP")
     freed, hook = (
         Hop(2, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
         Hop(3, "hook", "node", "INPUT", verdict="DROP"),
     )
     assert texts(way()[0], table, freed, hook) == ["INPUT filter DROP"]
-    assert texts(way()[0], freed, hook) == ["drop NETFILTER_DROP in nf_hook_slow", "INPUT hook DROP"], "nobody else says it"
+    assert texts(way()[0], freed, hook) == ["drop NETFILTER_DROP in nf_hook_slow", "INPUT hook DROP"], "no other hop shows it"
     purged = Hop(4, "drop", "client", drop=Drop("QUEUE_PURGE", "skb_queue_purge_reason"), clone=True)
     assert texts(way()[0], purged) == [], "a copy that waited to be read"

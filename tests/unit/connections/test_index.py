@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leads to a timeline, in which order, and that nothing leads to one that is gone."""
+"""Which keys find a timeline, in which order; a removed timeline is not found."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from tracer.model.timeline import ConnectionKey
 TRACKED = ConnectionKey("TCP", ASKED, 0, "node")
 
 
-def learned() -> ConnectionIndex:
-    leads = ConnectionIndex()
-    leads.add(1, TRACKED, syn())
-    return leads
+def indexed() -> ConnectionIndex:
+    index = ConnectionIndex()
+    index.add(1, TRACKED, syn())
+    return index
 
 
-def test_conntrack_leads_first() -> None:
-    leads = learned()
-    leads.add(2, ConnectionKey("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, "socket", "pod-a")]))
-    assert next(leads.numbers(synack())) == (1, "")
-    assert connection_key(syn()) == TRACKED and connection_key(synack()) == TRACKED, "both ways"
+def test_conntracks_key_is_the_first() -> None:
+    index = indexed()
+    index.add(2, ConnectionKey("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, "socket", "pod-a")]))
+    assert next(index.numbers(synack())) == (1, "")
+    assert connection_key(syn()) == TRACKED and connection_key(synack()) == TRACKED, "in both directions"
 
 
-def test_ends_lead_in_both_directions() -> None:
-    leads = learned()
+def test_endpoints_find_a_timeline_in_both_directions() -> None:
+    index = indexed()
     for ends in (ASKED, HALF, INSIDE):
         for each in (ends, ends.reversed):
-            assert set(leads.numbers(packet(each, "ACK", [Hop(0, "socket", "pod-a")]))) == {(1, BY_ENDS)}, each
-    assert not list(leads.numbers(packet(replace(ASKED, sport=1), "ACK", [Hop(0, "socket", "pod-a")])))
-    assert leads.has(1, "TCP", ASKED) and not leads.has(1, "TCP", ASKED.reversed) and not leads.has(1, "UDP", ASKED)
+            assert set(index.numbers(packet(each, "ACK", [Hop(0, "socket", "pod-a")]))) == {(1, BY_ENDS)}, each
+    assert not list(index.numbers(packet(replace(ASKED, sport=1), "ACK", [Hop(0, "socket", "pod-a")])))
+    assert index.has(1, "TCP", ASKED) and not index.has(1, "TCP", ASKED.reversed) and not index.has(1, "UDP", ASKED)
 
 
-def test_an_icmp_error_is_led_by_what_it_quotes() -> None:
+def test_an_icmp_error_finds_the_connection_that_it_quotes() -> None:
     flow = Flow(ASKED, INSIDE.reversed, "RELATED", True, 0, "node")
     error = Packet(5, MS, "node", "eth1", "IPv4", "ICMP", Endpoints("10.9.0.1", 0, "192.168.56.1", 0), flow=flow)
-    assert list(learned().numbers(error)) == [(1, "")]
-    assert list(learned().numbers(replace(error, flow=replace(flow, zone=7)))) == []
+    assert list(indexed().numbers(error)) == [(1, "")]
+    assert list(indexed().numbers(replace(error, flow=replace(flow, zone=7)))) == []
 
 
 def test_entries_of_conntrack() -> None:
-    leads = learned()
-    assert leads.find(TRACKED) == leads.find(ConnectionKey("TCP", INSIDE)) == 1
-    assert leads.find(ConnectionKey("UDP", ASKED, 0, "node")) is None
+    index = indexed()
+    assert index.find(TRACKED) == index.find(ConnectionKey("TCP", INSIDE)) == 1
+    assert index.find(ConnectionKey("UDP", ASKED, 0, "node")) is None
 
 
-def test_what_is_forgotten_leads_nowhere() -> None:
-    leads = learned()
+def test_a_removed_timeline_is_not_found() -> None:
+    index = indexed()
     newer = syn(seq=5)
-    leads.add(2, TRACKED, newer)
-    leads.remove(1)
-    assert next(leads.numbers(newer)) == (2, ""), "what a newer one has taken over stays its own"
-    leads.remove(2)
-    assert not list(leads.numbers(newer)) and not len(leads) and not leads._by_alias and not leads._by_identity
+    index.add(2, TRACKED, newer)
+    index.remove(1)
+    assert next(index.numbers(newer)) == (2, ""), "keys that a newer timeline took over stay its own"
+    index.remove(2)
+    assert not list(index.numbers(newer)) and not len(index) and not index._by_alias and not index._by_identity

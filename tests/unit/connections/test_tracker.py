@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets of one connection come together, those of another do not; what is kept is bounded, and that is said."""
+"""Packets of one connection form one timeline. The number of timelines and entries is bounded, and omissions are shown."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def segment(flags: str, at: int, back: bool = False, seq: int = 5000, identity: 
     return packet(ends, flags, [replace(h, nat=None) for h in way(at)], identity, seq=seq, **{"flow": flow, **more})
 
 
-def rest(*packets: Packet) -> list[Timeline]:
-    of = ConnectionTracker()
+def timelines(*packets: Packet) -> list[Timeline]:
+    connections = ConnectionTracker()
     for each in packets:
-        of.feed(each)
-    return of.flush()
+        connections.feed(each)
+    return connections.flush()
 
 
 def test_a_handshake_is_one_timeline() -> None:
-    (one,) = rest(syn(*at_listener(True)), synack(), last_ack())
+    (one,) = timelines(syn(*at_listener(True)), synack(), last_ack())
     assert one.key == ConnectionKey("TCP", ASKED, 0, "node")
     assert [(s.direction, s.text) for s in one.entries] == [("->", "SYN, 60 B"), ("<-", "SYN ACK, 60 B"), ("->", "ACK, 60 B")]
     assert [s.time for s in one.entries] == [0, 5 * MS, 8 * MS]
@@ -38,7 +38,7 @@ def test_a_handshake_is_one_timeline() -> None:
 
 
 def test_stages_of_a_packet() -> None:
-    (one,) = rest(syn(*at_listener(True)))
+    (one,) = timelines(syn(*at_listener(True)))
     assert [(s.netns, s.text) for s in one.entries[0].stages] == [
         ("node", "PREROUTING DNAT 192.168.56.10:30285 -> 10.244.0.11:8080"),
         ("node", "POSTROUTING MASQUERADE 192.168.56.1:40812 -> 10.244.0.1:23711"),
@@ -49,11 +49,11 @@ def test_stages_of_a_packet() -> None:
     assert one.entries[0].end == "SYN answered by pid 4242 nginx in pod-a"
 
 
-def test_what_nobody_tracks_is_joined_by_its_ends() -> None:
+def test_untracked_packets_are_joined_by_their_endpoints() -> None:
     """The pod's own answer before the node has seen it, and a reset that conntrack calls invalid."""
     answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, "socket", "pod-a")], 8, seq=1)
     reset = packet(HALF, "RST", [Hop(10 * MS, "hook", "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
-    (one,) = rest(syn(), answer, reset)
+    (one,) = timelines(syn(), answer, reset)
     assert [(s.direction, s.remark) for s in one.entries[1:]] == [
         ("<-", "joined by its addresses"),
         ("->", "joined by its addresses"),
@@ -61,9 +61,9 @@ def test_what_nobody_tracks_is_joined_by_its_ends() -> None:
     assert one.entries[2].text == "RST, 60 B, came in by eth0"
 
 
-def test_who_sent_a_reset() -> None:
+def test_the_sender_of_a_reset() -> None:
     own = packet(INSIDE.reversed, "RST ACK", [Hop(MS, "hook", "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
-    (one,) = rest(syn(), own)
+    (one,) = timelines(syn(), own)
     assert one.entries[1].text == "RST ACK, 60 B, sent by pod-a" and one.state == "refused"
 
 
@@ -72,8 +72,8 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
     icmp = Packet(
         5, MS, "node", "eth1", "IPv4", "ICMP", ends, "", 88, 0, flow, [Hop(MS, "hook", "node", in_iface="eth1")], icmp=(3, 1)
     )
-    stranger = replace(icmp, flow=None, identity=6)
-    first, second = rest(syn(), icmp, stranger)
+    unrelated = replace(icmp, flow=None, identity=6)
+    first, second = timelines(syn(), icmp, unrelated)
     assert [s.direction for s in first.entries] == ["->", "!"] and first.entries[
         1
     ].text == "ICMP icmp-host-unreachable, 88 B, came in by eth1"
@@ -85,73 +85,79 @@ def test_zones_and_namespaces_keep_connections_apart() -> None:
         flow = Flow(ASKED, ASKED.reversed, "NEW", False, zone, netns)
         return packet(ASKED, "SYN", [Hop(identity, "hook", netns, "FORWARD")], identity, seq=identity, flow=flow)
 
-    told = rest(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
-    assert {t.key for t in told} == {ConnectionKey("TCP", ASKED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))}
+    found = timelines(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
+    assert {t.key for t in found} == {ConnectionKey("TCP", ASKED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))}
 
 
 def test_a_syn_with_another_number_begins_anew() -> None:
-    first, second = rest(syn(), synack(), syn(seq=9, at=SECOND, identity=9))
+    first, second = timelines(syn(), synack(), syn(seq=9, at=SECOND, identity=9))
     assert (first.packets, second.packets) == (2, 1)
 
 
-def test_a_syn_sent_again_says_which_hop_ate_the_first() -> None:
-    eaten = syn(Hop(9, "drop", "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
-    (one,) = rest(eaten, syn(at=SECOND, identity=2))
+def test_a_syn_sent_again_shows_which_hop_dropped_the_first() -> None:
+    dropped = syn(Hop(9, "drop", "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    (one,) = timelines(dropped, syn(at=SECOND, identity=2))
     assert one.entries[1].remark == "sent again (2. try), the first ended: DROPPED in nf_hook_slow: NETFILTER_DROP"
     assert one.entries[0].bad and not one.entries[1].bad
 
 
 def test_pure_acknowledgements_are_not_sent_again() -> None:
-    (one,) = rest(syn(), segment("ACK", MS), segment("ACK", 2 * MS), segment("PSH ACK", 3 * MS), segment("PSH ACK", 4 * MS))
+    (one,) = timelines(
+        syn(), segment("ACK", MS), segment("ACK", 2 * MS), segment("PSH ACK", 3 * MS), segment("PSH ACK", 4 * MS)
+    )
     assert [bool(s.remark) for s in one.entries] == [False, False, False, False, True]
 
 
-def test_a_closed_connection_is_told_after_a_moment() -> None:
-    of = ConnectionTracker()
+def test_a_closed_connection_is_emitted_after_a_grace_time() -> None:
+    connections = ConnectionTracker()
     for each in (syn(), segment("FIN ACK", SECOND), segment("FIN ACK", SECOND + MS, True)):
-        of.feed(each)
-    assert of.expire(SECOND + MS + GRACE_NS // 2) == []
-    of.feed(segment("ACK", SECOND + 2 * MS))
-    (one,) = of.expire(2 * SECOND)
-    assert (one.state, one.why, one.packets, len(of)) == ("closed", "", 4, 0)
-    assert not len(of._index) and not of._entry_count
+        connections.feed(each)
+    assert connections.expire(SECOND + MS + GRACE_NS // 2) == []
+    connections.feed(segment("ACK", SECOND + 2 * MS))
+    (one,) = connections.expire(2 * SECOND)
+    assert (one.state, one.why, one.packets, len(connections)) == ("closed", "", 4, 0)
+    assert not len(connections._index) and not connections._entry_count
 
 
-def test_a_quiet_connection_is_told_and_goes_on() -> None:
-    of = ConnectionTracker()
-    of.feed(syn())
-    assert of.expire(IDLE_NS // 2) == []
-    (one,) = of.expire(2 * IDLE_NS)
+def test_an_idle_connection_is_emitted_and_goes_on() -> None:
+    connections = ConnectionTracker()
+    connections.feed(syn())
+    assert connections.expire(IDLE_NS // 2) == []
+    (one,) = connections.expire(2 * IDLE_NS)
     assert (one.why, len(one.entries)) == ("quiet", 1)
-    of.mark_written(one)
-    assert of.expire(3 * IDLE_NS) == [], "nothing new"
-    of.feed(synack(at=3 * IDLE_NS))
-    (again,) = of.expire(5 * IDLE_NS)
+    connections.mark_written(one)
+    assert connections.expire(3 * IDLE_NS) == [], "nothing new"
+    connections.feed(synack(at=3 * IDLE_NS))
+    (again,) = connections.expire(5 * IDLE_NS)
     assert again is one and [s.text for s in one.entries] == ["SYN ACK, 60 B"] and one.printed == 1
 
 
 def test_changes_stand_between_packets() -> None:
-    of = ConnectionTracker()
-    of.feed(syn())
-    of.add_change(TimelineEntry(3 * MS, "change", "kube-proxy replaced nat"))
-    of.feed(synack())
-    of.add_change(TimelineEntry(6 * MS, "change", "after the last packet"))
-    (one,) = of.flush()
+    connections = ConnectionTracker()
+    connections.feed(syn())
+    connections.add_change(TimelineEntry(3 * MS, "change", "kube-proxy replaced nat"))
+    connections.feed(synack())
+    connections.add_change(TimelineEntry(6 * MS, "change", "after the last packet"))
+    (one,) = connections.flush()
     assert [(s.kind, s.time) for s in one.entries] == [("packet", 0), ("change", 3 * MS), ("packet", 5 * MS)]
 
 
 def test_conntracks_events_and_verdicts_find_their_timeline() -> None:
-    of = ConnectionTracker()
-    of.feed(syn())
-    assert of.add_entry(ConnectionKey("TCP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s"))
-    assert of.add_entry(ConnectionKey("TCP", HALF), TimelineEntry(MS, "verdict", "no answer")), "by an end of its way"
-    assert not of.add_entry(ConnectionKey("UDP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
-    assert [s.kind for s in of.flush()[0].entries] == ["packet", "conntrack", "verdict"]
+    connections = ConnectionTracker()
+    connections.feed(syn())
+    assert connections.add_entry(
+        ConnectionKey("TCP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s")
+    )
+    assert connections.add_entry(ConnectionKey("TCP", HALF), TimelineEntry(MS, "verdict", "no answer")), (
+        "by one of its endpoints"
+    )
+    assert not connections.add_entry(ConnectionKey("UDP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
+    assert [s.kind for s in connections.flush()[0].entries] == ["packet", "conntrack", "verdict"]
 
 
-def test_a_long_connection_keeps_its_first_and_last_steps() -> None:
+def test_a_long_connection_keeps_its_first_and_last_entries() -> None:
     many = [segment("PSH ACK", n * MS, seq=n, identity=n) for n in range(1, 200)]
-    (one,) = rest(syn(), *many)
+    (one,) = timelines(syn(), *many)
     kept = tracker.FIRST_ENTRIES + tracker.LAST_ENTRIES
     assert (len(one.entries), one.left_out, one.packets) == (kept, 200 - kept, 200)
     assert one.entries[0].text == "SYN, 60 B" and one.entries[-1].time == 199 * MS
@@ -165,108 +171,108 @@ def a_syn(n: int) -> Packet:
     return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, "forwarded to cni0", "forwarded")
 
 
-def test_those_quiet_longest_age_out_and_are_told() -> None:
-    of = ConnectionTracker(max_timelines=10)
+def test_the_longest_idle_connections_age_out_and_are_emitted() -> None:
+    connections = ConnectionTracker(max_timelines=10)
     for n in range(25):
-        of.feed(a_syn(n))
-    aged = of.expire(0)
-    assert [t.why for t in aged] == ["aged out"] * 15 and len(of) == 10
+        connections.feed(a_syn(n))
+    aged = connections.expire(0)
+    assert [t.why for t in aged] == ["aged out"] * 15 and len(connections) == 10
     assert aged[0].key.orig == a_syn(0).endpoints
-    assert of.counts == {"timelines": 25, "aged out": 15}
+    assert connections.counts == {"timelines": 25, "aged out": 15}
 
 
-def test_steps_are_bounded_too() -> None:
-    of = ConnectionTracker(max_entries=30)
+def test_entries_are_bounded_too() -> None:
+    connections = ConnectionTracker(max_entries=30)
     for n in range(20):
-        of.feed(a_syn(n))
-        of.add_entry(ConnectionKey("TCP", a_syn(n).endpoints, 0, "node"), TimelineEntry(n, "conntrack", "created"))
-    assert of._entry_count <= 31 and of.counts["aged out"] >= 4
+        connections.feed(a_syn(n))
+        connections.add_entry(ConnectionKey("TCP", a_syn(n).endpoints, 0, "node"), TimelineEntry(n, "conntrack", "created"))
+    assert connections._entry_count <= 31 and connections.counts["aged out"] >= 4
 
 
-def test_what_a_connection_costs() -> None:
-    of, count = ConnectionTracker(), 2000
+def test_memory_of_a_connection() -> None:
+    connections, count = ConnectionTracker(), 2000
     tracemalloc.start()
     for n in range(count):
-        of.feed(a_syn(n))
+        connections.feed(a_syn(n))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert size / count < 5000, f"{size / count:.0f} bytes a connection"
 
 
 def test_a_hundred_thousand_open_connections_do_not_stop_it() -> None:
-    """All are kept; the next ones push the oldest out, and asking what is to be told costs no more than before."""
-    of, count = ConnectionTracker(), 100_000
+    """All are kept; the next ones push the oldest out, and `expire` costs no more than before."""
+    connections, count = ConnectionTracker(), 100_000
     for n in range(count + 100):
-        of.feed(a_syn(n))
+        connections.feed(a_syn(n))
         if n < count and n % 10_000 == 0:
-            of.expire(n * 1000)
-    assert len(of) == count == tracker.MAX_TIMELINES and of.counts["aged out"] == 100
-    assert len(of._index) == count
-    assert len(of.expire(count * 1000)) == 100
+            connections.expire(n * 1000)
+    assert len(connections) == count == tracker.MAX_TIMELINES and connections.counts["aged out"] == 100
+    assert len(connections._index) == count
+    assert len(connections.expire(count * 1000)) == 100
 
 
 def test_large_segments_that_do_not_get_through() -> None:
     tries = [segment("ACK", n * SECOND, seq=9, identity=n + 60) for n in range(1, 4)]
     for each in tries:
         each.length = 1500
-    (one,) = rest(syn(*at_listener(True)), synack(), *tries)
+    (one,) = timelines(syn(*at_listener(True)), synack(), *tries)
     assert ["MTU black hole" in s.remark for s in one.entries] == [False, False, False, False, True]
 
 
-def test_idle_connections_are_not_looked_at_again() -> None:
-    of = ConnectionTracker()
+def test_idle_connections_are_not_checked_again() -> None:
+    connections = ConnectionTracker()
     for n in range(3000):
-        of.feed(a_syn(n))
+        connections.feed(a_syn(n))
     late = 10 * IDLE_NS
-    assert [len(of.expire(late)) for _ in range(4)] == [1000, 1000, 1000, 0]
-    assert len(of) == 3000 and not of._pending
+    assert [len(connections.expire(late)) for _ in range(4)] == [1000, 1000, 1000, 0]
+    assert len(connections) == 3000 and not connections._pending
 
 
-def test_what_was_told_is_not_kept() -> None:
-    """A connection of many quiet spells tells each step once, however many there are."""
-    of, told = ConnectionTracker(), []
+def test_emitted_entries_are_not_kept() -> None:
+    """A connection with many idle periods shows each entry once, however many there are."""
+    connections, found = ConnectionTracker(), []
     for n in range(1, 5):
         for m in range(30):
-            of.feed(segment("PSH ACK", n * 3 * IDLE_NS + m, seq=100 * n + m, identity=100 * n + m))
-        (one,) = of.expire(n * 3 * IDLE_NS + 2 * IDLE_NS)
-        told += [s.time for s in one.entries]
-        of.mark_written(one)
-    assert len(told) == len(set(told)) == 120 and not of._entry_count and not one.left_out
+            connections.feed(segment("PSH ACK", n * 3 * IDLE_NS + m, seq=100 * n + m, identity=100 * n + m))
+        (one,) = connections.expire(n * 3 * IDLE_NS + 2 * IDLE_NS)
+        found += [s.time for s in one.entries]
+        connections.mark_written(one)
+    assert len(found) == len(set(found)) == 120 and not connections._entry_count and not one.left_out
 
 
 def test_a_packet_out_of_a_tunnel_goes_on() -> None:
-    """It is seen again in a namespace where it has not been, in another buffer; what is sent again begins where it began."""
+    """It is seen again in a new namespace, in another buffer; a retransmission starts where the first packet started."""
     here = [Hop(0, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
     there = [Hop(3 * MS, "socket", "node-2", in_iface="vxlan0")]
     ends = INSIDE
-    first, rest_of_it = packet(ends, "SYN", here, 1, seq=7), packet(ends, "SYN", there, 2, seq=7)
+    first, continued = packet(ends, "SYN", here, 1, seq=7), packet(ends, "SYN", there, 2, seq=7)
     again = packet(ends, "SYN", [replace(here[0], time=SECOND)], 3, seq=7)
-    (one,) = rest(first, rest_of_it, again)
+    (one,) = timelines(first, continued, again)
     assert one.packets == 2
-    step, later = one.entries
-    assert [s.text for s in step.stages] == ["in node-2, by vxlan0, recognised by its header"]
-    assert [s.time for s in step.stages] == [3 * MS]
-    assert step.end == rest_of_it.verdict
-    assert later.remark.startswith(f"sent again (2. try), the first ended: {rest_of_it.verdict}")
+    entry, later = one.entries
+    assert [s.text for s in entry.stages] == ["in node-2, by vxlan0, recognised by its header"]
+    assert [s.time for s in entry.stages] == [3 * MS]
+    assert entry.end == continued.verdict
+    assert later.remark.startswith(f"sent again (2. try), the first ended: {continued.verdict}")
 
 
 def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
-    """It was quiet for long, and taken for over; it is not sent again."""
+    """It was idle for long and was closed; its rest is no retransmission."""
     first = packet(ASKED, "SYN", way(), 1, seq=SEQ)
     late = packet(ASKED, "SYN", [Hop(SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
     late.continues = 1
-    (one,) = rest(first, late)
-    (step,) = one.entries
-    assert step.bad and step.end == late.verdict and [s.text for s in step.stages][-1].startswith("drop NEIGH_FAILED")
+    (one,) = timelines(first, late)
+    (entry,) = one.entries
+    assert entry.bad and entry.end == late.verdict and [s.text for s in entry.stages][-1].startswith("drop NEIGH_FAILED")
 
 
-def test_the_rest_of_what_was_told_is_said_to_be_that() -> None:
-    of = ConnectionTracker()
-    of.feed(packet(ASKED, "SYN", way(), 1, seq=SEQ))
-    (one,) = of.expire(2 * IDLE_NS)
-    of.mark_written(one)
+def test_the_rest_of_an_emitted_packet_has_a_remark() -> None:
+    connections = ConnectionTracker()
+    connections.feed(packet(ASKED, "SYN", way(), 1, seq=SEQ))
+    (one,) = connections.expire(2 * IDLE_NS)
+    connections.mark_written(one)
     late = packet(ASKED, "SYN", [Hop(3 * IDLE_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
     late.continues = 1
-    of.feed(late)
-    (step,) = of.flush()[0].entries
-    assert step.remark == "the rest of a packet that was shown before, joined by its addresses" and one.retransmitted == 0
+    connections.feed(late)
+    (entry,) = connections.flush()[0].entries
+    assert entry.remark == "the rest of a packet that was shown before, joined by its addresses" and one.retransmitted == 0

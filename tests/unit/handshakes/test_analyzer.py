@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts of a run: numbered as they are settled, one for each SYN, timed by the SYN and its first answer."""
+"""Verdicts of a run: one for each SYN, numbered in the order of their decision, with the delay of the first answer."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ SECOND = 1_000_000_000
 
 
 def test_every_syn_has_exactly_one_verdict() -> None:
-    syns = HandshakeAnalyzer(FakeSpaces(), wall_offset=100 * SECOND)
+    analyzer = HandshakeAnalyzer(FakeSpaces(), wall_offset=100 * SECOND)
     for each in (syn(*at_listener(True)), synack(), syn(at=SECOND, identity=9, seq=77)):
-        syns.feed(each)
-    assert syns.expire(2 * MS) == []
-    syns.feed(last_ack())
-    (first,) = syns.expire(SECOND)
+        analyzer.feed(each)
+    assert analyzer.expire(2 * MS) == []
+    analyzer.feed(last_ack())
+    (first,) = analyzer.expire(SECOND)
     assert (first.number, first.time, first.after, first.netns) == (1, 100 * SECOND, 5 * MS, "node")
     assert (first.asked, first.reached) == (ASKED, INSIDE)
-    (second,) = syns.expire(4 * SECOND)
+    (second,) = analyzer.expire(4 * SECOND)
     assert (second.number, second.time, second.after) == (2, 101 * SECOND, 0)
-    assert syns.flush() == [] and syns.early == 0
-    assert syns.by_cause == {"accepted": 1, "no answer": 1}
+    assert analyzer.flush() == [] and analyzer.early == 0
+    assert analyzer.by_cause == {"accepted": 1, "no answer": 1}
 
 
-def test_what_was_lost_may_have_been_the_answer() -> None:
-    syns = HandshakeAnalyzer(FakeSpaces())
-    syns.feed(syn())
-    syns.add_loss(SECOND // 2)
-    syns.feed(syn(*at_listener(True), identity=8, seq=66))
-    syns.feed(syn(at=SECOND, identity=9, seq=77))
-    lost, answered, unanswered = syns.expire(4 * SECOND)
+def test_a_lost_packet_may_have_been_the_answer() -> None:
+    analyzer = HandshakeAnalyzer(FakeSpaces())
+    analyzer.feed(syn())
+    analyzer.add_loss(SECOND // 2)
+    analyzer.feed(syn(*at_listener(True), identity=8, seq=66))
+    analyzer.feed(syn(at=SECOND, identity=9, seq=77))
+    lost, answered, unanswered = analyzer.expire(4 * SECOND)
     assert lost.cause.name == "not known" and "packets were lost while its answer was awaited" in lost.cause.text
     assert (
         answered.cause.name == "half-open" and "the client's ACK was not seen, while packets were lost" in answered.cause.text
     )
-    assert unanswered.cause.name == "no answer", "it was sent after that"
+    assert unanswered.cause.name == "no answer", "it was sent after the loss"
 
 
-def test_other_packets_have_none() -> None:
-    syns = HandshakeAnalyzer(FakeSpaces())
-    syns.feed(packet(ASKED, "PSH ACK", way()))
+def test_other_packets_have_no_verdict() -> None:
+    analyzer = HandshakeAnalyzer(FakeSpaces())
+    analyzer.feed(packet(ASKED, "PSH ACK", way()))
     udp = packet(ASKED, "", way(), 2)
     udp.protocol = "UDP"
-    syns.feed(udp)
-    assert syns.flush() == [] and not syns.by_cause
+    analyzer.feed(udp)
+    assert analyzer.flush() == [] and not analyzer.by_cause
 
 
 def test_differences_are_those_of_the_run() -> None:
     spaces = FakeSpaces()
-    syns = HandshakeAnalyzer(spaces)
-    syns.feed(syn(*at_listener(False, accept_queue=129)))
+    analyzer = HandshakeAnalyzer(spaces)
+    analyzer.feed(syn(*at_listener(False, accept_queue=129)))
     spaces.counted = {"ListenDrops": 1}
-    assert [(d.netns, d.counter, d.open) for d in syns.differences()] == [
+    assert [(d.netns, d.counter, d.open) for d in analyzer.differences()] == [
         ("node", "ListenDrops", 1),
         ("pod-a", "ListenDrops", 0),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which packets answer which SYN, and when its verdict may be told."""
+"""Which packets answer which SYN, and when an attempt is closed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.syns import (
     verdicts,
     way,
 )
-from tracer.handshakes import correlator
+from tracer.handshakes import correlator as correlator_module
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator, ends_of
 from tracer.model.handshake import ConnectionAttempt
@@ -31,108 +31,116 @@ SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def read() -> list[ConnectionAttempt]:
+def closed() -> list[ConnectionAttempt]:
     return []
 
 
 @pytest.fixture
-def open_(read: list[ConnectionAttempt]) -> HandshakeCorrelator:
-    return HandshakeCorrelator(read.append)
+def correlator(closed: list[ConnectionAttempt]) -> HandshakeCorrelator:
+    return HandshakeCorrelator(closed.append)
 
 
-def test_ends_of_a_packet_are_all_it_ever_had() -> None:
+def test_ends_of_a_packet_include_those_before_and_after_translation() -> None:
     assert ends_of(syn()) == {ASKED, HALF, INSIDE}
     assert ends_of(synack()) == {ASKED.reversed, HALF.reversed, INSIDE.reversed}
 
 
-def test_an_answered_syn_waits_for_the_last_ack(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
-    open_.feed(syn(*at_listener(True)))
-    open_.feed(synack())
-    open_.expire(200 * MS)
-    assert not read and len(open_) == 1
-    open_.feed(last_ack())
-    open_.expire(201 * MS)
-    (one,) = read
+def test_an_answered_syn_waits_for_the_last_ack(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
+    correlator.feed(syn(*at_listener(True)))
+    correlator.feed(synack())
+    correlator.expire(200 * MS)
+    assert not closed and len(correlator) == 1
+    correlator.feed(last_ack())
+    correlator.expire(201 * MS)
+    (one,) = closed
     assert ([p.tcp_flags for p in one.synacks], [p.tcp_flags for p in one.acks]) == (["SYN ACK"], ["ACK"])
-    assert not len(open_) and not open_._by_next_seq and not open_._by_ends and not open_._ends
+    assert not len(correlator) and not correlator._by_next_seq and not correlator._by_ends and not correlator._ends
 
 
-def test_a_dropped_syn_is_told_at_once(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
-    open_.feed(syn(*at_listener(False, accept_queue=129)))
-    open_.expire(30)
-    assert len(read) == 1
+def test_a_dropped_syn_is_closed_at_once(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
+    correlator.feed(syn(*at_listener(False, accept_queue=129)))
+    correlator.expire(30)
+    assert len(closed) == 1
 
 
-def test_no_answer_is_told_after_a_second(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
-    open_.feed(syn())
-    open_.expire(ANSWER_NS)
-    assert not read
-    open_.expire(2 * ANSWER_NS)
-    assert len(read) == 1
+def test_an_unanswered_syn_is_closed_after_a_second(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
+    correlator.feed(syn())
+    correlator.expire(ANSWER_NS)
+    assert not closed
+    correlator.expire(2 * ANSWER_NS)
+    assert len(closed) == 1
 
 
-def test_a_syn_that_waits_for_its_next_hop_has_more_time(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
+def test_a_syn_that_waits_for_its_next_hop_has_more_time(
+    correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
     """The drop comes seconds later, as a second part of the same packet."""
-    open_.feed(syn(decision_detail("neighbour", 9, "node")))
-    open_.expire(3 * SECOND)
-    assert not read
+    correlator.feed(syn(decision_detail("neighbour", 9, "node")))
+    correlator.expire(3 * SECOND)
+    assert not closed
     gone = Hop(3 * SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
-    open_.feed(packet(INSIDE, "SYN", [gone], seq=SEQ))
-    open_.expire(3 * SECOND + 1)
-    (one,) = read
+    correlator.feed(packet(INSIDE, "SYN", [gone], seq=SEQ))
+    correlator.expire(3 * SECOND + 1)
+    (one,) = closed
     assert one.syn.drop and one.syn.drop.reason == "NEIGH_FAILED" and len(one.syn.hops) == len(way()) + 2
-    late = HandshakeCorrelator(read.append)
+    late = HandshakeCorrelator(closed.append)
     late.feed(syn(decision_detail("neighbour", 9, "node")))
     late.expire(2 * NEIGHBOUR_NS)
-    assert len(read) == 2
+    assert len(closed) == 2
 
 
-def test_the_same_number_of_another_connection_is_no_answer(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
-    open_.feed(syn())
+def test_the_same_number_of_another_connection_is_no_answer(
+    correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
+    correlator.feed(syn())
     other = Endpoints("10.9.9.9", 80, "10.8.8.8", 4000)
-    open_.feed(packet(other, "SYN ACK", [Hop(9, "hook", "node", "FORWARD")], 5, ack=SEQ + 1))
-    open_.expire(2 * ANSWER_NS)
-    assert read[0].synacks == []
+    correlator.feed(packet(other, "SYN ACK", [Hop(9, "hook", "node", "FORWARD")], 5, ack=SEQ + 1))
+    correlator.expire(2 * ANSWER_NS)
+    assert closed[0].synacks == []
 
 
-def test_an_answer_belongs_to_the_latest_try_before_it(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
-    open_.feed(syn())
-    open_.feed(syn(at=SECOND, identity=2))
-    open_.feed(synack(at=SECOND + 5 * MS, identity=3))
-    open_.flush()
-    assert [(a.again, len(a.synacks)) for a in read] == [(0, 0), (1, 1)]
+def test_an_answer_belongs_to_the_latest_try_before_it(
+    correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
+    correlator.feed(syn())
+    correlator.feed(syn(at=SECOND, identity=2))
+    correlator.feed(synack(at=SECOND + 5 * MS, identity=3))
+    correlator.flush()
+    assert [(a.again, len(a.synacks)) for a in closed] == [(0, 0), (1, 1)]
 
 
-def test_the_oldest_is_told_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch, read: list[ConnectionAttempt]) -> None:
-    monkeypatch.setattr(correlator, "MAX_ATTEMPTS", 3)
-    open_ = HandshakeCorrelator(read.append)
+def test_the_oldest_is_closed_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch, closed: list[ConnectionAttempt]) -> None:
+    monkeypatch.setattr(correlator_module, "MAX_ATTEMPTS", 3)
+    correlator = HandshakeCorrelator(closed.append)
     for n in range(5):
-        open_.feed(syn(identity=n + 1, seq=n, at=n))
-    assert [a.syn.identity for a in read] == [1, 2]
-    assert open_.early == 2 and len(open_) == 3
+        correlator.feed(syn(identity=n + 1, seq=n, at=n))
+    assert [a.syn.identity for a in closed] == [1, 2]
+    assert correlator.early == 2 and len(correlator) == 3
 
 
-def test_later_segments_of_a_connection_are_nobodys(open_: HandshakeCorrelator, read: list[ConnectionAttempt]) -> None:
+def test_later_segments_of_a_connection_belong_to_no_syn(
+    correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
     for each in (syn(*at_listener(True)), synack(), last_ack()):
-        open_.feed(each)
-    open_.expire(SECOND)
-    open_.feed(packet(ASKED, "PSH ACK", way(9 * MS), 7, seq=SEQ + 1, ack=7001))
-    assert len(read) == 1 and len(read[0].acks) == 1
+        correlator.feed(each)
+    correlator.expire(SECOND)
+    correlator.feed(packet(ASKED, "PSH ACK", way(9 * MS), 7, seq=SEQ + 1, ack=7001))
+    assert len(closed) == 1 and len(closed[0].acks) == 1
 
 
 def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
-    """Seen again in another namespace and buffer: one verdict, from all of its way."""
+    """It is seen again in another namespace and buffer: one verdict, from its whole path."""
     later = packet(INSIDE, "SYN", [Hop(9, "hook", "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ)
     (verdict,) = verdicts(syn(), later)
     assert verdict.cause.name == "half-open" and verdict.again == 0
-    assert len(verdicts(syn(), syn(at=SECOND, identity=2))) == 2, "sent again, it begins where it began"
+    assert len(verdicts(syn(), syn(at=SECOND, identity=2))) == 2, "a retransmission starts where the first SYN started"
 
 
-def test_the_rest_of_a_syn_that_was_told_is_no_other_syn() -> None:
+def test_the_rest_of_a_closed_syn_is_no_second_syn() -> None:
     late = syn(Hop(3 * SECOND, "drop", "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND)
     late.continues = 1
-    syns = HandshakeAnalyzer(FakeSpaces())
-    syns.feed(syn())
-    assert len(syns.expire(2 * SECOND)) == 1
-    syns.feed(late)
-    assert syns.flush() == []
+    analyzer = HandshakeAnalyzer(FakeSpaces())
+    analyzer.feed(syn())
+    assert len(analyzer.expire(2 * SECOND)) == 1
+    analyzer.feed(late)
+    assert analyzer.flush() == []

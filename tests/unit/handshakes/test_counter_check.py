@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a packet explains of the kernel's counters, and what remains open."""
+"""Which changes of the kernel's counters a packet explains, and which remain open."""
 
 from __future__ import annotations
 
@@ -56,34 +56,34 @@ def test_copies_explain_nothing() -> None:
 def test_differences() -> None:
     spaces = FakeSpaces()
     spaces.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
-    reconcile = CounterCheck(spaces)
-    reconcile.feed(syn(*at_listener(False, accept_queue=129)))
+    check = CounterCheck(spaces)
+    check.feed(syn(*at_listener(False, accept_queue=129)))
     spaces.counted = {"ListenDrops": 12, "ListenOverflows": 5, "PAWSEstab": 0}
-    told = {(d.netns, d.counter): d for d in reconcile.differences()}
-    assert told["pod-a", "ListenOverflows"] == CounterMismatch("pod-a", "ListenOverflows", 1, 1)
-    assert told["pod-a", "ListenOverflows"].open == 0
-    drops = told["pod-a", "ListenDrops"]
+    differences = {(d.netns, d.counter): d for d in check.differences()}
+    assert differences["pod-a", "ListenOverflows"] == CounterMismatch("pod-a", "ListenOverflows", 1, 1)
+    assert differences["pod-a", "ListenOverflows"].open == 0
+    drops = differences["pod-a", "ListenDrops"]
     assert (drops.counted, drops.explained, drops.open) == (2, 1, 1)
     assert drops.text == (
         "ListenDrops in pod-a: 2 counted, 1 explained; 1 were packets that this run did not see or did not ask for"
     )
-    assert ("pod-a", "PAWSEstab") not in told, "it has not moved, and should not have"
+    assert ("pod-a", "PAWSEstab") not in differences, "it did not change and was not expected to"
 
 
 def test_more_explained_than_counted_is_open_too() -> None:
     spaces = FakeSpaces()
-    reconcile = CounterCheck(spaces)
-    reconcile.feed(syn(*at_listener(False, syn_queue=100, syncookies=0)))
-    (one,) = [d for d in reconcile.differences() if d.netns == "pod-a"]
+    check = CounterCheck(spaces)
+    check.feed(syn(*at_listener(False, syn_queue=100, syncookies=0)))
+    (one,) = [d for d in check.differences() if d.netns == "pod-a"]
     assert one.text == "ListenDrops in pod-a: 0 counted, 1 explained; 1 more than the kernel counted" and one.open == 1
 
 
-def test_a_counter_that_the_kernel_has_not_is_not_compared() -> None:
+def test_a_counter_that_the_kernel_lacks_is_not_compared() -> None:
     spaces = FakeSpaces()
     spaces.counted = {"PAWSEstab": 3}
-    reconcile = CounterCheck(spaces)
-    reconcile.feed(syn(decision_detail("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
+    check = CounterCheck(spaces)
+    check.feed(syn(decision_detail("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
     spaces.counted = {"PAWSEstab": 4}
-    assert [(d.counter, d.open) for d in reconcile.differences() if d.netns == "pod-a"] == [("PAWSEstab", 0)]
+    assert [(d.counter, d.open) for d in check.differences() if d.netns == "pod-a"] == [("PAWSEstab", 0)]
     spaces.counted = {}
-    assert reconcile.differences() == [], "a namespace that is gone"
+    assert check.differences() == [], "a namespace that is gone"

@@ -20,11 +20,11 @@ def other(src: str, identity: int) -> Packet:
 
 
 def test_clients_are_counted_once_each() -> None:
-    of = SnatClients()
+    counted = SnatClients()
     for n, src in enumerate(("192.168.56.1", "192.168.56.2", "192.168.56.2")):
-        of.feed(other(src, n))
-    assert of.clients(syn()) == 2
-    assert of.clients(packet(HALF, "SYN", [Hop(0, "hook", "node")])) == 0
+        counted.feed(other(src, n))
+    assert counted.clients(syn()) == 2
+    assert counted.clients(packet(HALF, "SYN", [Hop(0, "hook", "node")])) == 0
 
 
 def test_a_new_port_alone_is_no_shared_address() -> None:
@@ -33,16 +33,16 @@ def test_a_new_port_alone_is_no_shared_address() -> None:
     assert find_snat(packet(HALF, "SYN", way())) == Nat("MASQUERADE", HALF, INSIDE)
 
 
-def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snat_clients, "MAX_CLIENTS", 3)
-    of = SnatClients()
+    counted = SnatClients()
     for n in range(9):
-        of.feed(other(f"10.0.0.{n}", n))
-    assert of.clients(syn()) == 3
+        counted.feed(other(f"10.0.0.{n}", n))
+    assert counted.clients(syn()) == 3
 
 
-def test_it_is_said_with_an_old_timestamp() -> None:
-    hit = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
-    late = syn(hit, Hop(20, "drop", "pod-a", drop=Drop("NOT_SPECIFIED", "tcp_v4_rcv")))
+def test_an_old_timestamp_shows_the_number_of_clients() -> None:
+    detail = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
+    late = syn(detail, Hop(20, "drop", "pod-a", drop=Drop("NOT_SPECIFIED", "tcp_v4_rcv")))
     _, second = sorted(verdicts(other("192.168.56.2", 8), late), key=lambda v: v.cause.name)
     assert "MASQUERADE gives 2 clients the one address 10.244.0.1" in second.cause.text

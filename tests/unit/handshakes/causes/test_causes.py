@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each cause from its evidence, and none from what is no evidence of it."""
+"""Each cause is found from its evidence, and not without it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def by_rule(verdict: str, comment: str = "", text: str = "-j DROP", **more: Any)
     return Hop(9, "table", "node", "INPUT", "filter", verdict=verdict, rule_trace=trace, **more)
 
 
-def test_every_cause_is_a_file_an_order_and_a_row_of_the_document() -> None:
+def test_every_cause_has_a_file_a_precedence_and_a_row_in_the_document() -> None:
     assert [name for name, _ in causes.causes()] == list(causes.ORDER)
     document = (ROOT / "docs/syns.md").read_text()
     assert all(f"`{name}`" in document for name in causes.ORDER)
@@ -59,13 +59,13 @@ def test_accepted() -> None:
 
 
 def test_accepted_behind_the_node() -> None:
-    told = cause(syn(), synack(), last_ack(None))
-    assert told == ("accepted", "answered by 10.244.0.11:8080 and acknowledged", "observed")
+    result = cause(syn(), synack(), last_ack(None))
+    assert result == ("accepted", "answered by 10.244.0.11:8080 and acknowledged", "observed")
 
 
-def test_accepted_in_the_place_of_a_connection_in_time_wait() -> None:
-    hit = decision_detail("time-wait", 9, answer="taken over", state="TIME_WAIT")
-    assert "taking over a connection in TIME_WAIT" in cause(syn(hit, *at_listener(True)), synack(), last_ack())[1]
+def test_accepted_instead_of_a_connection_in_time_wait() -> None:
+    detail = decision_detail("time-wait", 9, answer="taken over", state="TIME_WAIT")
+    assert "taking over a connection in TIME_WAIT" in cause(syn(detail, *at_listener(True)), synack(), last_ack())[1]
 
 
 def test_half_open() -> None:
@@ -75,8 +75,11 @@ def test_half_open() -> None:
 
 
 def test_accept_queue_full() -> None:
-    told = cause(syn(*at_listener(False, accept_queue=129)))
-    assert told[:2] == ("accept queue full", "dropped: accept queue full 129/128 in pod-a, nginx (pid 4242) is slow to accept")
+    result = cause(syn(*at_listener(False, accept_queue=129)))
+    assert result[:2] == (
+        "accept queue full",
+        "dropped: accept queue full 129/128 in pod-a, nginx (pid 4242) is slow to accept",
+    )
 
 
 def test_accept_queue_full_at_the_last_ack() -> None:
@@ -94,42 +97,42 @@ def test_syn_queue_full() -> None:
 def test_the_last_quarter_of_the_backlog_is_for_known_peers() -> None:
     name, text, _ = cause(syn(*at_listener(False, syn_queue=100, syn_backlog=128, syncookies=0)))
     assert name == "SYN queue full" and "tcp_max_syn_backlog 128 keeps its last quarter" in text
-    told = cause(syn(*at_listener(False, syn_queue=90, syn_backlog=128, syncookies=0), drop("NOT_SPECIFIED")))
-    assert told[0] == "dropped", "there was room: the reason is another"
+    result = cause(syn(*at_listener(False, syn_queue=90, syn_backlog=128, syncookies=0), drop("NOT_SPECIFIED")))
+    assert result[0] == "dropped", "there was room: the SYN was dropped for another reason"
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    ("details", "expected"),
     [({"syn_queue": 128}, "SYN queue full 128/128"), ({"syn_queue": 2, "syncookies": 2}, "tcp_syncookies is 2")],
 )
-def test_cookie(facts: dict[str, int], words: str) -> None:
-    name, text, _ = cause(syn(*at_listener(True, cookie=True, **facts)), synack())
-    assert name == "SYN cookie sent" and words in text and text.endswith("the client has not come back with it")
-    assert cause(syn(*at_listener(True, cookie=True, **facts)), synack(), last_ack())[1].endswith("came back with it")
+def test_cookie(details: dict[str, int], expected: str) -> None:
+    name, text, _ = cause(syn(*at_listener(True, cookie=True, **details)), synack())
+    assert name == "SYN cookie sent" and expected in text and text.endswith("the client has not come back with it")
+    assert cause(syn(*at_listener(True, cookie=True, **details)), synack(), last_ack())[1].endswith("came back with it")
 
 
 def test_old_timestamp_in_time_wait() -> None:
-    hit = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
-    told = cause(syn(hit, drop("NOT_SPECIFIED")), inspector=FakeSpaces({"net/ipv4/tcp_timestamps": "1"}))
-    assert told[0] == "old timestamp"
-    assert "its timestamp 1000 is older than 5000 of 4 s ago" in told[1]
-    assert "MASQUERADE gives clients the one address 10.244.0.1" in told[1]
-    assert told[1].endswith("tcp_timestamps 1, tcp_tw_reuse does not exist, tcp_tw_recycle does not exist")
+    detail = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
+    result = cause(syn(detail, drop("NOT_SPECIFIED")), inspector=FakeSpaces({"net/ipv4/tcp_timestamps": "1"}))
+    assert result[0] == "old timestamp"
+    assert "its timestamp 1000 is older than 5000 of 4 s ago" in result[1]
+    assert "MASQUERADE gives clients the one address 10.244.0.1" in result[1]
+    assert result[1].endswith("tcp_timestamps 1, tcp_tw_reuse does not exist, tcp_tw_recycle does not exist")
 
 
-def test_a_connection_in_time_wait_whose_numbers_are_ahead() -> None:
-    hit = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT")
-    name, text, _ = cause(syn(hit, drop("NOT_SPECIFIED")))
+def test_a_connection_in_time_wait_with_higher_sequence_numbers() -> None:
+    detail = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT")
+    name, text, _ = cause(syn(detail, drop("NOT_SPECIFIED")))
     assert name == "old timestamp" and "which its sequence number does not go beyond" in text
 
 
 @pytest.mark.parametrize("reason", ["TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"])
-def test_old_timestamp_by_the_kernels_word(reason: str) -> None:
+def test_old_timestamp_by_the_kernels_drop_reason(reason: str) -> None:
     assert cause(syn(drop(reason)))[0] == "old timestamp"
 
 
-def test_tw_recycle_is_told_of_recordings() -> None:
-    """What kernels before 4.12 did: no reason given, the queues are not full, and the setting is on."""
+def test_tw_recycle_in_recordings() -> None:
+    """On kernels before 4.12: no reason is given, the queues are not full, and the setting is on."""
     spaces = FakeSpaces({"net/ipv4/tcp_tw_recycle": "1", "net/ipv4/tcp_timestamps": "1"})
     name, text, evidence = cause(syn(*at_listener(False)), inspector=spaces)
     assert (name, evidence) == ("old timestamp", "derived")
@@ -145,21 +148,21 @@ def test_old_connection() -> None:
 
 
 def test_no_listener() -> None:
-    told = cause(syn(decision_detail("reset", 19, reason=1), drop("NO_SOCKET")))
-    assert told[:2] == ("no listener", "nobody listens on 10.244.0.11:8080 in pod-a, answered with a reset")
-    assert cause(syn(decision_detail("reset", 19, reason=0), drop("")))[:2] == told[:2], "before 5.17 there are no reasons"
+    result = cause(syn(decision_detail("reset", 19, reason=1), drop("NO_SOCKET")))
+    assert result[:2] == ("no listener", "nobody listens on 10.244.0.11:8080 in pod-a, answered with a reset")
+    assert cause(syn(decision_detail("reset", 19, reason=0), drop("")))[:2] == result[:2], "kernels before 5.17 give no reason"
     assert cause(syn(decision_detail("reset", 19, reason=0, state="ESTABLISHED"), drop("")))[0] == "dropped"
 
 
 def test_listener_on_another_address() -> None:
     spaces = FakeSpaces(listening=(BoundSocket("127.0.0.1", 8080, 48213), BoundSocket("10.0.0.1", 80, 7)))
-    told = cause(syn(drop("NO_SOCKET")), inspector=spaces)
-    assert told[:2] == (
+    result = cause(syn(drop("NO_SOCKET")), inspector=spaces)
+    assert result[:2] == (
         "listener on another address",
         "nobody listens on 10.244.0.11:8080 in pod-a, but nginx (pid 4242) on 127.0.0.1:8080 does",
     )
     late = FakeSpaces(listening=(BoundSocket("0.0.0.0", 8080, 48213),))
-    assert cause(syn(drop("NO_SOCKET")), inspector=late)[0] == "no listener", "one that would have taken it came later"
+    assert cause(syn(drop("NO_SOCKET")), inspector=late)[0] == "no listener", "the listener that would take the SYN came later"
 
 
 def test_rejected_dropped_and_no_endpoints() -> None:
@@ -181,28 +184,28 @@ def test_invalid() -> None:
     assert (name, evidence) == ("conntrack INVALID", "derived")
     assert text == "conntrack state INVALID: DROPped in filter/INPUT"
     matched = by_rule("DROP", text="-m conntrack --ctstate INVALID -j DROP")
-    assert cause(syn(matched, flow=None))[::2] == ("conntrack INVALID", "observed"), "the rule says it"
+    assert cause(syn(matched, flow=None))[::2] == ("conntrack INVALID", "observed"), "the rule itself matches INVALID"
 
 
 def test_conntracks_table() -> None:
     gone = drop("NETFILTER_DROP", "nf_hook_slow", "node")
     spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "8", "net/netfilter/nf_conntrack_max": "8"})
-    told = cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)
-    said = "dropped: conntrack's table is full"
-    assert told[:2] == ("conntrack table full", f"{said} (8 of 8 entries when it was read afterwards)")
+    result = cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)
+    full = "dropped: conntrack's table is full"
+    assert result[:2] == ("conntrack table full", f"{full} (8 of 8 entries when it was read afterwards)")
     spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "4", "net/netfilter/nf_conntrack_max": "65536"})
-    assert cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)[1] == said, "figures of another moment"
+    assert cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)[1] == full, "figures of a later time"
     name, text, _ = cause(syn(decision_detail("confirm", 15, "node"), gone))
     assert name == "conntrack race lost" and "(10.244.0.1:23711 -> 10.244.0.11:8080)" in text
 
 
 @pytest.mark.parametrize(
-    ("errno", "words"),
+    ("errno", "expected"),
     [(22, "the route is a blackhole"), (101, "there is no route"), (113, "unreachable"), (13, "prohibit"), (1, "EPERM")],
 )
-def test_no_route(errno: int, words: str) -> None:
+def test_no_route(errno: int, expected: str) -> None:
     name, text, _ = cause(syn(decision_detail("route", 15, "node", errno=errno), drop("NOT_SPECIFIED", "ip_error", "node")))
-    assert name == "no route" and words in text and text.startswith("dropped in node")
+    assert name == "no route" and expected in text and text.startswith("dropped in node")
 
 
 def test_no_route_over_ipv6() -> None:
@@ -212,14 +215,16 @@ def test_no_route_over_ipv6() -> None:
 
 
 def test_neighbour() -> None:
-    waits = decision_detail("neighbour", 15, "node", ipv4="10.244.0.99", ipv6="::", state=0)
-    told = cause(syn(waits, drop("NEIGH_FAILED", "arp_error_report", "node")))
-    assert told == ("neighbour failed", "dropped: next hop 10.244.0.99 on cni0 does not answer (ARP)", "observed")
-    assert cause(syn(waits))[2] == "derived", "it still waits"
+    waiting = decision_detail("neighbour", 15, "node", ipv4="10.244.0.99", ipv6="::", state=0)
+    result = cause(syn(waiting, drop("NEIGH_FAILED", "arp_error_report", "node")))
+    assert result == ("neighbour failed", "dropped: next hop 10.244.0.99 on cni0 does not answer (ARP)", "observed")
+    assert cause(syn(waiting))[2] == "derived", "the SYN still waits"
     by_ipv6 = decision_detail("neighbour", 15, "node", ipv6="fe80::1", state=0)
-    assert "next hop fe80::1 on cni0 has not answered neighbour discovery" in cause(syn(by_ipv6))[1], "of a route for IPv4"
-    assert cause(syn(waits, drop("NOT_SPECIFIED", "neigh_invalidate", "node"))) == told, "IPv6 on older kernels"
-    assert cause(syn(drop("NOT_SPECIFIED", "neigh_invalidate", "node")))[0] == "dropped", "nobody saw it wait"
+    assert "next hop fe80::1 on cni0 has not answered neighbour discovery" in cause(syn(by_ipv6))[1], (
+        "next hop of a route for IPv4"
+    )
+    assert cause(syn(waiting, drop("NOT_SPECIFIED", "neigh_invalidate", "node"))) == result, "IPv6 on older kernels"
+    assert cause(syn(drop("NOT_SPECIFIED", "neigh_invalidate", "node")))[0] == "dropped", "no wait was seen"
 
 
 @pytest.mark.parametrize(
@@ -230,12 +235,12 @@ def test_neighbour() -> None:
     ],
 )  # fmt: skip
 def test_other_drops(reason: str, function: str, name: str) -> None:
-    told = cause(syn(drop(reason, function, "node")))
-    assert told[0] == name and told[1].startswith("dropped")
-    assert (told[2] == "derived") == (name == "martian source")
+    result = cause(syn(drop(reason, function, "node")))
+    assert result[0] == name and result[1].startswith("dropped")
+    assert (result[2] == "derived") == (name == "martian source")
 
 
-def test_not_recognised_passes_by_the_translation() -> None:
+def test_a_synack_that_bypasses_the_translation_is_not_recognised() -> None:
     other = HALF.reversed
     reset = packet(HALF, "RST", way(9 * MS), 4, seq=SEQ + 1, ack=0)
     answer = synack(ends=other, hops=[drop("NO_SOCKET", netns="client", at=6 * MS)], flow=None)
@@ -243,12 +248,12 @@ def test_not_recognised_passes_by_the_translation() -> None:
     assert (name, evidence) == ("SYN-ACK not recognised", "observed")
     assert "came from 10.244.0.11:8080, not from 192.168.56.10:30285" in text and text.endswith("and the client reset it")
     assert cause(syn(*at_listener(True)), answer)[2] == "derived", "no reset was seen"
-    assert cause(syn(*at_listener(True)), answer, last_ack())[0] == "accepted", "the client has gone on from it"
+    assert cause(syn(*at_listener(True)), answer, last_ack())[0] == "accepted", "the client continued from it"
     partly = synack(ends=other, hops=[Hop(6 * MS, "hook", "client", "INPUT")], flow=None, complete=False)
-    assert cause(syn(*at_listener(True)), partly)[0] == "half-open", "a part of its way was lost: the translation, perhaps"
+    assert cause(syn(*at_listener(True)), partly)[0] == "half-open", "a lost event may be the translation"
 
 
-def test_a_synack_that_is_dropped_on_its_way_back() -> None:
+def test_a_synack_that_is_dropped_on_its_path_back() -> None:
     answer = synack(hops=[*synack().hops, by_rule("DROP")])
     assert cause(syn(*at_listener(True)), answer)[1].endswith("but did not get back: DROPPED in filter/INPUT")
 
@@ -270,16 +275,16 @@ def test_refused_elsewhere() -> None:
 
 
 def test_no_answer() -> None:
-    told = cause(syn())
-    assert told == ("no answer", "left by cni0, no SYN-ACK in 1 s: 10.244.0.11:8080 should have answered", "derived")
+    result = cause(syn())
+    assert result == ("no answer", "left by cni0, no SYN-ACK in 1 s: 10.244.0.11:8080 should have answered", "derived")
 
 
-def test_what_lost_a_part_is_not_known() -> None:
+def test_an_incomplete_syn_has_no_known_cause() -> None:
     assert cause(syn(complete=False))[:2] == ("not known", "not known, a part of its way was lost: forwarded to cni0")
 
 
-def partly_watched(*packets: Packet) -> tuple[str, str]:
-    """The cause as a run with --drops-only tells it."""
+def cause_with_drops_only(*packets: Packet) -> tuple[str, str]:
+    """The cause in a run with --drops-only."""
     syns = HandshakeAnalyzer(FakeSpaces(), partial=True)
     for each in packets:
         syns.feed(each)
@@ -287,14 +292,14 @@ def partly_watched(*packets: Packet) -> tuple[str, str]:
     return only.cause.name, only.cause.text
 
 
-def test_an_ack_that_was_not_recorded_is_not_told_to_be_missing() -> None:
-    said = "answered by 10.244.0.11:8080; what came after it was not recorded"
-    assert partly_watched(syn(), synack()) == ("answered", said)
-    at_once = "answered by nginx (pid 4242) in pod-a; what came after it was not recorded"
-    assert partly_watched(syn(*at_listener(True)), synack()) == ("answered", at_once), "the last ACK is not recorded"
-    assert partly_watched(syn(*at_listener(True))) == ("answered", at_once)
+def test_an_ack_that_was_not_recorded_is_not_reported_as_missing() -> None:
+    by_address = "answered by 10.244.0.11:8080; what came after it was not recorded"
+    assert cause_with_drops_only(syn(), synack()) == ("answered", by_address)
+    by_process = "answered by nginx (pid 4242) in pod-a; what came after it was not recorded"
+    assert cause_with_drops_only(syn(*at_listener(True)), synack()) == ("answered", by_process), "the last ACK is not recorded"
+    assert cause_with_drops_only(syn(*at_listener(True))) == ("answered", by_process)
     aborts = packet(ASKED, "RST", [*way(9 * MS)], 4, seq=SEQ + 1)
-    assert partly_watched(syn(), synack(), aborts)[0] == "answered", "an ACK may have come before it"
+    assert cause_with_drops_only(syn(), synack(), aborts)[0] == "answered", "an ACK may have come before the reset"
     assert cause(syn(), synack(), aborts)[0] == "SYN-ACK not recognised"
 
 
@@ -318,6 +323,6 @@ def test_timestamps_are_compared_as_tcp_does(tsval: int, recent: int, old: bool)
     assert _cause_helpers.is_older(tsval, recent) is old
 
 
-def test_numbers_of_a_clue() -> None:
+def test_numbers_of_a_decision_detail() -> None:
     assert DecisionDetail("listener", {"accept_queue": 3, "x": "y"}).number("accept_queue") == 3
     assert DecisionDetail("listener", {"x": "y"}).number("x") == DecisionDetail("listener", {}).number("accept_queue") == 0
