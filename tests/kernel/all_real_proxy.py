@@ -46,7 +46,7 @@ def main() -> int:
     if absent:
         print(f"real-proxy skipped: {absent} The rules that were recorded of it stand in.")
         return 0
-    modules.load(f"{modules.RANDOM_RULES} {modules.INCIDENTS} {MODULES}")
+    modules.load(f"{modules.RANDOM_RULES} {modules.INCIDENTS} {MODULES}", anywhere=options.native)
     if options.native and INSIDE not in os.environ:
         # Own namespaces, also for the names of namespaces: the machine itself is not changed.
         command = ["unshare", "--mount", "--net", "--propagation", "private", sys.executable, *sys.argv]

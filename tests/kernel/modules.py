@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 
 RANDOM_RULES = """xt_TRACE nf_log_syslog nf_log_ipv4 nf_log_ipv6 xt_conntrack xt_comment xt_multiport xt_mark xt_statistic
     xt_limit xt_addrtype xt_length xt_pkttype xt_tcpudp xt_hashlimit xt_recent xt_connmark xt_nat xt_MASQUERADE xt_REDIRECT
@@ -18,7 +20,14 @@ INCIDENTS = """nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip i
 """Modules that the incidents' rules need."""
 
 
-def load(names: str) -> None:
-    """Loads the modules that this kernel has. names: separated by spaces."""
+def load(names: str, anywhere: bool = False) -> None:
+    """Loads the modules that this kernel has; ends the program outside the lab, because the tests change network and sysctls.
+
+    Args:
+        names: Separated by spaces.
+        anywhere: The caller works in namespaces of its own, so it may run on any machine.
+    """
+    if not anywhere and "LAB_KERNEL" not in os.environ:
+        sys.exit("This changes the network of the machine it runs on. Run it in the lab (see the Makefile), or set LAB_KERNEL.")
     for module in names.split():
         subprocess.run(["modprobe", "-q", module], check=False)
