@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks: what tracing costs the traffic, how fast events are read, how long a start takes.
+"""Benchmarks: the cost of tracing for the traffic, the rate at which events are read, the time of a start.
 
-`python3 bench/run.py` boots one virtual machine and runs everything in it, side by side: only ratios of neighbouring runs
-mean anything. No test times anything; these figures are for docs/performance.md.
+`python3 bench/run.py` boots one virtual machine and runs all benchmarks in it: only ratios of neighbouring runs are meaningful.
+No test measures times; these figures are for docs/performance.md.
 """

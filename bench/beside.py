@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pwru beside the tracer: the same datagrams, the same filter. How long a start takes, and of how many packets all is told.
+"""Compares pwru with the tracer, with the same datagrams and the same filter: time of a start, and number of complete packets.
 
-Datagrams from the client through a NodePort's DNAT to a pod; each tool follows what has the NodePort as its port, through DNAT.
-Needs throughput.flow() around it. A tool is started, shown CALM packets one after the other (which tells how many lines it
-writes for one), then a second of each of RATES, each from another port, and what it wrote is counted once it writes no more.
+Datagrams go from the client through a NodePort's DNAT to a pod; each tool follows packets with the NodePort as their port,
+through DNAT. Needs throughput.flow() around it. A tool is started and gets CALM packets one after the other, which gives its
+number of lines per packet; then one second of each of RATES, each from another port. Its output is counted when it has stopped
+writing.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ CALM, CALM_RATE = 20, 10.0
 RATES = (100.0, 500.0, 2_000.0, 8_000.0)
 SECONDS = 1.0
 READY_SECONDS, QUIET_SECONDS, LONGEST_SECONDS = 300.0, 1.5, 120.0
-"""How long a start may take; how long nothing must be written for all to be; how long that may take."""
+"""Limit of a start; time without output after which the output counts as complete; limit of the wait for that; all in s."""
 OURS = (sys.executable, "-m", "tracer")
 
 
-def told(text: str, sport: int) -> int:
-    """The packets of that client's port that the tracer's text tells whole."""
+def complete_packets(text: str, sport: int) -> int:
+    """The number of packets from that client port that are complete in the tracer's text."""
     head = f" UDP {CLIENT4}:{sport} -> "
     return sum(head in block and "incomplete" not in block for block in text.split("\n\n"))
 
@@ -49,7 +50,7 @@ def replayed(capture: Path) -> str:
 
 @dataclass(frozen=True)
 class Tool:
-    """words: its command. file: what it writes. text: that of the tracer, from the file; None: one line for each function."""
+    """words: its command. file: its output. text: gets the tracer's text from the file; None: one line per function."""
 
     name: str
     words: tuple[str, ...]
@@ -72,21 +73,21 @@ def all_tools() -> list[Tool]:
 
 @contextmanager
 def started(tool: Tool) -> Iterator[tuple[Running, dict[str, float]]]:
-    """The tool at work, and the seconds and CPU seconds that its start took. Ends it as Ctrl-C does."""
-    ready, said = SCRATCH / "beside.ready", SCRATCH / "beside.said"
+    """The running tool, and the seconds and CPU seconds of its start. Ends the tool as Ctrl-C does."""
+    ready, errors = SCRATCH / "beside.ready", SCRATCH / "beside.said"
     for path in (ready, tool.file):
         path.unlink(missing_ok=True)
     at = max(i for i, word in enumerate(tool.words) if word in ("pwru", "trace", "record")) + 1
     words = [*tool.words[:at], "--ready-file", str(ready), *tool.words[at:]]
     out = tool.file if tool.text == Path.read_text else Path(os.devnull)
     began = time.monotonic()
-    with out.open("wb") as stdout, said.open("wb") as stderr:
+    with out.open("wb") as stdout, errors.open("wb") as stderr:
         process = subprocess.Popen(words, stdout=stdout, stderr=stderr, cwd=ROOT)
     running = Running(" ".join(tool.words), process)
     try:
         while not ready.exists():
             if process.poll() is not None or time.monotonic() > began + READY_SECONDS:
-                raise ToolFailed(f"{running.command}: not ready: {said.read_text()[-300:]}")
+                raise ToolFailed(f"{running.command}: not ready: {errors.read_text()[-300:]}")
             time.sleep(0.1)
         yield running, {"seconds": time.monotonic() - began, "cpu": running.cpu_seconds}
     finally:
@@ -95,11 +96,11 @@ def started(tool: Tool) -> Iterator[tuple[Running, dict[str, float]]]:
             process.wait(LONGEST_SECONDS)
         process.kill()
         process.wait()
-        running.told["said"] = said.read_text()[-600:]
+        running.report["said"] = errors.read_text()[-600:]
 
 
 def size(file: Path) -> int:
-    """Bytes; 0 before it is there."""
+    """Size of the file, bytes; 0 before it exists."""
     return file.stat().st_size if file.exists() else 0
 
 
@@ -111,7 +112,7 @@ def lines(file: Path) -> int:
 
 
 def quiet(file: Path) -> float:
-    """Waits until nothing more is written; seconds from now to the last of it."""
+    """Waits until nothing more is written. Returns the seconds from the call to the last write."""
     began = last = time.monotonic()
     was = size(file)
     while time.monotonic() < min(last + QUIET_SECONDS, began + LONGEST_SECONDS):
@@ -122,14 +123,14 @@ def quiet(file: Path) -> float:
 
 
 def send(rate: float, seconds: float, sport: int) -> int:
-    """Datagrams from that port; how many of them reached a pod."""
+    """Sends datagrams from that port. Returns the number that reached a pod."""
     before = load.pods_received()
     load.udp_stream(rate, seconds, NODE4, NODEPORT_UDP, sport=sport).result()
     return load.pods_received() - before
 
 
-def measure(tool: Tool, say: Callable[[str], None]) -> dict[str, Any]:
-    """One tool. rows, of each of RATES: packets sent, packets told whole, seconds from the last of them to the last line."""
+def measure(tool: Tool, report: Callable[[str], None]) -> dict[str, Any]:
+    """Measures one tool. rows, for each of RATES: packets sent, complete packets, seconds from last packet to last line."""
     rows: list[dict[str, Any]] = []
     with started(tool) as (running, start):
         attached = hooked()
@@ -145,20 +146,21 @@ def measure(tool: Tool, say: Callable[[str], None]) -> dict[str, Any]:
     if tool.text:
         text = tool.text(tool.file)
         for sport, row in enumerate(rows, SOURCE_PORT + 1):
-            row["whole"] = told(text, sport)
-    say(f"{tool.name}: start {start['seconds']:.1f} s, {start['cpu']:.1f} CPU s, {attached} hooked, {each:.1f} lines a packet")
+            row["whole"] = complete_packets(text, sport)
+    cost = f"start {start['seconds']:.1f} s, {start['cpu']:.1f} CPU s"
+    report(f"{tool.name}: {cost}, {attached} hooked, {each:.1f} lines per packet")
     for row in rows:
-        say("{} {rate:.0f}/s: {whole:.0f} of {sent} told, the last {after:.1f} s after".format(tool.name, **row))
-    found = {"name": tool.name, "command": running.command, "said": running.told["said"]}
+        report("{} {rate:.0f}/s: {whole:.0f} of {sent} complete, last line {after:.1f} s after".format(tool.name, **row))
+    found = {"name": tool.name, "command": running.command, "said": running.report["said"]}
     return found | {"start": start, "hooked": attached, "lines": each, "rows": rows}
 
 
-def run(say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """All tools whose name has the words of bench/run.py's --only, one after the other."""
+def run(report: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Measures all tools with the words of bench/run.py's --only in their name, one after the other."""
     found = []
     for tool in (t for t in all_tools() if os.environ.get("BENCH_ONLY", "") in t.name):
         try:
-            found.append(measure(tool, say))
+            found.append(measure(tool, report))
         except (ToolFailed, subprocess.CalledProcessError) as e:
             found.append({"name": tool.name, "error": str(e)})
     return found

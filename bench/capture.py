@@ -3,9 +3,9 @@
 
     python -m bench.capture CAPTURE [--events 10000000] [--keep FILE]
 
-CAPTURE's batches are written again and again through the real tape and writer, each time later and as other packets, as fast as
-they are taken; then the file is read without and with explaining. Each step runs in a process of its own, so that its memory is
-its own. Prints one line of JSON a step.
+CAPTURE's batches are written repeatedly through the real record buffer and writer, each time with later times and other packet
+numbers, as fast as the writer takes them; then the file is read without and with explaining. Each step runs in a separate
+process, so that its memory is measured alone. Prints one line of JSON per step.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tracer.pipeline.shutdown import StopRequest
 
 Slots = npt.NDArray[np.uint8]
 TIME, PACKET, KIND = 8, 16, 8 + record_layout.field_offset(record_layout.RECORDS["event"], "kind")
-"""Where they are in the slot in which an event begins."""
+"""Their offsets in the first slot of an event, bytes."""
 TURNS_AHEAD = 16
-"""Of the writer's room: a machine that makes events as fast as it can would only show how it is dropped."""
+"""MiB that may wait in the writer: events produced without a limit would only measure how they are dropped."""
 
 
 def later(slots: Slots, by: int) -> Slots:
-    """The same events, `by` ns later, of other packets. What tells of rulesets is left out: rules do not change."""
+    """The same events, `by` ns later, of other packets. Events about rulesets are left out: rules do not change."""
     lengths = slots[:, :4].view("<u4").ravel()
     begins = lengths != 0
     out = slots.copy()
@@ -59,7 +59,7 @@ def later(slots: Slots, by: int) -> Slots:
 
 
 def multiplied(capture: CaptureReader, events: int) -> Iterator[tuple[int, Slots]]:
-    """(when, slots) of turns, until there are so many events. Needs a capture of at least one event."""
+    """(time, slots) of batches, until `events` events were made. Needs a capture with at least one event."""
     batches = list(capture.chunks())
     began, ended = batches[0].batches[0][0], batches[-1].batches[-1][0]
     length, made, rounds = ended - began + 1_000_000_000, 0, 0
@@ -76,25 +76,25 @@ def multiplied(capture: CaptureReader, events: int) -> Iterator[tuple[int, Slots
 
 
 def record(source: Path, target: Path, events: int) -> dict[str, Any]:
-    """Writes the capture that is measured; all records of the source come first in it."""
+    """Writes the capture to measure; all records of the source come first in it."""
     with CaptureReader(str(source)) as capture:
-        files, tape = CaptureFiles(target, RotationLimits()), RecordBuffer()
+        files, buffer = CaptureFiles(target, RotationLimits()), RecordBuffer()
         files.describe({k: v for k, v in capture.meta.items() if k != "parts"})
         for turn, kind, key, body in capture.records():
             if kind != Record.END:
-                tape.add_record(Record(kind), key, body, turn)
+                buffer.add_record(Record(kind), key, body, turn)
         writer = CaptureWriter(files.insert, files.close, 0)
-        tape.start(writer.put)
+        buffer.start(writer.put)
         slots_made, turns = 0, list[tuple[int, Slots]]()
         busy = 0.0
         for now, slots in multiplied(capture, events):
             turns.append((now, slots))
             slots_made += len(slots)
             if len(turns) == 4096:
-                busy += put(tape, writer, turns)
-        busy += put(tape, writer, turns)
+                busy += put(buffer, writer, turns)
+        busy += put(buffer, writer, turns)
         began = time.monotonic()
-        tape.end(0)
+        buffer.end(0)
         writer.close()
         busy += time.monotonic() - began
     size = target.stat().st_size
@@ -105,7 +105,7 @@ def record(source: Path, target: Path, events: int) -> dict[str, Any]:
 
 
 def put(buffer: RecordBuffer, writer: CaptureWriter, turns: list[tuple[int, Slots]]) -> float:
-    """Seconds that it takes until all of these are written or wait in the writer's room."""
+    """Seconds until all of these are written or wait in the writer."""
     began = time.monotonic()
     for now, slots in turns:
         buffer.add_batch(now, slots, False)
@@ -116,7 +116,7 @@ def put(buffer: RecordBuffer, writer: CaptureWriter, turns: list[tuple[int, Slot
 
 
 def scan(path: Path) -> dict[str, Any]:
-    """Reads every batch and makes events of it, without explaining."""
+    """Reads all batches and decodes their events, without explaining."""
     began, events = time.monotonic(), 0
     with CaptureReader(str(path)) as capture:
         for batch in capture.chunks():
@@ -126,7 +126,7 @@ def scan(path: Path) -> dict[str, Any]:
 
 
 def explain(path: Path, form: str) -> dict[str, Any]:
-    """Prints all of it into nothing."""
+    """Replays the whole capture, and discards the output."""
     from tracer import render
 
     with CaptureReader(str(path)) as capture, open(os.devnull, "w") as nothing:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each probe costs: the kernel's own record of how often every program ran and for how long.
+"""The cost of each probe: the kernel's own count of the runs of every program, and of their time.
 
-The kernel's clock reads around each run cost time too (kernel.bpf_stats_enabled), so these runs give no throughput. What
-is not in the figures: the trampoline or breakpoint that leads to a program.
+The kernel's clock reads around each run also take time (kernel.bpf_stats_enabled), so these runs give no throughput. The
+figures do not include the trampoline or breakpoint that calls a program.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _STATS = Path("/proc/sys/kernel/bpf_stats_enabled")
 
 
 def of(tracer: Tracer, command: str, seconds: float) -> list[dict[str, Any]]:
-    """One row a program that ran, costliest first. command: "port N" or "everything" (bench/worker.py).
+    """One row per program that ran, most expensive first. command: "port N" or "everything" (bench/worker.py).
 
-    per_packet: runs a packet sent. ns: of one run. ns_per_packet: both together.
+    per_packet: runs per packet sent. ns: ns per run. ns_per_packet: their product.
     """
     with tracer.on(command) as running:
         before = tracer.ask("times")
@@ -34,7 +34,7 @@ def of(tracer: Tracer, command: str, seconds: float) -> list[dict[str, Any]]:
 
 
 def run(seconds: float) -> dict[str, Any]:
-    """The tables of both filters, for the ways the tracer chooses. Needs throughput.flow() around it."""
+    """The tables of both filters, with the tracer's choice of probe types. Needs throughput.flow() around it."""
     tracer = Tracer("")
     _STATS.write_text("1")
     try:

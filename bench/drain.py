@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading events: bcc's callback for each event against the mapped ring that is read as one array.
+"""Reading events: compares bcc's callback for each event with reading the mapped ring as one array.
 
-Both read the same ring, filled by the real probes. CPU time of this process, not wall time.
+Both read the same ring, filled by the real probes. Times are CPU time of this process, not wall time.
 
     python3 -m bench.drain FILE      decodes the events that run() saved there, on this machine; prints one line of JSON
 """
@@ -32,12 +32,12 @@ from tracer.packets.hop_builder import HopBuilder
 
 REPEATS = 3
 FIELDS = ("time", "packet", "kind", "sport", "dport")
-"""What the callback takes out of each event; the array has all fields."""
+"""Fields that the callback reads of each event; the array has all fields."""
 _CTYPES = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
 
 
 def structure(dtype: np.dtype[Any]) -> type[ctypes.Structure]:
-    """The ctypes twin of a record type: integers by their size, the rest as bytes."""
+    """The ctypes structure of a record type: integers by their size, the rest as bytes."""
     fields: list[tuple[str, Any]] = []
     for name in dtype.names or ():
         part = dtype[name]
@@ -46,14 +46,14 @@ def structure(dtype: np.dtype[Any]) -> type[ctypes.Structure]:
 
 
 def fill(session: Session) -> None:
-    """Blasts packets until the ring is full to nine tenths."""
+    """Sends packets until the ring is nine tenths full."""
     ring: Any = session._ring
     while ring.waiting < RING_BYTES * 9 // 10:
         load.udp_blast(0.5, sport=SOURCE_PORT).result()
 
 
 def rate(session: Session, consume: Callable[[], int]) -> float:
-    """Events per CPU second of consume(), which empties the ring and tells how many there were: median of REPEATS."""
+    """Events per CPU second of consume(), which empties the ring and returns their number: median of REPEATS."""
     rates = []
     for _ in range(REPEATS):
         fill(session)
@@ -64,7 +64,7 @@ def rate(session: Session, consume: Callable[[], int]) -> float:
 
 
 def by_callback(session: Session) -> Callable[[], int]:
-    """The usual bcc way: cast each record, take five fields."""
+    """The usual way with bcc: cast each record, take five fields."""
     bpf: Any = session._program.bpf  # type: ignore[attr-defined, unused-ignore]
     pointer = ctypes.POINTER(structure(cstruct.dtype("records/event.h", "event")))
     taken: list[tuple[int, ...]] = []
@@ -84,7 +84,7 @@ def by_callback(session: Session) -> Callable[[], int]:
 
 
 def decoding(batch: npt.NDArray[Any]) -> dict[str, float]:
-    """Per CPU second: events made into named tuples, and packets made into journeys, from a batch of events."""
+    """Per CPU second, from a batch of events: events decoded into named tuples, and packets assembled."""
     began = time.process_time()
     events = sum(1 for _ in record.events(batch))
     tuples = time.process_time() - began
@@ -97,7 +97,7 @@ def decoding(batch: npt.NDArray[Any]) -> dict[str, float]:
 
 
 def run(save: Path) -> dict[str, Any]:
-    """Events per CPU second, all in one session. Needs throughput.flow() around it. save: gets a batch for the host."""
+    """Events per CPU second, all in one session. Needs throughput.flow() around it. save: file for a batch, for the host."""
     batches: list[npt.NDArray[Any]] = []
 
     def by_array() -> int:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What listening to conntrack costs while recording: CPU in user space, and bytes of the file, by an event.
+"""The cost of listening to conntrack while recording: CPU time in user space, and bytes of the file, per event.
 
     python -m bench.entries [--events 100000]
 
-Another process sends netlink's messages through a socket, one a datagram, as the kernel does; the thread that listens, the tape
-and the writer are a recording's. `hear` only receives and throws away, `record` also keeps what was heard, `filter` keeps what
-has one port in it, which one connection in a hundred has. A process for each, one line of JSON each. Figures go to
-docs/performance.md.
+Another process sends netlink messages through a socket, one per datagram, as the kernel does; the listening thread, the record
+buffer and the writer are those of a recording. `hear` only receives and discards, `record` also keeps the messages, `filter`
+keeps messages with one port, which one connection in a hundred has. Each runs in a separate process and prints one line of
+JSON. Figures go to docs/performance.md.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ WAYS = ("hear", "record", "filter")
 
 
 def messages(connections: int) -> list[bytes]:
-    """Begin, two changes and end of each connection; one in a hundred is to PORT."""
-    told = (TOLD, CHANGED, CHANGED, REMOVED)
+    """Start, two changes and end of each connection; one connection in a hundred goes to PORT."""
+    kinds = (TOLD, CHANGED, CHANGED, REMOVED)
     ends = [Endpoints(f"10.1.{n >> 8 & 255}.{n & 255}", 1024 + n % 60000, "10.96.0.1", 80 if n % 100 else PORT)
             for n in range(connections)]  # fmt: skip
-    return [message(*what, state=3, orig=end) for end in ends for what in told]
+    return [message(*what, state=3, orig=end) for end in ends for what in kinds]
 
 
 class Through(EntryEvents):
-    """Listens to a socket in netlink's place."""
+    """Listens to a socket instead of netlink."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__()
@@ -74,25 +74,26 @@ def measure(way: str, events: int) -> dict[str, float]:
         files.describe({"layout": describe()})
         writer = CaptureWriter(files.insert, files.close, 0)
         buffer.start(writer.put)
-        heard = Through(ours)
-        kept = RecordedConntrackListener(buffer, heard)
-        kept.ports = (PORT,) if way == "filter" else ()
-        before, told = time.process_time(), 0
-        kept.listen(True)
-        take: Callable[[], list[tuple[int, bytes]]] = heard.read if way == "hear" else kept.read
-        while told < len(datagrams):
+        listener = Through(ours)
+        recorded = RecordedConntrackListener(buffer, listener)
+        recorded.ports = (PORT,) if way == "filter" else ()
+        before, received = time.process_time(), 0
+        recorded.listen(True)
+        take: Callable[[], list[tuple[int, bytes]]] = listener.read if way == "hear" else recorded.read
+        while received < len(datagrams):
             time.sleep(TURN)
-            waiting = len(heard._received)
+            waiting = len(listener._received)
             buffer.add_batch(time.monotonic_ns(), np.zeros((0, SLOT), np.uint8), False)
             take()
-            told += waiting
+            received += waiting
             if not waiting and os.waitpid(-1, os.WNOHANG) != (0, 0):
                 break
         buffer.end(0)
         writer.close()
         used = time.process_time() - before
-        heard.close()
-        return {"events": told, "cpu": used, "us_an_event": used / told * 1e6, "bytes_an_event": path.stat().st_size / told}
+        listener.close()
+        size = path.stat().st_size
+        return {"events": received, "cpu": used, "us_an_event": used / received * 1e6, "bytes_an_event": size / received}
 
 
 def main() -> int:

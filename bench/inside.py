@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs inside the virtual machine: the scene once, all measurements in it, the results as JSON.
+"""Runs inside the virtual machine: builds the scene once, makes all measurements in it, writes the results as JSON.
 
     python3 -m bench.inside DIRECTORY ROUNDS SECONDS [PART]...
 
-A part that fails is written down with its error, and the others go on.
+The error of a part that fails is written to the results, and the other parts run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from bench import beside, costs, drain, startup, throughput, tools
 _began = time.monotonic()
 
 
-def say(text: str) -> None:
-    """Progress, on stderr: stdout belongs to the tables."""
+def report(text: str) -> None:
+    """Prints progress to stderr: stdout is for the tables."""
     print(f"[{time.monotonic() - _began:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
 def starts(directory: Path) -> dict[str, Any]:
-    """CPU seconds of a start, with the ways the tracer chooses and by kprobes alone; copies the kernel for the host."""
+    """CPU seconds of a start, with the tracer's choice of probe types and with kprobes only; copies the kernel for the host."""
     startup.save(directory / "kernel")
     found = {}
     for name, way in (("fentry", ""), ("kprobe", "kprobe")):
@@ -38,15 +38,15 @@ def starts(directory: Path) -> dict[str, Any]:
     return found
 
 
-def main(directory: Path, rounds: int, seconds: float, wanted: list[str]) -> int:
-    """Exit status 1 when a part failed."""
+def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> int:
+    """Returns exit status 1 when a part failed."""
     parts: dict[str, Callable[[], Any]] = {
         "startup": lambda: starts(directory),
         "drain": lambda: drain.run(directory / "events.npy"),
         "costs": lambda: costs.run(seconds),
-        "throughput": lambda: throughput.run(rounds, seconds, say),
-        "beside": lambda: beside.run(say),
-        "nftables": lambda: throughput.nftables(rounds, seconds, say),
+        "throughput": lambda: throughput.run(rounds, seconds, report),
+        "beside": lambda: beside.run(report),
+        "nftables": lambda: throughput.nftables(rounds, seconds, report),
     }
     uname = os.uname()
     results: dict[str, Any] = {
@@ -56,14 +56,14 @@ def main(directory: Path, rounds: int, seconds: float, wanted: list[str]) -> int
         "failed": {},
     }
     with throughput.flow():
-        for name in wanted or parts:
-            say(name)
+        for name in requested or parts:
+            report(name)
             try:
                 results[name] = parts[name]()
             except Exception:
                 results["failed"][name] = traceback.format_exc()
     (directory / "guest.json").write_text(json.dumps(results, indent=1))
-    say("done")
+    report("done")
     return 1 if results["failed"] else 0
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What owners cost with 5,000 Services of 3 endpoints each: reading objects, look-ups, memory, and the client's import.
+"""The cost of owners with 5,000 Services of 3 endpoints each: reading objects, look-ups, memory, and the client's import.
 
-Run it as `python -m bench.owners [services]`; it needs neither root nor an API. Figures go to docs/performance.md.
+Run it as `python -m bench.owners [services]`; it needs no root and no API. Figures go to docs/performance.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENDS = 3
 
 
 def objects(services: int) -> list[dict[str, Any]]:
-    """Services with NodePorts, a slice each, and the pods of one node of a hundred."""
+    """Services with NodePorts, one EndpointSlice each with endpoints on a hundred nodes, and the nodes."""
     made: list[dict[str, Any]] = []
     for n in range(services):
         meta = {"namespace": "default", "name": f"svc-{n}", "labels": {"app": f"svc-{n}"}, "uid": f"uid-{n}"}
@@ -74,7 +74,7 @@ def _ip(prefix: str, n: int) -> str:
 
 
 def rules(services: int) -> str:
-    """What kube-proxy 1.36 writes for them in nat, as iptables-save prints it."""
+    """kube-proxy 1.36's rules for these Services in nat, as iptables-save prints them."""
     lines = ["*nat", ":PREROUTING ACCEPT [0:0]", "[1:60] -A PREROUTING -j KUBE-SERVICES"]
     for n in range(services):
         label = f"default/svc-{n}:http"
@@ -92,14 +92,14 @@ def rules(services: int) -> str:
 
 
 def each(times: int, call: Callable[[int], Any]) -> float:
-    """Microseconds of CPU a call."""
+    """Microseconds of CPU time per call."""
     began = time.process_time()
     for n in range(times):
         call(n)
     return (time.process_time() - began) / times * 1e6
 
 
-def say(what: str, figure: str) -> None:
+def report(what: str, figure: str) -> None:
     print(f"{what:58} {figure}")
 
 
@@ -117,34 +117,34 @@ def main() -> None:
     began = time.process_time()
     again = ObjectStore()
     again.load([json.loads(text)])
-    say("read --objects, CPU s (JSON and indexes)", f"{time.process_time() - began:.2f}  ({len(text) / 1e6:.1f} MB)")
-    say("memory of the store, MB", f"{size / 1e6:.1f}")
+    report("read --objects, CPU s (JSON and indexes)", f"{time.process_time() - began:.2f}  ({len(text) / 1e6:.1f} MB)")
+    report("memory of the store, MB", f"{size / 1e6:.1f}")
     change = each(2000, lambda n: again.apply("EndpointSlice", made[2 * (n % services) + 1]))
-    say("one endpoint changes, us", f"{change:.0f}")
+    report("one endpoint changes, us", f"{change:.0f}")
     known = ClusterView(store)
     _look_ups(known, services)
     _rules(known, services)
     _api(made)
-    say("largest memory of this process, MB", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}")
+    report("largest memory of this process, MB", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}")
 
 
 def _imports() -> None:
     code = "import time; t=time.process_time(); import tracer.kube.owner_resolver; print(time.process_time()-t)"
     costs = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(5)]
-    say("import of everything for Kubernetes, CPU s", f"{min(costs):.3f}")
+    report("import of everything for Kubernetes, CPU s", f"{min(costs):.3f}")
 
 
 def _look_ups(cluster: ClusterView, services: int) -> None:
     store, times = cluster.store, 100_000
 
     def timed(what: str, call: Callable[[int], Any]) -> None:
-        say(f"{what}, us", f"{each(times, call):.2f}")
+        report(f"{what}, us", f"{each(times, call):.2f}")
 
     timed("cluster IP and port -> Service", lambda n: store.by_address.one((_ip("172.20", n % services), 80, "tcp")))
     timed("NodePort -> Service", lambda n: store.by_node_port.one((20000 + n % services, "tcp")))
     timed("pod address -> pod", lambda n: store.pod_at(_ip("10.100", n % services)))
-    timed("who is at an address and port", lambda n: end_of(_ip("10.100", n % services), 8080, "tcp", cluster))
-    timed("who is at an address outside", lambda n: end_of("8.8.8.8", 8080, "tcp", cluster))
+    timed("address and port -> owner", lambda n: end_of(_ip("10.100", n % services), 8080, "tcp", cluster))
+    timed("address outside the cluster -> owner", lambda n: end_of("8.8.8.8", 8080, "tcp", cluster))
     timed("virtual server -> owner", lambda n: owner_of_virtual_server(_ip("172.20", n % services), 80, "tcp", cluster))
 
 
@@ -153,31 +153,32 @@ def _rules(cluster: ClusterView, services: int) -> None:
     began = time.process_time()
     ruleset = save_parser.parse(text)
     count = sum(map(len, ruleset.chains.values()))
-    say(f"read {count} rules of iptables-save, CPU s", f"{time.process_time() - began:.2f}")
+    report(f"read {count} rules of iptables-save, CPU s", f"{time.process_time() - began:.2f}")
     every = [r for chain in ruleset.chains.values() for r in chain]
     times = min(10_000, count)
 
     def find(n: int) -> None:
         owner_of(every[n], ruleset, cluster)
 
-    say("rule -> owner, by the API, first time, us", f"{each(times, find):.1f}")
-    say("rule -> owner, again, us", f"{each(times, find):.1f}")
-    nobody = ClusterView()
-    owner_of(every[-1], ruleset, nobody)
-    say("rule -> owner, from rules alone, first time, us", f"{each(times, lambda n: owner_of(every[n], ruleset, nobody)):.1f}")
-    say(
-        "packet, DNAT behind 5 chains, another Service each, us",
+    report("rule -> owner, by the API, first time, us", f"{each(times, find):.1f}")
+    report("rule -> owner, second time, us", f"{each(times, find):.1f}")
+    empty = ClusterView()
+    owner_of(every[-1], ruleset, empty)
+    alone = each(times, lambda n: owner_of(every[n], ruleset, empty))
+    report("rule -> owner, from rules alone, first time, us", f"{alone:.1f}")
+    report(
+        "packet, DNAT after 5 chains, another Service each, us",
         f"{each(2000, lambda n: _packet(n % services, ruleset, cluster)):.0f}",
     )
-    say("packet, DNAT behind 5 chains, a known one, us", f"{each(2000, lambda n: _packet(0, ruleset, cluster)):.0f}")
+    report("packet, DNAT after 5 chains, the same Service, us", f"{each(2000, lambda n: _packet(0, ruleset, cluster)):.0f}")
 
 
 def _packet(n: int, ruleset: Ruleset, cluster: ClusterView) -> None:
     port = ServicePort("default", f"svc-{n}", "http", "tcp", 80)
     chain = service_hash(port.label, "tcp")
     end = endpoint_hash(port.label, "tcp", _ip("10.100", ENDS * n), 8080)
-    led = (("PREROUTING", 1), ("KUBE-NODEPORTS", n + 1), (f"KUBE-EXT-{chain}", 1), (f"KUBE-SVC-{chain}", 1))
-    path = tuple(RuleLocation(*place) for place in led)
+    places = (("PREROUTING", 1), ("KUBE-NODEPORTS", n + 1), (f"KUBE-EXT-{chain}", 1), (f"KUBE-SVC-{chain}", 1))
+    path = tuple(RuleLocation(*place) for place in places)
     rule = ruleset.chain("ip", "nat", f"KUBE-SEP-{end}")[1]
     trace = RuleTrace((RuleHit((*path, RuleLocation(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
     before, after = Endpoints("8.8.8.8", 5, "192.168.0.2", 20000 + n), Endpoints("8.8.8.8", 5, _ip("10.100", ENDS * n), 8080)
@@ -185,13 +186,13 @@ def _packet(n: int, ruleset: Ruleset, cluster: ClusterView) -> None:
         Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=trace),
         Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, after)),
     ]
-    told = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
-    attribute(told, cluster)
-    assert told.hops[1].owner and told.hops[1].owner.label == port.label, told.hops[1].owner
+    packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
+    attribute(packet, cluster)
+    assert packet.hops[1].owner and packet.hops[1].owner.label == port.label, packet.hops[1].owner
 
 
 def _api(made: list[dict[str, Any]]) -> None:
-    """From nothing to all names over HTTP on this machine, in pages of 500; nothing waits for it."""
+    """Measures the time to get all names over HTTP on this machine, in pages of 500; the start does not wait for it."""
     by_kind: dict[str, list[bytes]] = {}
     for body in made:
         by_kind.setdefault(body["kind"], []).append(json.dumps(body).encode())
@@ -228,8 +229,8 @@ def _api(made: list[dict[str, Any]]) -> None:
     watch.start()
     started = time.monotonic() - began
     watch.wait(60)
-    say("start returns after, ms", f"{started * 1000:.1f}")
-    say("all names over HTTP, s", f"{time.monotonic() - began:.2f}")
+    report("start returns after, ms", f"{started * 1000:.1f}")
+    report("all names over HTTP, s", f"{time.monotonic() - began:.2f}")
     watch.close()
 
 

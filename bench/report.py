@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results as tables, and the goals they are held against."""
+"""The results as tables, and the comparison with the goals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns: the first to the left, the others to the right."""
+    """Lines with aligned columns: the first column to the left, the others to the right."""
     all_rows = [list(head), *map(list, rows)]
     widths = [max(len(row[i]) for row in all_rows) for i in range(len(head))]
     return [
@@ -17,25 +17,25 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
-def _told(variant: dict[str, Any]) -> str:
-    """What a tool said of its last run."""
-    told = (variant["told"] or [{}])[-1]
-    if "lost" in told:
+def _tool_report(variant: dict[str, Any]) -> str:
+    """What a tool reported about its runs: events and losses, or the counts of its last run."""
+    last = (variant["told"] or [{}])[-1]
+    if "lost" in last:
         written, lost = sum(t["events"] for t in variant["told"]), sum(t["lost"] for t in variant["told"])
         seconds = sum(b["seconds"] for b in variant["blasts"])
         return f"{written / seconds:,.0f} events/s, {lost:,} lost" + (f" ({lost / written:.2%})" if written and lost else "")
-    return ", ".join(f"{value:,} {name}" for name, value in told.items())
+    return ", ".join(f"{value:,} {name}" for name, value in last.items())
 
 
-HEAD = ("", "of untraced", "spread", "rounds", "tool's CPU", "beside", "hooked", "it says")
+HEAD = ("", "of untraced", "spread", "rounds", "tool's CPU", "beside", "hooked", "it reports")
 
 
 def throughput(found: dict[str, Any], machine: dict[str, Any]) -> list[str]:
-    """of untraced: all work on the machine's CPUs. hooked: functions that something is attached to by ftrace."""
+    """of untraced: all work on the machine's CPUs. hooked: functions with an ftrace attachment."""
     base = found["untraced"]
     lines = [
         f"untraced: {base['median']:,.0f} packets/s (median of {base['blasts']};"
-        f" {base['lowest']:,.0f} to {base['highest']:,.0f}: this is how steady the machine was)",
+        f" {base['lowest']:,.0f} to {base['highest']:,.0f}: the variation of the machine)",
         "",
     ]
     rows = []
@@ -46,7 +46,7 @@ def throughput(found: dict[str, Any], machine: dict[str, Any]) -> list[str]:
         cpu = sum(b["cpu"] for b in v["blasts"]) / len(v["blasts"])
         spread = f"{min(v['ratios']):.2f}-{max(v['ratios']):.2f}"
         beside = f"{v['ratio'] / (1 - cpu):.2f}" if machine["cpus"] == 1 else "-"
-        row = [v["name"], f"{v['ratio']:.2f}", spread, len(v["ratios"]), f"{cpu:.0%}", beside, v["hooked"], _told(v)]
+        row = [v["name"], f"{v['ratio']:.2f}", spread, len(v["ratios"]), f"{cpu:.0%}", beside, v["hooked"], _tool_report(v)]
         rows.append([str(cell) for cell in row])
     lines += table(HEAD, rows)
     if machine["cpus"] == 1:
@@ -56,15 +56,15 @@ def throughput(found: dict[str, Any], machine: dict[str, Any]) -> list[str]:
 
 
 def beside(found: list[dict[str, Any]]) -> list[str]:
-    """Of a second of packets at each rate: how many were told whole, and how long after the last packet the last line came."""
+    """For one second of packets at each rate: the share of complete packets, and the time from last packet to last line."""
     measured = [tool for tool in found if "error" not in tool]
     rates = [row["rate"] for row in measured[0]["rows"]] if measured else []
-    head = ["", "start, s", "CPU s", "hooked", "lines a packet", *(f"{rate:,.0f}/s" for rate in rates)]
+    head = ["", "start, s", "CPU s", "hooked", "lines per packet", *(f"{rate:,.0f}/s" for rate in rates)]
     rows = []
     for tool in measured:
         start = [f"{tool['start']['seconds']:.1f}", f"{tool['start']['cpu']:.1f}", str(tool["hooked"]), f"{tool['lines']:.1f}"]
-        told = [f"{row['whole'] / row['sent']:.0%}, {row['after']:.1f} s" for row in tool["rows"]]
-        rows.append([tool["name"], *start, *told])
+        shares = [f"{row['whole'] / row['sent']:.0%}, {row['after']:.1f} s" for row in tool["rows"]]
+        rows.append([tool["name"], *start, *shares])
     return [*table(head, rows), "", *(f"  {tool['name']}: {tool.get('error') or tool['command']}" for tool in found)]
 
 
@@ -77,8 +77,8 @@ def costs(found: dict[str, Any]) -> list[str]:
              f"{r['ns_per_packet'] / total:.0%}"]
             for r in rows if r["per_packet"] >= 0.005
         ]  # fmt: skip
-        lines += table([f"filter: {filter_}", "runs a packet", "ns a run", "ns a packet", "share"], shown)
-        lines += [f"  all programs: {total:,.0f} ns a packet", ""]
+        lines += table([f"filter: {filter_}", "runs per packet", "ns per run", "ns per packet", "share"], shown)
+        lines += [f"  all programs: {total:,.0f} ns per packet", ""]
     return lines
 
 
@@ -86,16 +86,16 @@ def drain(found: dict[str, Any]) -> list[str]:
     rows = [
         [f"bcc callback, {found['fields']} fields of each event", f"{found['callback']:,.0f}"],
         ["one array, all fields", f"{found['array']:,.0f}"],
-        ["events made into named tuples", f"{found['events']:,.0f}"],
-        ["events made into journeys", f"{found['events_in_journeys']:,.0f}"],
-        ["the same in packets", f"{found['packets']:,.0f}"],
+        ["events decoded into named tuples", f"{found['events']:,.0f}"],
+        ["events assembled into packets", f"{found['events_in_journeys']:,.0f}"],
+        ["the same, in packets", f"{found['packets']:,.0f}"],
     ]
     if found.get("native"):
         native = found["native"]
         rows += [
-            ["natively: events made into named tuples", f"{native['events']:,.0f}"],
-            ["natively: events made into journeys", f"{native['events_in_journeys']:,.0f}"],
-            ["natively: the same in packets", f"{native['packets']:,.0f}"],
+            ["natively: events decoded into named tuples", f"{native['events']:,.0f}"],
+            ["natively: events assembled into packets", f"{native['events_in_journeys']:,.0f}"],
+            ["natively: the same, in packets", f"{native['packets']:,.0f}"],
         ]
     return table(["", "per CPU second"], rows)
 
@@ -116,7 +116,7 @@ def _variant(results: dict[str, Any], name: str) -> float | None:
 
 
 def goals(results: dict[str, Any]) -> list[str]:
-    """The last lines: each figure that has a goal, or that it was not measured."""
+    """The last lines: each figure with a goal, or "not measured"."""
     held = (
         ("attached to another port, of untraced", _variant(results, "k8snet-trace, other port"), 0.90, True),
         ("recording every packet, of untraced", _variant(results, "k8snet-trace, every packet"), 0.60, True),
@@ -133,7 +133,7 @@ def goals(results: dict[str, Any]) -> list[str]:
 
 
 def text(results: dict[str, Any]) -> str:
-    """All of it."""
+    """The whole report."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines = [f"kernel {machine['kernel']}, CPUs: {machine['cpus']}; {versions}", f"clock: {results['clock']}"]

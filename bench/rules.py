@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reading a node's rules costs beside the system's own tools that print them: the rules of thousands of Services.
+"""The cost of reading a node's rules, compared with the system's tools that print them: rules of thousands of Services.
 
     lab run --kernel 6.12 -- python3 -m bench.rules [RULES [RULES OF NFTABLES]]
 
-It replaces the machine's nat table, in legacy iptables and then in iptables-nft. Times are of this process and its children,
-user and system, in CPU seconds, the median of three.
+It replaces the machine's nat table, in legacy iptables and then in iptables-nft. Times are CPU seconds, user and system, of
+this process and its children, the median of three.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tracer.rules.nftables import netlink_dump, snapshot
 
 RULES, NFT_RULES, ENDS, ROUNDS = 80_000, 10_000, 3, 3
 A_SERVICE = 2 + 2 * ENDS + ENDS + 1
-"""Rules: in KUBE-SERVICES and KUBE-NODEPORTS, in each endpoint's chain, in the Service's."""
+"""Rules per Service: in KUBE-SERVICES and KUBE-NODEPORTS, in each endpoint's chain, in the Service's chain."""
 SAVE = ("iptables-legacy-save", "-M", "/bin/true", "-t", "nat")
 
 
@@ -41,7 +41,7 @@ def _service(n: int) -> Iterator[str]:
 
 
 def text(rules: int) -> str:
-    """A nat table of so many rules, as kube-proxy writes it."""
+    """A nat table with this number of rules, as kube-proxy writes it."""
     services = rules // A_SERVICE
     chains = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-MARK-MASQ"]
     chains += [f"KUBE-SVC-{n:016d}" for n in range(services)] + [f"KUBE-SEP-{n:016d}" for n in range(ENDS * services)]
@@ -58,7 +58,7 @@ def spent() -> float:
 
 
 def cost(work: Callable[[], object]) -> float:
-    """Median CPU seconds of ROUNDS runs."""
+    """Median of the CPU seconds of ROUNDS runs."""
     found = []
     for _ in range(ROUNDS):
         began = spent()
@@ -69,16 +69,16 @@ def cost(work: Callable[[], object]) -> float:
 
 def legacy(rules: int) -> str:
     subprocess.run(["iptables-legacy-restore"], input=text(rules), text=True, check=True)
-    wanted = TableRequest(0, "ip", "nat")
-    there = table_reader.read_here(wanted)
+    request = TableRequest(0, "ip", "nat")
+    there = table_reader.read_here(request)
     assert there
     save = cost(lambda: subprocess.run(SAVE, stdout=subprocess.DEVNULL, check=True))
-    ours = cost(lambda: table_reader.read_here(wanted))
+    ours = cost(lambda: table_reader.read_here(request))
     return f"legacy, {len(there[1])} rules: iptables-save {save:.2f} s, the tracer {ours:.2f} s, ratio {ours / save:.2f}"
 
 
 def nftables(rules: int) -> str:
-    """Three ways to the rules over netlink besides: what iptables-nft-save takes, our dump, and pyroute2's."""
+    """Compares iptables-nft-save, the tracer, the tracer's netlink dump alone, and pyroute2's dump."""
     from pyroute2.nftables.main import NFTables
 
     subprocess.run(["iptables-nft-restore"], input=text(rules), text=True, check=True)

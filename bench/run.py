@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boots one virtual machine, runs every benchmark in it, then what can be done natively; prints tables and ratios.
+"""Boots one virtual machine, runs every benchmark in it, then the native benchmarks; prints tables and ratios.
 
     python3 bench/run.py [--clock instructions|time] [--rounds N] [--seconds S] [--only WORDS] [PART]...
 
-PART: startup, drain, costs, throughput, beside, nftables; all of them unless named. The clock is real time where KVM works;
-an emulator counts instructions (bench/counted.py), unless told otherwise. Results: build/bench/results.json. Exit status 1 when
-a part could not be measured; a goal that was missed is only said.
+PART: startup, drain, costs, throughput, beside, nftables; all by default. The default clock is real time where KVM works, else
+counted instructions in an emulator (bench/counted.py). Results: build/bench/results.json. Exit status 1 when a part could not
+be measured; a missed goal is only printed.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ sys.path[:0] = [str(ROOT), str(ROOT / "vagrant")]
 from bench import report  # noqa: E402
 
 OUT = Path("build/bench")
-"""Below the repository, which is also the guest's working directory."""
+"""Path in the repository, which is also the guest's working directory."""
 KERNEL = "6.12"
 TIME_LIMIT = 2400
-"""Seconds for the machine; on a busy host it takes twice as long as on an idle one."""
+"""Limit of the machine's run, s; on a busy host it takes twice as long as on an idle one."""
 CLOCKS = {
     "time": ("real", ROOT / "vagrant/lab/lab", 5, 3.0),
     "instructions": ("1 s is 10^9 instructions, of one CPU", ROOT / "bench/counted.py", 3, 0.4),
 }
-"""What to say of it, what runs the machine, rounds, seconds of a blast."""
+"""Clock -> description, program that runs the machine, rounds, seconds per blast."""
 MEMORY = 3072
-"""MiB: captures of every packet stay in the page cache, so that no disk is measured."""
+"""Memory of the machine, MiB: captures of every packet stay in the page cache, so that no disk is measured."""
 REPEATS = 3
 
 
 def usual_clock() -> str:
-    """Time where KVM works, else instructions."""
+    """The clock "time" where KVM works, else "instructions"."""
     from lab import accel, kernels
 
     return "time" if accel.choose(kernels.find(KERNEL)).name == "kvm" else "instructions"
 
 
 def in_machine(lab: Path, rounds: int, seconds: float, only: str, parts: list[str]) -> dict[str, Any]:
-    """The guest's results. Raises SystemExit when the machine left none."""
+    """The guest's results. Raises SystemExit when the machine wrote none."""
     result = ROOT / OUT / "guest.json"
     result.unlink(missing_ok=True)
     machine = ["run", "--kernel", KERNEL, "--mem", str(MEMORY), "--timeout", str(TIME_LIMIT)]
@@ -62,7 +62,7 @@ def in_machine(lab: Path, rounds: int, seconds: float, only: str, parts: list[st
 
 
 def native(module: str, needs: str, *arguments: str) -> list[dict[str, float]]:
-    """`python -m MODULE ARGUMENTS` REPEATS times with a Python here that can import `needs`; [] where there is none."""
+    """`python -m MODULE ARGUMENTS` REPEATS times with a Python here that can import `needs`; [] without one."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'vagrant'}"}
     for python in (sys.executable, "/usr/bin/python3"):
         if subprocess.run([python, "-c", f"import {needs}"], check=False, capture_output=True).returncode:
@@ -79,16 +79,16 @@ def native(module: str, needs: str, *arguments: str) -> list[dict[str, float]]:
 
 
 def medians(runs: list[dict[str, float]]) -> dict[str, float]:
-    """Of each figure by itself."""
+    """The median of each figure."""
     return {name: median(run[name] for run in runs) for name in runs[0]} if runs else {}
 
 
 def main() -> int:
     options = argparse.ArgumentParser(description="Benchmarks of k8snet-trace, in one virtual machine.")
     options.add_argument("--clock", choices=sorted(CLOCKS))
-    options.add_argument("--rounds", type=int, help="of throughput (instructions: 3, time: 5)")
-    options.add_argument("--seconds", type=float, help="of guest time measured of each blast (0.4, 3)")
-    options.add_argument("--only", default="", help="of throughput, beside: tools whose name has these words in it")
+    options.add_argument("--rounds", type=int, help="rounds of throughput (instructions: 3, time: 5)")
+    options.add_argument("--seconds", type=float, help="guest time measured per blast (instructions: 0.4, time: 3)")
+    options.add_argument("--only", default="", help="throughput, beside: only tools with these words in their name")
     options.add_argument("parts", nargs="*", metavar="PART", help="startup, drain, costs, throughput, beside, nftables (all)")
     given = options.parse_args()
     (ROOT / OUT).mkdir(parents=True, exist_ok=True)

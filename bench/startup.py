@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a start takes, step by step, in CPU seconds.
+"""The CPU seconds of each step of a start.
 
-    python3 -m bench.startup WAY             here: everything, also attaching (root, BTF)
-    python3 -m bench.startup WAY DIRECTORY   another machine's kernel, from what save() wrote there: all but attaching
+    python3 -m bench.startup WAY             on this kernel: all steps, also attaching (needs root and BTF)
+    python3 -m bench.startup WAY DIRECTORY   with another machine's kernel, from the files of save(): all steps but attaching
 
-Each prints one line of JSON. A process of its own, so that imports count and nothing is warm.
+Each prints one line of JSON, in a separate process, so that imports count and no cache is warm.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Steps:
 
 
 def measure(way: str, directory: Path | None) -> dict[str, float]:
-    """way: as Session's `only`. directory: of save(), None for this machine's own kernel."""
+    """way: as Session's `only`. directory: written by save(), None for this machine's own kernel."""
     steps = Steps()
     with steps.step("import"):
         from tracer.kernel import attach_plan, bcc_program, generated_headers, xt_extensions
@@ -50,7 +50,7 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
         from tracer.kernel.kallsyms import Symbols
 
         bcc = bcc_program.load_bcc()
-        if not directory:  # it needs numpy, which the Python that has bcc may lack on the host
+        if not directory:  # needs numpy, which the host's Python with bcc may not have
             import tracer.kernel.session  # noqa: F401
     with steps.step("BTF"):
         types = KernelTypes(directory / "btf" if directory else SYS_BTF)
@@ -76,7 +76,7 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
 
 
 def save(directory: Path) -> None:
-    """Copies what measure() needs of this machine's kernel: its types, its symbols, what its bcc can attach."""
+    """Copies the data of this machine's kernel that measure() needs: types, symbols, and what its bcc can attach."""
     from tracer.kernel.bcc_program import abilities, load_bcc
 
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forwarding throughput: 64-byte UDP frames from the client through a NodePort's DNAT to a pod that swallows them.
+"""Forwarding throughput: 64-byte UDP frames from the client through a NodePort's DNAT to a pod that discards them.
 
-One connection of a fixed port, answered once before anything is measured, so that conntrack has it as established and
-no nat table is asked again. Counted at the pods' interfaces: what the node has forwarded, whether or not a socket keeps
-up. Client, node and pods are namespaces of one kernel, and the probes see the packet in all of them.
+There is one connection with a fixed port. It is answered once before the measurement, so that conntrack has it as established
+and no nat table runs again. Packets are counted at the pods' interfaces: those that the node has forwarded, even when the
+socket is too slow. Client, node and pods are namespaces of one kernel, and the probes see the packet in all of them.
 
-Each blast runs between untraced ones, and its figure is the ratio to the mean of the nearest one before and the nearest
-one after it: what the host does meanwhile then cancels, as far as it changes slowly.
+Each blast runs between untraced blasts, and its figure is the ratio to the mean of the nearest one before and the nearest one
+after it: slow changes of the host's load then cancel out.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from scenes.topology import PODS
 
 SOURCE_PORT = 40001
 WARM_SHARE = 0.2
-"""Of a blast's measured time, sent before it."""
+"""Time of sending before the measurement, as a share of the measured time."""
 BETWEEN = 2
-"""So many traced blasts between two untraced ones."""
+"""Number of traced blasts between two untraced ones."""
 _UDP_TIMEOUTS = ("nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream")
 _HOOKED = Path("/sys/kernel/tracing/enabled_functions")
 
 
 @dataclass(frozen=True)
 class Blast:
-    """rate: packets/s arriving at the pod. sent: packets/s leaving the client. cpu: share of one CPU used by the tool's
-    own process. overflows: packets the pod's socket had no room for. seconds: from the first packet to the last."""
+    """One blast. rate: packets/s arriving at the pod. sent: packets/s leaving the client. cpu: share of one CPU used by the
+    tool's own process. overflows: packets dropped at the pod's full socket. seconds: from the first packet to the last."""
 
     rate: float
     sent: float
@@ -49,9 +49,10 @@ class Blast:
 
 @dataclass
 class Variant:
-    """One thing to measure. Lists have one entry a round.
+    """One thing to measure. Lists have one entry per round.
 
-    slow: takes long to start, and its ratio is far from any other; so it takes part in a third of the rounds.
+    slow: takes long to start, and its ratio is far from all others; it takes part in a third of the rounds only.
+    told: what the tool reported after each blast.
     """
 
     name: str
@@ -73,9 +74,9 @@ class Variant:
 
 @contextmanager
 def flow() -> Iterator[None]:
-    """The scene with its one connection established and the pods swallowing."""
+    """The scene, with its connection established, and pods that discard what they receive."""
     with scene.scene("http-proxy", serve=()):
-        for name in _UDP_TIMEOUTS:  # it must outlive the pauses in which a tool starts
+        for name in _UDP_TIMEOUTS:  # the entry must survive the pauses in which a tool starts
             Path("/proc/sys/net/netfilter", name).write_text("3600")
         with servers.running(servers.pod_servers()):
             reply = traffic.udp_ask(sport=SOURCE_PORT)
@@ -86,14 +87,14 @@ def flow() -> Iterator[None]:
 
 
 def hooked() -> int:
-    """Functions that something is attached to by ftrace: proof that a tool is on. Indented lines tell more of the last."""
+    """The number of functions with an ftrace attachment: proof that a tool is on. Indented lines are details."""
     if not _HOOKED.exists():
         return 0
     return sum(1 for line in _HOOKED.read_text().splitlines() if line.strip() and not line[0].isspace())
 
 
 def blast(seconds: float, running: Running) -> Blast:
-    """Sends to warm up and then for `seconds`, which are measured."""
+    """Sends a warm-up, and then for `seconds`, which are measured."""
 
     def overflows() -> int:
         return sum(load.udp_counters(pod.name)["RcvbufErrors"] for pod in PODS)
@@ -110,7 +111,7 @@ def blast(seconds: float, running: Running) -> Blast:
 
 
 def measure(variant: Variant, seconds: float) -> float:
-    """One blast of it, whose rate is returned; 0 when the tool failed."""
+    """Runs one blast and returns its rate; 0 when the tool failed."""
     try:
         with variant.start() as running:
             variant.command = running.command
@@ -120,12 +121,12 @@ def measure(variant: Variant, seconds: float) -> float:
         variant.error = str(e)
         return 0.0
     variant.blasts.append(found)
-    variant.told.append(running.told)
+    variant.told.append(running.report)
     return found.rate
 
 
 def in_turn(variants: Sequence[Variant], turn: int) -> list[Variant]:
-    """Those that take part in round `turn` (from 0), each round in another order."""
+    """The variants that take part in round `turn` (from 0), in another order each round."""
     taking_part = [v for v in variants if not v.error and not (v.slow and turn % 3)]
     if not taking_part:
         raise ToolFailed("no tool could be measured: " + "; ".join(v.error for v in variants))
@@ -134,7 +135,7 @@ def in_turn(variants: Sequence[Variant], turn: int) -> list[Variant]:
 
 
 def one_round(untraced: Variant, variants: Sequence[Variant], seconds: float) -> None:
-    """Blasts of all `variants`, in order, with untraced ones around every BETWEEN of them."""
+    """Runs blasts of all `variants`, in order, with untraced blasts around every BETWEEN of them."""
     before = measure(untraced, seconds)
     for at in range(0, len(variants), BETWEEN):
         rates = [(v, measure(v, seconds)) for v in variants[at : at + BETWEEN]]
@@ -163,16 +164,16 @@ def all_variants(tracer: Callable[[str], Tracer]) -> list[Variant]:
     ]
 
 
-def nftables(rounds: int, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """The tracer's own variants with the same rules in iptables-nft, whose hits need the kernel's trace key on. Needs flow()
-    around it; leaves its rules."""
+def nftables(rounds: int, seconds: float, report: Callable[[str], None]) -> dict[str, Any]:
+    """The tracer's own variants with the same rules in iptables-nft; their hits need the kernel's trace key on. Needs flow()
+    around it; its rules stay."""
     rules.flush()
     rules.restore("http-proxy", backend="nft")
-    return run(rounds, seconds, say, "k8snet-trace")
+    return run(rounds, seconds, report, "k8snet-trace")
 
 
-def run(rounds: int, seconds: float, say: Callable[[str], None], words: str = "") -> dict[str, Any]:
-    """All variants whose name has these words, `rounds` times; what each did. Needs flow() around it."""
+def run(rounds: int, seconds: float, report: Callable[[str], None], words: str = "") -> dict[str, Any]:
+    """Measures all variants with these words in their name, `rounds` times. Needs flow() around it."""
     with ExitStack() as stack:
 
         @cache
@@ -188,7 +189,7 @@ def run(rounds: int, seconds: float, say: Callable[[str], None], words: str = ""
         )
         for turn in range(rounds):
             one_round(untraced, in_turn(variants, turn), seconds)
-            say(f"throughput: round {turn + 1} of {rounds}")
+            report(f"throughput: round {turn + 1} of {rounds}")
     rates = [b.rate for b in untraced.blasts]
     return {
         "untraced": {"median": median(rates), "lowest": min(rates), "highest": max(rates), "blasts": len(rates)},

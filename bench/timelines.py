@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What open connections cost `--follow`: memory and time for 100,000 of them, and for several times as many.
+"""The cost of open connections for `--follow`: memory and time for 100,000 connections and for several times as many.
 
     python -m bench.timelines [--connections 10000,100000,400000]
 
-Each connection is a handshake through a NodePort's DNAT and MASQUERADE, which nobody ends: three packets, made here, the three
-events that conntrack tells of it, the SYN's verdict; all of it goes to verdicts, timelines and text as in a run. A process
-for each number, so that its memory is its own. Figures go to docs/performance.md.
+Each connection is a handshake through a NodePort's DNAT and MASQUERADE, and stays open: three packets, made here, three events
+of conntrack, the SYN's verdict. All of it goes to verdicts, timelines and text as in a run. Each number of connections runs in
+a separate process, so that its memory is measured alone. Figures go to docs/performance.md.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.text import TextOutput
 
 A_SECOND = 5000
-"""Connections that are opened in one second of the packets' clock."""
+"""Connections opened per second of the packets' clock."""
 TURN = 250
-"""Connections between two looks at what can be told: 20 a second."""
+"""Connections between two calls of expire(): 20 calls per second."""
 SECOND, MS = 1_000_000_000, 1_000_000
 SERVER, POD, GATEWAY = ("192.168.56.10", 30285), ("10.244.0.11", 8080), "10.244.0.1"
 LISTENER = Socket(48213, "LISTEN", 4242, "nginx")
 
 
 class NoSpaces(NamespaceInspector):
-    """Asks no namespace of this machine anything."""
+    """Reads nothing from this machine's namespaces."""
 
     def names(self) -> list[str]:
         return []
@@ -50,7 +50,7 @@ class NoSpaces(NamespaceInspector):
 
 
 class Nowhere(io.StringIO):
-    """Counts what is written, and keeps none of it."""
+    """Counts the characters written, and keeps none."""
 
     size = 0
 
@@ -60,15 +60,15 @@ class Nowhere(io.StringIO):
 
 
 def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
-    """The n-th connection: SYN, SYN-ACK, ACK, and what conntrack tells of it."""
+    """The n-th connection: SYN, SYN-ACK, ACK, and the events of conntrack."""
     began = n * SECOND // A_SECOND
     client, port = f"10.{100 + (n >> 16 & 127)}.{n >> 8 & 255}.{n & 255}", 1024 + n % 60000
-    asked, half = Endpoints(client, port, *SERVER), Endpoints(client, port, *POD)
+    outside, half = Endpoints(client, port, *SERVER), Endpoints(client, port, *POD)
     inside = Endpoints(GATEWAY, 1024 + n * 7 % 60000, *POD)
     packets = []
     for at, flags, back in ((0, "SYN", False), (1, "SYN ACK", True), (2, "ACK", False)):
         time = began + at * MS
-        ends = [asked, half, inside] if not back else [e.reversed for e in (inside, half, asked)]
+        ends = [outside, half, inside] if not back else [e.reversed for e in (inside, half, outside)]
         first, second = ("DNAT", "MASQUERADE") if not back else ("reverse MASQUERADE", "reverse DNAT")
         ifaces = ("eth0", "cni0") if not back else ("cni0", "eth0")
         hops = [
@@ -81,31 +81,31 @@ def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
             shake = Handshake(flags, True, 0, 128, 1)
             hops.append(Hop(time + 4, "socket", "pod-a", socket=LISTENER))
             hops.append(Hop(time + 5, "handshake", "pod-a", handshake=shake))
-        flow = Flow(asked, inside.reversed, "ESTABLISHED" if at else "NEW", back, 0, "node")
+        flow = Flow(outside, inside.reversed, "ESTABLISHED" if at else "NEW", back, 0, "node")
         seq, ack = (n + (at > 0), (n + 1) * (at > 0)) if not back else (n, n + 1)
         made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, hops, ack=ack)
         made.verdict, made.outcome = classify(made)
         packets.append(made)
     # SYN_SENT, SYN_RECV, ESTABLISHED
     events = [
-        (began + at * MS, message(kind, flags, state=at + 1, orig=asked, zone=0))
+        (began + at * MS, message(kind, flags, state=at + 1, orig=outside, zone=0))
         for at, (kind, flags) in enumerate((TOLD, CHANGED, CHANGED))
     ]
     return packets, events
 
 
 def measure(count: int) -> dict[str, float]:
-    """Follows so many connections, none of which ends."""
-    connections, heard, nowhere = ConnectionTracker(), Heard(), Nowhere()
+    """Follows `count` connections that stay open."""
+    connections, listener, nowhere = ConnectionTracker(), Heard(), Nowhere()
     output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, conntrack=heard) as following:
+    with ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, conntrack=listener) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)
             making += time.process_time() - at
-            heard.waiting += events
+            listener.waiting += events
             for packet in packets:
                 following.feed(packet)
             if n % TURN == TURN - 1:
@@ -128,7 +128,7 @@ def measure(count: int) -> dict[str, float]:
 
 
 def memory() -> float:
-    """MB of this process that are in memory."""
+    """Resident memory of this process, MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / (1 << 20)
 
 

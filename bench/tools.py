@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tools that are compared, each as a context manager: inside the block it is attached and at work."""
+"""The compared tools, each as a context manager: inside the block the tool is attached and runs."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from tracer.kernel.probes import PROBES, TRACEPOINT
 OTHER_PORT = 9
 """A port that the measured traffic does not have."""
 SCRATCH = Path("/dev/shm")
-"""Memory: no file system's work is measured."""
+"""A directory in memory: no file system is measured."""
 READY_SECONDS = 120.0
-"""How long a tool may take to be ready: pwru reads all of BTF first, which takes long on an emulated CPU."""
+"""Limit of a tool's start, s: pwru reads all of BTF first, which takes long on an emulated CPU."""
 
 
 class ToolFailed(Exception):
-    """A tool did not get ready, or ended by itself."""
+    """A tool did not become ready, or ended by itself."""
 
 
 @dataclass
 class Running:
-    """A tool at work. command: what was started, in words or as typed. told: what it said of itself after its end."""
+    """A running tool. command: what was started, described or as typed. report: the tool's own figures, after its end."""
 
     command: str
     process: subprocess.Popen[Any] | None = None
-    told: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raises ToolFailed unless it is still alive."""
+        """Raises ToolFailed unless the tool still runs."""
         if self.process and self.process.poll() is not None:
             raise ToolFailed(f"{self.command}: ended by itself with status {self.process.returncode}")
 
     @property
     def cpu_seconds(self) -> float:
-        """Time its threads have been on a CPU so far, seconds."""
+        """CPU time of its threads so far, s."""
         if not self.process:
             return 0.0
         threads = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
@@ -56,7 +56,7 @@ Starter = Callable[[], AbstractContextManager[Running]]
 
 @contextmanager
 def nothing() -> Iterator[Running]:
-    """No tool: what the others are compared with."""
+    """No tool: the base of the comparison."""
     yield Running("untraced")
 
 
@@ -64,7 +64,7 @@ class Tracer:
     """k8snet-trace in its own process (bench/worker.py); its probes are on only inside the blocks of on()."""
 
     def __init__(self, way: str) -> None:
-        """way: "" as the tracer chooses, "no-rules" without hits of rules, "kprobe" as on a kernel without fentry."""
+        """way: "" = the tracer's choice, "no-rules" = without rule hits, "kprobe" = as on a kernel without fentry."""
         file = SCRATCH / f"bench-events-{way or 'fentry'}"
         command = [sys.executable, "-m", "bench.worker", way, str(file)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -80,7 +80,7 @@ class Tracer:
         return answer
 
     def ask(self, command: str) -> dict[str, Any]:
-        """One command of bench/worker.py and its answer."""
+        """Sends one command of bench/worker.py, and returns the answer."""
         assert self._process.stdin
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
@@ -90,11 +90,11 @@ class Tracer:
     def on(self, command: str) -> Iterator[Running]:
         """command: "port N" or "everything"."""
         running = Running(f"Session, filter: {command}" + (f", only={self._way!r}" if self._way else ""), self._process)
-        running.told = self.ask(command)
+        running.report = self.ask(command)
         try:
             yield running
         finally:
-            running.told |= self.ask("off")
+            running.report |= self.ask("off")
 
     def close(self) -> None:
         assert self._process.stdin
@@ -103,8 +103,8 @@ class Tracer:
 
 
 @contextmanager
-def _command(words: Sequence[str], ready: str, told: str) -> Iterator[Running]:
-    """A command that writes the text `ready` to stderr when attached. told: pattern of NUMBER, NAME on its stderr."""
+def _command(words: Sequence[str], ready: str, figures: str) -> Iterator[Running]:
+    """A command that writes the text `ready` to stderr when attached. figures: pattern of NUMBER, NAME in its stderr."""
     log = SCRATCH / "bench-stderr"
     with log.open("wb") as stderr:
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=stderr)
@@ -125,17 +125,17 @@ def _command(words: Sequence[str], ready: str, told: str) -> Iterator[Running]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        running.told = {m[2]: int(m[1]) for m in re.finditer(told, log.read_text(errors="replace"))}
+        running.report = {m[2]: int(m[1]) for m in re.finditer(figures, log.read_text(errors="replace"))}
 
 
 def tcpdump(*arguments: str) -> Starter:
-    """tcpdump -n -i any ARGUMENTS; tells how many packets it captured and the kernel dropped."""
+    """tcpdump -n -i any ARGUMENTS; reports the packets it captured and those the kernel dropped."""
     words = ("tcpdump", "-n", "-i", "any", *arguments)
     return lambda: _command(words, "listening on", r"(\d+) (packets \w+ by \w+|packets captured)")
 
 
 def pwru(*arguments: str) -> Starter:
-    """pwru, writing its lines to a file; tells how many there were."""
+    """pwru, with its lines written to a file; reports their number."""
     lines = SCRATCH / "bench-pwru"
 
     @contextmanager
@@ -144,19 +144,19 @@ def pwru(*arguments: str) -> Starter:
         with _command(words, "Listening for events", r"(\d+)(\0)") as running:
             yield running
         with lines.open("rb") as file:
-            running.told["lines"] = max(0, sum(1 for _ in file) - 1)
+            running.report["lines"] = max(0, sum(1 for _ in file) - 1)
 
     return start
 
 
 def our_functions() -> str:
-    """pwru's expression for the functions that the tracer watches when not verbose."""
+    """pwru's expression for the functions with a probe of the tracer, without those for verbose output."""
     names = {s for p in PROBES if p.at != TRACEPOINT and not p.verbose for s in p.symbols}
     return f"^({'|'.join(sorted(names))})$"
 
 
 def versions() -> dict[str, str]:
-    """Of the packages whose programs are run here."""
+    """The versions of the packages with the measured programs."""
     names = ("tcpdump", "pwru", "python3-bpfcc", "libbpfcc", "python3-numpy", "iptables")
     found = subprocess.run(["dpkg-query", "-W", *names], capture_output=True, text=True, check=False).stdout
     return dict(line.split("\t", 1) for line in found.splitlines())

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tracer as one of the compared tools: a Session in a process of its own, as the command is.
+"""The tracer as one of the compared tools: a Session in a separate process, as with the command.
 
-Started as `python3 -m bench.worker WAY FILE` (WAY: "", "no-rules" or "kprobe"); reads a command a line on stdin, answers each
-with one line of JSON on stdout, the first line without being asked, when the probes are ready:
+Started as `python3 -m bench.worker WAY FILE` (WAY: "", "no-rules" or "kprobe"). Prints one line of JSON when the probes are
+ready; then reads one command per line from stdin, and answers each with one line of JSON on stdout:
 
     port N       probes on, filter: port N
     everything   probes on, no filter; every event is appended to FILE
     times        run time of each program since it was loaded: {name: [ns, runs]} (needs kernel.bpf_stats_enabled)
     off          probes off; {events, lost, why} since they went on
 
-Between commands it does what tracer/pipeline/run.py does: it drains the ring and reads the loss counters every POLL_SECONDS.
+Between commands it works as tracer/pipeline/run.py: it drains the ring and reads the loss counters every POLL_SECONDS.
 Compiling takes longer than measuring, so `off` only detaches, and the next `port` or `everything` attaches again.
 """
 
@@ -29,11 +29,11 @@ from tracer.pipeline.run import POLL_SECONDS
 from tracer.rules.nftables.trace_key import TraceSwitch
 
 RUN_TIME_NS, RUN_COUNT = 24, 25
-"""Places of these two in struct bpf_prog_info (include/uapi/linux/bpf.h), counted in 8 bytes."""
+"""Indexes of run_time_ns and run_cnt in struct bpf_prog_info (include/uapi/linux/bpf.h), in units of 8 bytes."""
 
 
 class Worker:
-    """file: where events of `everything` go; it starts empty each time the probes go on."""
+    """Serves the commands. file: gets the events of `everything`; it is emptied each time the probes go on."""
 
     def __init__(self, way: str, file: Path) -> None:
         self._session = Session(Kernel.running(), Filter(), only=way.replace("no-rules", ""), rules=way != "no-rules")
@@ -44,9 +44,9 @@ class Worker:
         self._out = file.open("wb")
         self._begin(Filter())
 
-    def _begin(self, wanted: Filter) -> dict[str, Any]:
-        """Probes on, with nothing left over from before."""
-        self._session.set_filter(wanted)
+    def _begin(self, selected: Filter) -> dict[str, Any]:
+        """Turns the probes on, and discards what is left in the ring."""
+        self._session.set_filter(selected)
         if not self._attached:
             self._program.attach(self._session.planned)
             self._program.watch(self._session.watched)
@@ -68,7 +68,7 @@ class Worker:
         return self._begin(Filter())
 
     def times(self) -> dict[str, Any]:
-        """By program; bcc also keeps the entry half of a kretprobe here."""
+        """Run time and runs by program; bcc's functions include the entry half of a kretprobe."""
         lib, found = self._program._bcc.libbcc.lib, {}
         for name, function in self._program.bpf.funcs.items():
             info = (ctypes.c_uint64 * 40)()
@@ -89,7 +89,7 @@ class Worker:
         return {"events": self._events, "lost": self._lost, "why": self._why, "bytes": self._out.tell()}
 
     def turn(self) -> None:
-        """One turn of the tracer's loop."""
+        """One iteration of the tracer's loop."""
         batch = self._session.drain()
         self._events += record.count(batch)
         self._out.write(batch.data)
@@ -98,7 +98,7 @@ class Worker:
             self._why[loss.why] = self._why.get(loss.why, 0) + loss.count
 
     def serve(self) -> None:
-        """Until stdin ends."""
+        """Serves commands until stdin ends."""
         print(json.dumps(self.off()), flush=True)
         while True:
             if not select.select([sys.stdin], [], [], POLL_SECONDS)[0]:
