@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes of a public Debian box what vagrant/box makes from nothing: `provision.sh kernel 5.10`, and after a reboot
+# Turns a public Debian box into a machine like those of vagrant/box: `provision.sh kernel 5.10`, and after a reboot
 # `provision.sh packages 5.10`. The checkout is in /vagrant.
 set -eu
 what=$1 kernel=$2
@@ -15,15 +15,15 @@ esac
 
 if [ "$what" = kernel ]; then
     if [ "$suite" != "$VERSION_CODENAME" ]; then
-        # Of that suite the kernel and no other package, unless one is asked for by name.
+        # Only the kernel comes from that suite, and packages that are requested by name.
         echo "deb http://deb.debian.org/debian $suite main" >/etc/apt/sources.list.d/kernel.list
         printf 'Package: *\nPin: release n=%s\nPin-Priority: 50\n' "$suite" >/etc/apt/preferences.d/kernel
     fi
     apt-get -qq update
-    # Newer kernel packages ask debianutils' run-parts for options that bookworm's does not have.
+    # Newer kernel packages use options of debianutils' run-parts that bookworm's version does not have.
     apt-get -qq install --no-install-recommends -t "$suite" linux-image-amd64 debianutils >/dev/null
     newest=$(ls /boot/vmlinuz-"$kernel".* | sort -V | tail -n 1)
-    # GRUB starts the newest kernel there is; where an older one is wanted, it is named.
+    # GRUB starts the newest installed kernel; this selects the requested one by name.
     sed -i '/^GRUB_DEFAULT=/d' /etc/default/grub
     echo "GRUB_DEFAULT=\"Advanced options for Debian GNU/Linux>Debian GNU/Linux, with Linux ${newest#/boot/vmlinuz-}\"" >>/etc/default/grub
     update-grub

@@ -128,7 +128,7 @@ def _trace(
     objects: list[Object],
     ports: tuple[int, ...],
     backend: str,
-    traffic: Callable[[], incidents.Said],
+    traffic: Callable[[], incidents.Requests],
     nft: bool = False,
 ) -> Result:
     view = known(objects)

@@ -74,7 +74,7 @@ def test_objects_are_as_the_tracer_reads_them() -> None:
 def test_states_that_exist_in_one_back_end() -> None:
     five = incidents.find(5)
     assert {"nftables", "nftables-restarted"} == set(five.states_in("nft")) - set(five.states_in("legacy"))
-    assert all(set(i.states_in("nft")) == set(i.states) and i.story for i in incidents.every())
+    assert all(set(i.states_in("nft")) == set(i.states) and i.symptom for i in incidents.every())
 
 
 def test_lines_for_one_namespace_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For people: `python3 vagrant/incidents 3 up [STATE]`, then `3 traffic`, then `3 down`. Without a number: what there is."""
+"""The command: `python3 vagrant/incidents 3 up [STATE]`, then `3 traffic`, `3 down`. Without a number: lists the incidents."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scenes import rules  # noqa: E402
 
 
 def main() -> int:
-    """0; 2 for a wrong command line."""
+    """Returns 0; 2 for a wrong command line."""
     parser = argparse.ArgumentParser(prog="incidents", description="Incidents of real clusters, on this machine's network.")
     parser.add_argument("number", nargs="?", type=int, choices=[i.number for i in incidents.every()])
     parser.add_argument("verb", nargs="?", choices=("up", "traffic", "down"))
-    parser.add_argument("state", nargs="?", help="the first one if none is given")
+    parser.add_argument("state", nargs="?", help="default: the first state of the incident")
     parser.add_argument("--backend", default="legacy", choices=rules.BACKENDS)
     options = parser.parse_args()
     if not options.number or not options.verb:
@@ -34,8 +34,8 @@ def main() -> int:
         ports = " ".join(f"--port {port}" for port in incident.ports)
         print(f"Up. Now: k8snet-trace {ports} --objects {incidents.OBJECTS}")
     elif options.verb == "traffic":
-        for asked, answer in incident.traffic():
-            print(f"{asked}   {answer}")
+        for request, answer in incident.traffic():
+            print(f"{request}   {answer}")
     else:
         incidents.down()
     return 0

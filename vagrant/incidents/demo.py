@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One incident with the tracer beside it: what the client sees, what the tracer says. As root inside a virtual machine."""
+"""Shows one incident: what the client sees, and what the tracer reports. As root inside a virtual machine."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SETTLE, WIDTH = 1.5, 120
 
 
 def main() -> int:
-    """The tracer's exit status."""
+    """Returns the tracer's exit status."""
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     incident = incidents.find(number)
     state = sys.argv[2] if len(sys.argv) > 2 else next(iter(incident.states))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     console.print(f"[bold]Incident {number}: {incident.title}[/]  ({state}) on Linux {os.uname().release}")
-    console.print(f"{incident.story}\n")
-    console.print("[dim]building the node and compiling the probes; an emulated machine takes its time ...[/]")
+    console.print(f"{incident.symptom}\n")
+    console.print("[dim]building the node and compiling the probes; this is slow on an emulated machine ...[/]")
     try:
         incident.up(state)
         with tempfile.TemporaryDirectory() as directory:
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def watch(console: Console, incident: incidents.Incident, directory: Path) -> int:
-    """Starts the tracer, makes the requests, ends it."""
+    """Starts the tracer, makes the requests, ends the tracer; returns its exit status."""
     ready = directory / "ready"
     options = [word for port in incident.ports for word in ("--port", str(port))] + list(incident.options)
     options += ["--objects", str(incidents.OBJECTS)]
@@ -59,22 +59,22 @@ def watch(console: Console, incident: incidents.Incident, directory: Path) -> in
             if tracer.poll() is not None:
                 return tracer.returncode
             time.sleep(0.1)
-        said = incident.traffic()
+        requests = incident.traffic()
         time.sleep(SETTLE)
         tracer.terminate()
         status = tracer.wait()
-    width = max(len(asked) for asked, _ in said)
-    console.print("\n[bold]What was asked, and what came of it[/]")
-    for asked, answer in said:
-        console.print(f"  {escape(asked.ljust(width))}   [bold]{escape(answer)}[/]")
-    console.print("\n[bold]What k8snet-trace says[/]\n")
+    width = max(len(request) for request, _ in requests)
+    console.print("\n[bold]The requests, and their results[/]")
+    for request, answer in requests:
+        console.print(f"  {escape(request.ljust(width))}   [bold]{escape(answer)}[/]")
+    console.print("\n[bold]What k8snet-trace reports[/]\n")
     sys.stdout.flush()
     os.write(1, screen.text)
     return status
 
 
 class Screen:
-    """A terminal for the tracer to write to, so that it folds its lines; what it wrote is shown when it has ended."""
+    """A terminal for the tracer's output, so that the tracer folds its lines; the output is shown when the tracer has ended."""
 
     def __init__(self, width: int) -> None:
         self.size, self.text = {"COLUMNS": str(width), "LINES": "50"}, b""
@@ -92,7 +92,7 @@ class Screen:
         os.close(self._read)
 
     def _take(self) -> None:
-        # It ends with an error when nobody has the other side open any more.
+        # read() fails when the other side is closed by all processes.
         with suppress(OSError):
             while piece := os.read(self._read, 65536):
                 self.text += piece.replace(b"\r\n", b"\n")

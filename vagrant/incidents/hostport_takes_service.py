@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""5: the password of A opens B: hostPort 3306 of pod mysql-b takes what is meant for the Service of mysql-a."""
+"""5: the password of A opens B: hostPort 3306 of pod mysql-b takes the packets for the Service of mysql-a."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from scenes.rules import Backend
 from scenes.topology import BRIDGE, CLIENT, NODE4
 
 NUMBER, TITLE = 5, "The password of A opens B"
-STORY = (
-    "A Service leads to the database mysql-a. Who asks for it on this node reaches another one, mysql-b, and mysql-b's "
+SYMPTOM = (
+    "A Service leads to the database mysql-a. On this node, its clients reach another database, mysql-b, and mysql-b's "
     "password is the one that works."
 )
 PORTS = (3306,)
@@ -40,8 +40,8 @@ add KUBE-CLUSTER-IP 172.30.33.7,tcp:3306
 
 
 def up(state: str, backend: Backend) -> list[Object]:
-    """ipvs: kube-proxy in ipvs mode; anywhere, node-port: in iptables mode; nftables: in that mode, and portmap's chains came
-    last. healthy: only its own port is asked for; nftables-restarted: kube-proxy's chains came last.
+    """ipvs: kube-proxy in ipvs mode; anywhere, node-port: in iptables mode; nftables: in that mode, and portmap's chains were
+    added last. healthy: clients use only the pod's own port; nftables-restarted: kube-proxy's chains were added last.
     """
     scene.bare()
     by_ipvs = state.endswith("ipvs")
@@ -72,20 +72,20 @@ def up(state: str, backend: Backend) -> list[Object]:
 
 
 def traffic(state: str) -> list[tuple[str, str]]:
-    asked: dict[str, list[tuple[str | None, str]]] = {
+    requests: dict[str, list[tuple[str | None, str]]] = {
         "ipvs": [(CLIENT, CLUSTER_IP), (None, CLUSTER_IP)],
         "anywhere": [(CLIENT, CLUSTER_IP), (None, CLUSTER_IP)],
         "healthy-ipvs": [(CLIENT, CLUSTER_IP), (CLIENT, NODE4)],
     }
-    said = []
-    for ns, address in asked.get(state, [(CLIENT, NODE4), (CLIENT, NODE4)]):
+    results = []
+    for ns, address in requests.get(state, [(CLIENT, NODE4), (CLIENT, NODE4)]):
         reply = ask.http_get(address, 3306, ns=ns, timeout=1.5)
-        said.append((f"{ns or 'node-1'} $ mysql -h {address}", reply.body or reply.outcome))
-    return said
+        results.append((f"{ns or 'node-1'} $ mysql -h {address}", reply.body or reply.outcome))
+    return results
 
 
 def _in_nftables(restarted: bool) -> None:
-    """Both tables; who comes last is asked first."""
+    """Loads both tables; the kernel asks the table that was loaded last first."""
     service = Service("default/mysql-np", CLUSTER_IP, 3306, 3306, ((MYSQL_A, 3306),), "mysql")
     tables = [nftables.rules([service], NODE4), nftables.host_ports([HostPort(3306, MYSQL_B, 3306, CONTAINER)])]
     for text in reversed(tables) if restarted else tables:
@@ -93,7 +93,7 @@ def _in_nftables(restarted: bool) -> None:
 
 
 def _cache(container: str) -> None:
-    """What libcni keeps of mysql-b's sandbox: the only place where the id in portmap's rules has a pod's name."""
+    """Writes libcni's cache of mysql-b's sandbox: the only place that joins the id in portmap's rules with a pod's name."""
     body = {
         "kind": "cniCacheV1",
         "containerId": container,

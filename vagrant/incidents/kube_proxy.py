@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that looks like kube-proxy from outside: its command line, its configuration file, the port that it may hold
-open.
-"""
+"""A process that looks like kube-proxy from outside: its command line, its configuration file, a port that it may listen on."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from scenes.topology import STATE_DIR
 
 CONFIG = STATE_DIR / "kube-proxy.conf"
 
-# Its name begins as those of all servers of a scene do, so that they are ended together.
+# Its name begins as the names of all servers of a scene, so that all are ended together.
 _CODE = """
 import socket, sys, time
 open("/proc/self/comm", "w").write("scene-kubeproxy")
@@ -26,9 +24,7 @@ time.sleep(86400)
 
 
 def start(*options: str, config: str = "", port: int = 0) -> None:
-    """options: of its command line. config: text of the file given by --config, "" = no such option. port: held open, 0 =
-    none.
-    """
+    """options: of its command line. config: text of the file for --config, "" = without it. port: to listen on, 0 = none."""
     STATE_DIR.mkdir(parents=True, exist_ok=True)
     if config:
         CONFIG.write_text(config)
@@ -37,5 +33,5 @@ def start(*options: str, config: str = "", port: int = 0) -> None:
     process = subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout
     if process.stdout.readline() != "ready\n":
-        raise OSError("the stand-in for kube-proxy did not start")
+        raise OSError("the fake kube-proxy did not start")
     Path(STATE_DIR / f"{process.pid}-kube-proxy.pid").touch()

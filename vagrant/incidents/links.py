@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links that the scene of pods and client does not have: addresses, another node behind a tunnel. Uses ip(8)."""
+"""Adds what the scene of pods and client does not have: addresses, another node behind a tunnel. Uses ip(8)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ RUN_DIR = Path("/var/run/netns")
 
 
 def ip(*lines: str) -> None:
-    """What `ip LINE` does for each line, in order. CalledProcessError."""
-    # One process for all lines in a row that are for one namespace.
-    for options, of in groupby((_apart(line) for line in lines), key=lambda pair: pair[0]):
+    """Runs `ip LINE` for each line, in order. Raises CalledProcessError."""
+    # One process for all consecutive lines of one namespace.
+    for options, of in groupby((_split_namespace(line) for line in lines), key=lambda pair: pair[0]):
         text = "".join(f"{rest}\n" for _, rest in of)
         subprocess.run(["ip", *options, "-batch", "-"], input=text, check=True, capture_output=True, text=True)
 
 
-def _apart(line: str) -> tuple[tuple[str, ...], str]:
-    """The namespace that a line is for, as options of ip(8), and the rest of it."""
+def _split_namespace(line: str) -> tuple[tuple[str, ...], str]:
+    """The namespace of a line, as options of ip(8), and the rest of the line."""
     words = line.split()
     return (tuple(words[:2]), " ".join(words[2:])) if words[0] == "-n" else ((), line)
 
 
 def remove_link(name: str) -> None:
-    """Removes a link of this namespace; none of that name is no error."""
+    """Removes a link of this namespace, if it exists."""
     subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
 
 
@@ -35,7 +35,7 @@ def remove_namespace(name: str) -> None:
 
 
 def ipset(text: str) -> None:
-    """Makes the sets of a text as `ipset save` prints it."""
+    """Makes the sets of a text in the format of `ipset save`."""
     subprocess.run(["ipset", "restore", "-exist"], input=text, check=True, capture_output=True, text=True)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""3: a stale RETURN of flannel stands before MASQUERADE, so the node's own requests to pods of node-2 get no answer.
+"""3: a stale RETURN of flannel precedes MASQUERADE, so the node's own requests to pods of node-2 get no answer.
 
 node-1 192.168.64.0 flannel.1 ---- flannel.1 192.168.66.0 node-2, with the pod 192.168.66.5
-                                             net0: the network between the nodes, which drops what comes from pods
+                                             net0: the network between the nodes, which drops packets from pods
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from scenes.rules import Backend
 from scenes.topology import NODE4
 
 NUMBER, TITLE = 3, "From the node itself a Service times out (canal)"
-STORY = (
-    "A Service has its pod on node-2, which is reached by flannel's tunnel. Pods get answers from it; node-1 itself waits "
-    "in vain."
+SYMPTOM = (
+    "A Service has its pod on node-2, which is reached through flannel's tunnel. Pods get answers from it; node-1 itself gets "
+    "none."
 )
 PORTS = (8080,)
 OPTIONS = ("--follow",)
@@ -32,7 +32,7 @@ NETWORKS = {
     4: ("192.168.64.0/20", "192.168.64.0/24", "192.168.66.0/24"),
     6: ("fd00:42::/48", "fd00:42:0:64::/64", "fd00:42:0:66::/64"),
 }
-"""By family: of all pods, of node-1's, of node-2's."""
+"""By family: networks of all pods, of node-1's pods, of node-2's pods."""
 PODS = {4: POD, 6: "fd00:42:0:66::5"}
 NODE_2 = {4: "192.168.57.20", 6: "fd00:57::20"}
 _LINKS = (
@@ -54,7 +54,7 @@ _OF = {
         f"-n node-2 addr add {NODE_2[4]}/24 dev net0",
         "-n node-2 route add default dev net0",
     ),
-    # Neighbours are asked for from a link-local address, which a link has only when nobody else was found to have it.
+    # Neighbour solicitations need a link-local address, which a link gets only after duplicate address detection: set by hand.
     6: (
         "addr add fe80::64/64 dev flannel.1 nodad",
         "addr add fd00:42:0:64::/128 dev flannel.1 nodad",
@@ -70,7 +70,7 @@ _OF = {
 
 
 def tunnel(family: int = 4) -> None:
-    """node-2 with its pod, and the tunnel to it."""
+    """Makes node-2 with its pod, and the tunnel to it."""
     links.ip(*_LINKS, *_OF[family])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""4: kube-proxy goes by the bare host name, the node is registered by its full one: no endpoint is ever local."""
+"""4: kube-proxy uses the short host name, the node is registered with its full name: no endpoint is ever local."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from scenes.topology import NODE4, PODS, STATE_DIR
 
 NUMBER, TITLE = 4, "'has no local endpoints' on a node where the pods run"
 NODE_PORT, SERVICE = 30420, "2048-game/service-2048"
-STORY = (
-    "Two pods of a Service run on this very node, and its externalTrafficPolicy is Local. Requests to its NodePort time out "
-    "here."
+SYMPTOM = (
+    "Two pods of a Service run on this node, and its externalTrafficPolicy is Local. Requests to its NodePort time out here."
 )
 PORTS = (NODE_PORT,)
 STATES = {"host-name": 1, "flag-not-heeded": 1, "newer": 1, "healthy": 0, "elsewhere": 0}
@@ -26,7 +25,7 @@ OLD_NAME = STATE_DIR / "hostname"
 
 
 def up(state: str, backend: Backend) -> list[Object]:
-    """newer: 1.36's rules. elsewhere: the pods run on another node, and the policy does what it is for."""
+    """newer: 1.36's rules. elsewhere: the pods run on another node, and the policy works as intended."""
     scene.bare()
     restore({"newer": "local-none-1.36", "healthy": "local-1.20"}.get(state, "local-none-1.20"), backend)
     if not OLD_NAME.exists():

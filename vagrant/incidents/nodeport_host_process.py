@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""1: a web service on the host's network listens on a port that is also a NodePort."""
+"""1: a web server on the host's network listens on a port that is also a NodePort."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scenes.topology import NODE4, PODS
 
 NUMBER, TITLE = 1, "Connection refused although the process listens"
 LONELY, HTTP, FREE = ask.NODEPORT_LONELY, ask.NODEPORT_HTTP, 31111
-STORY = (
-    "A web server runs on the node itself and listens on a port there: ss shows it. Clients who ask for that port do not "
+SYMPTOM = (
+    "A web server runs on the node itself and listens on a port there: ss shows it. Clients that connect to this port do not "
     "reach it."
 )
 PORTS = (LONELY, HTTP, FREE)
@@ -21,7 +21,7 @@ STATES = {"refused": 1, "silent": 1, "both": 2, "healthy": 0, "held-by-kube-prox
 
 
 def up(state: str, backend: Backend) -> list[Object]:
-    """refused: the NodePort has no endpoints; silent: it has. healthy: the process has a port of its own."""
+    """refused: the NodePort has no endpoints; silent: it has endpoints. healthy: the process has another port."""
     scene.up("http-proxy-1.20" if state == "held-by-kube-proxy" else "http-proxy", backend=backend)
     ports = {"refused": [LONELY], "silent": [HTTP], "both": [LONELY, HTTP], "healthy": [FREE]}.get(state, [])
     servers.start([servers.Server(None, f"web-{port}", http=port, udp=None) for port in ports])

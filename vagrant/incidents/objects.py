@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects of the Kubernetes API as `kubectl get -A -o json` prints them, with what the tracer reads of them."""
+"""Objects of the Kubernetes API as `kubectl get -A -o json` prints them, with the fields that the tracer reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def node(name: str, address: str, pod_cidr: str) -> Object:
 
 
 def service(name: str, address: str, port: int, node_port: int = 0, port_name: str = "", **spec: object) -> Object:
-    """name: ns/name. spec: more of it, as externalTrafficPolicy."""
+    """name: ns/name. spec: further fields of it, such as externalTrafficPolicy."""
     one: Object = {"port": port, "protocol": "TCP"}
     if node_port:
         one["nodePort"] = node_port

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Situations of real nodes in each mode of kube-proxy: what switches of mode, clean-ups and portmap leave, and what is healthy.
+"""Situations of real nodes in each mode of kube-proxy: left by mode switches, clean-ups and portmap, and healthy ones.
 
-Most have nothing wrong for the requests made; some are known without a packet only, which `audit` looks for. "legacy", "nft":
-kube-proxy in iptables mode, in either back end; "native": in its nftables mode; "ipvs": in its ipvs mode, with its rules in
-legacy tables.
+In most of them the requests meet no fault; some faults are found only without a packet, by `audit`. "legacy", "nft": kube-proxy
+in iptables mode, in that back end; "native": in its nftables mode; "ipvs": in its ipvs mode, with its rules in legacy tables.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import incidents
-from incidents import Said, ipvs, kube_proxy, links, missing_masquerade, objects
+from incidents import Requests, ipvs, kube_proxy, links, missing_masquerade, objects
 from incidents.objects import Object
 from incidents.proxy import iptables, nftables, portmap
 from incidents.proxy import ipvs as in_ipvs
@@ -39,8 +38,8 @@ class Situation:
     """One situation in one mode.
 
     packets: the finding that its packets must show, "" = none. audit: the certain finding of the audit, "" = none. perhaps:
-    findings of the audit that may be there as likely ones: they say so of chains that do no harm. by_answer: packets shows only
-    where the pod with the hostPort answers.
+    findings that the audit may report as likely, about chains that do no harm. by_answer: the finding of `packets` appears only
+    when the pod with the hostPort answers.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Situation:
 
     @property
     def taker(self) -> str:
-        """What the pod with the hostPort answers with: its name."""
+        """The name of the pod with the hostPort, which is also its answer."""
         return POD_OF[HOSTED]
 
     @property
@@ -67,22 +66,22 @@ class Situation:
         return tuple(s.port if self.from_node else s.node_port for s in self.asked)
 
     def up(self) -> list[Object]:
-        """Builds it in the place of what was there; returns the API's objects."""
+        """Removes what is there, builds the situation, and returns the API's objects."""
         incidents.down()
         return self.build(self.backend)
 
-    def traffic(self) -> Said:
+    def traffic(self) -> Requests:
         """Two requests to each Service, from the client to its NodePort, or from the node to its cluster IP."""
-        said: Said = []
+        results: Requests = []
         for s in (s for s in self.asked for _ in range(2)):
             ns, address, port = (None, s.address, s.port) if self.from_node else (CLIENT, NODE4, s.node_port)
             reply = ask.http_get(address, port, ns=ns, timeout=1.0)
-            said.append((f"{ns or 'node-1'} $ curl {address}:{port}", reply.body or reply.outcome))
-        return said
+            results.append((f"{ns or 'node-1'} $ curl {address}:{port}", reply.body or reply.outcome))
+        return results
 
 
 def every() -> list[Situation]:
-    """All of them, each in every mode in which it exists."""
+    """All situations, each in every mode in which it exists."""
     found = []
     for mode in BACKENDS:
         found += [
@@ -105,7 +104,7 @@ def every() -> list[Situation]:
 
 
 def _kube(mode: str, *services: Service, post: tuple[str, ...] = (), pods: str = "") -> None:
-    """Puts kube-proxy's rules in force. post: flannel's, behind its jump of POSTROUTING."""
+    """Loads kube-proxy's rules. post: flannel's rules, after kube-proxy's jump in POSTROUTING."""
     if mode == "native":
         _nft(nftables.rules(services, NODE4))
         if post:
@@ -124,7 +123,7 @@ def _nft(text: str) -> None:
 
 
 def _objects(*services: Service, local: tuple[Service, ...] = ()) -> list[Object]:
-    """What the API has of these Services. local: those of policy Local."""
+    """The API's objects for these Services. local: Services with policy Local."""
     found = [objects.node("node-1", NODE4, "10.244.0.0/24")]
     for s in services:
         policy = {"externalTrafficPolicy": "Local"} if s in local else {}
@@ -134,7 +133,7 @@ def _objects(*services: Service, local: tuple[Service, ...] = ()) -> list[Object
 
 
 def _host_port(mode: str) -> list[Object]:
-    """portmap writes after kube-proxy. Where each translates in a chain of its own, the one registered last is asked first."""
+    """portmap writes after kube-proxy. When each has its own base chain, the chain registered last is asked first."""
     return _beside_portmap(mode, portmap_last=True)
 
 
@@ -165,7 +164,7 @@ def _dead(mode: str) -> list[Object]:
     chains = {
         f"KUBE-SVC-{gone}": [f'-m comment --comment "video/old:ws" -j {end}'],
         end: ['-p tcp -m comment --comment "video/old:ws" -m tcp -j DNAT --to-destination 10.244.0.99:9999'],
-        # KUBE-MARK-DROP is kubelet's, and does this.
+        # The target of kubelet's KUBE-MARK-DROP.
         f"KUBE-XLB-{chat}": [f'-m comment --comment "{CHAT.label} has no local endpoints" -j MARK --set-xmark 0x8000/0x8000'],
     }
     if mode in ("native", "ipvs"):
@@ -183,7 +182,7 @@ def _two_modes(mode: str) -> list[Object]:
     if mode == "ipvs":
         empty = Service(SHOP.name, SHOP.address, SHOP.port, SHOP.node_port, (), SHOP.port_name)
         whole = iptables.rules([empty])
-        # KUBE-FORWARD and the jump to it are those of both modes.
+        # KUBE-FORWARD and the jump to it are the same in both modes.
         stale = [line for line in whole[: whole.index("*nat")].splitlines() if "KUBE-FORWARD" not in line]
         rules.restore_text("\n".join([*stale, ""]), 4, "legacy", flush=False)
     else:
@@ -192,7 +191,7 @@ def _two_modes(mode: str) -> list[Object]:
 
 
 def _stale_behind(mode: str) -> list[Object]:
-    """kube-proxy has --cluster-cidr: it marks the node's request, and its own rule masquerades before the stale one."""
+    """kube-proxy has --cluster-cidr: it marks the node's request, and its own rule masquerades before the stale rule."""
     scene.bare()
     missing_masquerade.tunnel()
     servers.start([servers.Server("node-2", "far", http=8080, udp=None)])
@@ -222,7 +221,7 @@ COMMIT
 --ctstate RELATED,ESTABLISHED,DNAT -j DROP
 COMMIT
 """
-"""What `kube-proxy --cleanup` (1.20.2) leaves of its own and kubelet's rules."""
+"""The rules of kube-proxy and of kubelet that remain after `kube-proxy --cleanup` (1.20.2)."""
 
 
 def _cleaned(mode: str) -> list[Object]:
@@ -247,7 +246,7 @@ def _affinity(mode: str) -> list[Object]:
 
 
 def _not_ready(mode: str) -> list[Object]:
-    """The pod that is ready runs on node-2, and the one of this node is not."""
+    """The ready pod runs on node-2; the pod of this node is not ready."""
     scene.bare()
     ready = (("10.244.3.5", 8080),)
     _kube(mode, Service(SHOP.name, SHOP.address, SHOP.port, SHOP.node_port, ready, SHOP.port_name, local=True))

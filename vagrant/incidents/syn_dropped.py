@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""2: about every third request times out: its SYNs come to the listener, and nobody answers.
+"""2: about every third request times out: its SYNs reach the listener, and get no answer.
 
-stuck: one of three endpoints does not accept. syn-queue: the only one has a short SYN queue, and somebody floods it.
-timestamps: two clients behind one address and port of a SNAT, and the second one's clock is behind: what is left of
-tcp_tw_recycle since Linux 4.12.
+stuck: one of three endpoints does not accept. syn-queue: the only endpoint has a short SYN queue, and SYNs flood it.
+timestamps: two clients have one address and port after SNAT, and the second one's clock is behind: the rest of tcp_tw_recycle's
+behaviour since Linux 4.12.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from scenes.rules import Backend
 from scenes.topology import CLIENT, GATEWAY4, NODE4, PODS
 
 NUMBER, TITLE = 2, "Every third or fourth request times out"
-STORY = (
-    "A Service is asked from outside by its NodePort. Now and then a request times out. The SYN does arrive at the pod, and "
-    "nothing comes back."
+SYMPTOM = (
+    "Clients outside use a Service through its NodePort. Sometimes a request times out. The SYN does arrive at the pod, but no "
+    "answer comes back."
 )
 PORTS = (ask.NODEPORT_HTTP,)
 OPTIONS = ("--drops-only",)
@@ -46,7 +46,7 @@ def up(state: str, backend: Backend) -> list[Object]:
     if state == "syn-queue":
         _set("net/ipv4/tcp_syncookies", "0", PODS[0].name)
     if state == "timestamps":
-        # The client's stamps are then its uptime, and an older one is easily made.
+        # The client's timestamps are then its uptime, so an older one is easy to make.
         _set("net/ipv4/tcp_timestamps", "2", CLIENT)
         one_port = f"-p tcp -d {PODS[0].addr4}/32 --dport {servers.HTTP_PORT} -j SNAT --to-source {GATEWAY4}:{SNAT_PORT}"
         rules.restore_text(f"*nat\n-I POSTROUTING 1 {one_port}\nCOMMIT\n", 4, backend, flush=False)
@@ -64,33 +64,33 @@ def _one_endpoint(backend: Backend) -> None:
 
 
 def _set(name: str, value: str, ns: str) -> None:
-    """A sysctl of a namespace, which goes with it."""
+    """Sets a sysctl of a namespace; it ends with the namespace."""
     with entered(ns):
         Path("/proc/sys", name).write_text(value)
 
 
 def traffic(state: str) -> list[tuple[str, str]]:
-    """Requests until some were answered and one was not; before that, others have filled the first pod's queue."""
-    said: list[tuple[str, str]] = []
+    """Fills the first pod's queue, then makes requests until some were answered and one was not."""
+    results: list[tuple[str, str]] = []
     if state == "timestamps":
-        said.append(_get())
+        results.append(_get())
         time.sleep(0.3)
-        # The conntrack entry is gone when another client comes; the pod's own TIME_WAIT is not.
+        # The conntrack entry is gone before the other client comes; the pod's TIME_WAIT socket is not.
         nfnetlink.conntrack_flush()
         older = struct.pack("!BBBBII", 1, 1, 8, 10, 1, 0)
         packets.send_tcp(NODE4, ask.NODEPORT_HTTP, sport=33333, flags=packets.SYN, options=older)
-        return [*said, (f"another client behind {GATEWAY4}:{SNAT_PORT}", "no answer")]
+        return [*results, (f"another client behind {GATEWAY4}:{SNAT_PORT}", "no answer")]
     if state == "syn-queue":
         for n in range(FLOOD):
             packets.send_tcp(NODE4, ask.NODEPORT_HTTP, src="203.0.113.50", sport=20000 + n, flags=packets.SYN)
             time.sleep(0.02)
-        return [(f"{FLOOD} clients that never go on", "nothing"), _get()]
+        return [(f"{FLOOD} clients that never complete a handshake", "no answer"), _get()]
     if state != "healthy":
         with ask.connections(PODS[0].addr4, servers.HTTP_PORT, BACKLOG + 1):
             pass
-    while len(said) < MOST and (len(said) < 6 or (state != "healthy" and "timeout" not in {what for _, what in said})):
-        said.append(_get())
-    return said
+    while len(results) < MOST and (len(results) < 6 or (state != "healthy" and "timeout" not in {what for _, what in results})):
+        results.append(_get())
+    return results
 
 
 def _get() -> tuple[str, str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The five incidents again and again, each time another way: other names, ports and addresses, several at once, IPv6, other
-back ends, and other traffic beside it. The same seed gives the same variations.
+"""Variations of the five incidents: other names, ports and addresses, several faults at once, IPv6, other back ends, and other
+traffic at the same time. The same seed gives the same variations.
 
-Each has Services of its own. incidents/varied.py builds it.
+Each variation has its own Services. incidents/varied.py builds it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scenes import servers
 from scenes.topology import PODS
 
 BACKENDS = ("legacy", "nft", "native", "ipvs")
-"""legacy, nft: kube-proxy in iptables mode, in either back end. native, ipvs: in its nftables mode, in its ipvs mode."""
+"""legacy, nft: kube-proxy in iptables mode, in that back end. native, ipvs: in its nftables mode, in its ipvs mode."""
 FINDINGS = {1: "nodeport_host_process", 2: "syn_dropped", 3: "missing_masquerade", 4: "no_local_endpoints",
             5: "hostport_takes_service"}  # fmt: skip
 _WORDS = [
@@ -42,8 +42,8 @@ _WORDS = [
 
 @dataclass(frozen=True)
 class Variation:
-    """One variation. family: 4 or 6. services: those that the incident happens to; beside: a healthy one. busy: others use the
-    healthy one meanwhile. first: of incident 5, whose jump stands first. expected: how many findings.
+    """One variation. family: 4 or 6. services: the affected Services; beside: a healthy one. busy: other clients use the
+    healthy one at the same time. first: for incident 5, the program whose jump is first. expected: number of findings.
     """
 
     incident: int
@@ -65,17 +65,17 @@ class Variation:
     def expected(self) -> int:
         if self.healthy:
             return 0
-        # One stale rule, and one stuck listener, is one cause for however many Services.
+        # One stale rule, and one stuck listener, is one cause for any number of Services.
         return 1 if self.incident in (2, 3) else len(self.services)
 
     @property
     def ports(self) -> tuple[int, ...]:
-        asked = (s.port if self.cluster_ip else s.node_port for s in self.services)
-        return tuple(dict.fromkeys((*asked, self.beside.node_port)))
+        ports = (s.port if self.cluster_ip else s.node_port for s in self.services)
+        return tuple(dict.fromkeys((*ports, self.beside.node_port)))
 
     @property
     def cluster_ip(self) -> bool:
-        """Whether the Services are asked for at their cluster IPs, not their NodePorts."""
+        """Whether clients use the Services' cluster IPs, not their NodePorts."""
         return self.incident == 3 or (self.incident == 5 and (self.backend == "ipvs" or self.first == "anywhere"))
 
     @property
@@ -86,10 +86,10 @@ class Variation:
 
 
 def variations(incident: int, seed: int = 1, count: int = 10) -> Iterator[Variation]:
-    """The first ones of an incident. All but each fifth are broken, and the others are healthy twins."""
+    """The first `count` variations of an incident. Every fifth is a healthy twin; the others have the fault."""
     dice = Random(f"{seed} {incident}")
     for number in range(1, count + 1):
-        # canal writes rules of iptables; ipvs is made for IPv4 here.
+        # canal writes iptables rules; here, ipvs exists for IPv4 only.
         backend = BACKENDS[number % 4] if incident != 3 else ("legacy", "nft", "ipvs")[number % 3]
         family = 6 if number % (4 if incident == 3 else 3) == 2 and backend != "ipvs" else 4
         twice = number % 3 == 0
@@ -101,7 +101,7 @@ def variations(incident: int, seed: int = 1, count: int = 10) -> Iterator[Variat
         first = "anywhere" if backend == "legacy" else "portmap"
         hosts = _host_ports(dice, some, family, first == "anywhere" or backend == "ipvs") if incident == 5 else ()
         if healthy:
-            # Nobody's port is taken, all pods accept, no rule is stale, every pod is known to be here, ports differ.
+            # No port is taken, all pods accept, no rule is stale, every pod is known as local, ports differ.
             hosts = tuple(HostPort(h.port + 1, h.address, h.to, h.container) for h in hosts)
             some = tuple(Service(s.name, s.address, s.port, s.node_port, s.ends, s.port_name, False) for s in some)
         yield Variation(incident, number, backend, family, some, beside, number % 2 == 0, healthy, first, hosts)
@@ -127,7 +127,7 @@ def _service(dice: Random, family: int, taken: set[int], incident: int, local: b
 
 
 def _host_ports(dice: Random, services: tuple[Service, ...], family: int, cluster: bool) -> tuple[HostPort, ...]:
-    """One for each Service, on the port of its cluster IP or its NodePort, each of a pod of its own."""
+    """One for each Service, on the port of its cluster IP or its NodePort, each with another pod."""
     ports = [s.port if cluster else s.node_port for s in services]
     pods = [p.addr6 if family == 6 else p.addr4 for p in PODS[1:]]
     return tuple(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
 import incidents
-from incidents import Said, ipvs, kube_proxy, links, missing_masquerade, objects
+from incidents import Requests, ipvs, kube_proxy, links, missing_masquerade, objects
 from incidents.objects import Object
 from incidents.proxy import iptables, nftables
 from incidents.proxy import ipvs as in_ipvs
@@ -22,11 +22,11 @@ from scenes import traffic as ask
 from scenes.topology import CLIENT, NODE4, NODE6, PODS, STATE_DIR
 
 PAUSE = 0.1
-"""Seconds between two requests of others: the packets of all of them are explained, and that takes long in an emulator."""
+"""Time between two requests of other clients, s: all their packets are explained, which takes long in an emulator."""
 
 
 def up(v: Variation) -> list[Object]:
-    """Builds it in the place of what was there; returns the API's objects."""
+    """Removes what is there, builds the variation, and returns the API's objects."""
     incidents.down()
     scene.bare(servers.POD_SERVERS if v.incident != 2 or v.healthy else _stuck(v))
     post: list[str] = []
@@ -52,7 +52,7 @@ def up(v: Variation) -> list[Object]:
 
 
 def _rules(v: Variation, every: tuple[Service, ...], post: list[str]) -> None:
-    """Puts the rules in force that kube-proxy would write. post: flannel's."""
+    """Loads the rules that kube-proxy would write. post: flannel's rules."""
     first, pods = v.first if v.host_ports else "kube", "none" if post else POD_NETWORKS[v.family]
     if v.backend == "native":
         text = nftables.rules(every, _node(v)) + nftables.host_ports(v.host_ports)
@@ -75,7 +75,7 @@ def _node(v: Variation) -> str:
 
 
 def objects_of(v: Variation) -> list[Object]:
-    """What the API has."""
+    """The API's objects."""
     every = (*v.services, v.beside)
     _, cidr, others = missing_masquerade.NETWORKS[v.family]
     if v.incident != 3:
@@ -90,7 +90,7 @@ def objects_of(v: Variation) -> list[Object]:
         ends = [(f"pod-{n}", address, on) for n, (address, _) in enumerate(s.ends)]
         if ends:
             found.append(objects.endpoints(s.name, ends, s.ends[0][1], s.port_name))
-    # A pod with a hostPort is there as such.
+    # Pods with a hostPort are added below.
     taken = {h.address for h in v.host_ports}
     for name, address in ((p.name, p.addr6 if v.family == 6 else p.addr4) for p in PODS):
         if address not in taken:
@@ -100,37 +100,37 @@ def objects_of(v: Variation) -> list[Object]:
     return found
 
 
-def traffic(v: Variation) -> Said:
-    """Requests to each Service that the incident happens to, beside others' if the node is busy."""
-    said: Said = []
+def traffic(v: Variation) -> Requests:
+    """Requests to each affected Service, together with those of other clients if the node is busy."""
+    results: Requests = []
     with _others(v) if v.busy else nullcontext():
         for s in v.services:
             if v.incident == 2 and not v.healthy:
-                said += _until_one_is_lost(v, s)
+                results += _until_one_is_lost(v, s)
                 continue
             for _ in range(2):
                 ns = None if v.incident == 3 else CLIENT
                 address, port = (s.address, s.port) if v.cluster_ip else (_node(v), s.node_port)
                 reply = ask.http_get(address, port, ns=ns, timeout=1.0)
-                said.append((f"{ns or 'node-1'} $ curl {address} {port}", reply.body or reply.outcome))
-    return said
+                results.append((f"{ns or 'node-1'} $ curl {address} {port}", reply.body or reply.outcome))
+    return results
 
 
-def _until_one_is_lost(v: Variation, s: Service) -> Said:
+def _until_one_is_lost(v: Variation, s: Service) -> Requests:
     pod = PODS[0].addr6 if v.family == 6 else PODS[0].addr4
-    # Where others are about they may have filled its queue before.
+    # Other clients may already have filled the queue.
     with suppress(OSError), ask.connections(pod, servers.HTTP_PORT, 2 + v.number % 3, timeout=1.0):
         pass
-    said: Said = []
-    while len(said) < 40 and "timeout" not in {what for _, what in said}:
+    results: Requests = []
+    while len(results) < 40 and "timeout" not in {what for _, what in results}:
         reply = ask.http_get(_node(v), s.node_port, timeout=0.7)
-        said.append((f"curl {_node(v)} {s.node_port}", reply.body or reply.outcome))
-    return said
+        results.append((f"curl {_node(v)} {s.node_port}", reply.body or reply.outcome))
+    return results
 
 
 @contextmanager
 def _others(v: Variation) -> Iterator[None]:
-    """Others ask the healthy Service within the block, one request after another."""
+    """Other clients use the healthy Service within the block, one request after another."""
     over = threading.Event()
 
     def go_on() -> None:

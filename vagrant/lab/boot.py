@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run: start the machine, stream its output, collect the command's status, leave nothing behind."""
+"""One run: start the machine, stream its output, collect the command's status, clean up."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from .kernels import Kernel
 
 TIMED_OUT, VM_DIED = 124, 125
 DRAIN = 10.0
-"""Seconds without output after the command's end until it counts as complete, if nobody says so."""
+"""Time without output after the command's end, s, after which the output counts as complete without the guest's `done`."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to run, and in what."""
+    """The command to run, and the machine to run it in."""
 
     kernel: Kernel
     command: tuple[str, ...]
     accel: qemu.Accel
     shared: Path | None = None
-    """Directory that becomes /mnt/share."""
+    """Directory that the guest sees as /mnt/share."""
     memory: int = 2048
     """MiB."""
     cpus: int = 2
@@ -36,32 +36,32 @@ class Request:
     """Seconds from power-on until the machine is killed."""
     append: str = ""
     console: Path | None = None
-    """Keep the kernel's console here."""
+    """File for the kernel's console output."""
     shell: bool = False
     """Interactive, on this terminal."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended."""
+    """How a run ended."""
 
     status: int
-    """The command's own, TIMED_OUT or VM_DIED."""
+    """The command's own status, TIMED_OUT or VM_DIED."""
     booted: float | None
-    """Guest seconds from power-on to the command; None: it never got there."""
+    """Guest seconds from power-on to the command; None: the command did not start."""
     seconds: float
     """Wall-clock time of the whole run."""
     problem: str = ""
-    """What to tell the user when there is no status of the command's."""
+    """Message for the user when there is no status of the command."""
 
     @property
     def died_in_boot(self) -> bool:
-        """Nothing of the command was run, so it can be tried again."""
+        """Whether the machine died before the command started, so that the run can be repeated."""
         return self.status == VM_DIED and self.booted is None
 
 
 class Status:
-    """What the guest reports, line by line: `boot SECONDS`, `status NUMBER`, `done`."""
+    """The guest's reports, line by line: `boot SECONDS`, `status NUMBER`, `done`."""
 
     def __init__(self) -> None:
         self.booted: float | None = None
@@ -70,7 +70,7 @@ class Status:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes. Half lines wait for their end; lines that mean nothing are skipped."""
+        """Take the next bytes. Incomplete lines wait for their end; unknown lines are skipped."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             match line.split():
@@ -83,7 +83,7 @@ class Status:
 
 
 def run(request: Request) -> Outcome:
-    """Boot and run to the end; the images must be there. An exception on the way cleans up as well."""
+    """Boot and run to the end; the images must exist. An exception also cleans up."""
     started = time.monotonic()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="k8snet-lab-")))
@@ -101,7 +101,7 @@ def run(request: Request) -> Outcome:
             vm = host.spawn(
                 qemu.command_line(machine, wires, program),
                 pass_fds=writers,
-                # an interactive machine uses our terminal, and must be in its session for that
+                # an interactive machine uses our terminal, and must be in the terminal's session
                 own_session=not request.shell,
                 stdin=None if request.shell else subprocess.DEVNULL,
                 output=None if request.shell else log,
@@ -128,7 +128,7 @@ def run(request: Request) -> Outcome:
 
 
 def _machine(request: Request, scratch: Path) -> qemu.Machine:
-    """The machine for this request, its complete initrd written into `scratch`."""
+    """The machine for this request; writes its complete initrd into `scratch`."""
     kernel = request.kernel
     image = kernelimage.image(kernel).path
     environment = guestfiles.environment(kernel.name, kernel.userspace, terminal=guestfiles.own_terminal())
@@ -154,9 +154,9 @@ def _machine(request: Request, scratch: Path) -> qemu.Machine:
 
 
 def _relay(sinks: dict[int, int | None], status: Status, deadline: float | None) -> bool:
-    """Copy from pipes to our own descriptors (None: to `status`) until the guest is done or has died.
+    """Copy from pipes to our own descriptors (None: to `status`) until the guest has ended.
 
-    False if the deadline (monotonic seconds) came before the command's end.
+    Returns False if the deadline (monotonic seconds) came before the command's end.
     """
     with selectors.DefaultSelector() as selector:
         for source, sink in sinks.items():
@@ -180,8 +180,8 @@ def _relay(sinks: dict[int, int | None], status: Status, deadline: float | None)
 
 
 def _patience(status: Status, deadline: float | None) -> float | None:
-    """How long to wait for the next bytes, in seconds; None: for ever."""
-    if status.done:  # everything is in the pipes by now
+    """Limit of the wait for the next bytes, s; None: no limit."""
+    if status.done:  # all output is in the pipes now
         return 0.0
     if status.status is not None:
         return DRAIN
@@ -189,7 +189,7 @@ def _patience(status: Status, deadline: float | None) -> float | None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Write all of it, also to a descriptor that somebody made non-blocking."""
+    """Write all of `data`, also to a non-blocking descriptor."""
     view = memoryview(data)
     while view:
         try:

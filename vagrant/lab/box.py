@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Vagrant box for libvirt out of Debian packages alone: the lab's own root and kernel, and what it takes to log in to it.
-For hosts without KVM, and without a way to the public boxes.
+"""A Vagrant box for libvirt, made from Debian packages only: the lab's own root and kernel, with packages for the log-in. For
+hosts without KVM, and without access to the public boxes.
 
-A box holds the disk; kernel and initrd lie beside it, for libvirt boots them directly. All are where the user libvirt-qemu, as
-whom machines run, can read them.
+A box contains the disk; kernel and initrd are in the same directory, because libvirt boots them directly. The user
+libvirt-qemu, which runs the machines, can read all of them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from . import accel, cpio, guestfiles, host, kernelimage, packages, qemu, rootfs
 from .kernels import Kernel
 
 RECIPE = 1
-"""Raise when the code below changes what is in a box."""
+"""Number to raise when a change of the code below changes the contents of a box."""
 
 INITRD_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 INSECURE_KEY = "keys/vagrant.pub"
-"""The public key that every base box has; it comes with Vagrant."""
+"""The public key of every base box; it is part of Vagrant."""
 
 NETWORK = "[Match]\nName=e*\n[Network]\nDHCP=ipv4\nIPv6AcceptRA=no\n[DHCPv4]\nClientIdentifier=mac\n"
 PATIENCE = "[Manager]\nDefaultTimeoutStartSec=600s\nDefaultDeviceTimeoutSec=600s\n"
-"""Emulated machines are slow."""
+"""Long time-outs of systemd, because emulated machines are slow."""
 MASKED = (
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer"),
     *("e2scrub_all.timer", "e2scrub_reap.service", "systemd-networkd-wait-online.service"),
@@ -38,17 +38,17 @@ OPTIONS = (
     "panic=10",
 )
 COMMANDS = ("k8snet-trace", "incident")
-"""Of vagrant/lab/guest/bin, on the path of whoever logs in."""
+"""Programs of vagrant/lab/guest/bin that are in a user's PATH."""
 SYNCED = "/vagrant"
 
 
 def directory() -> Path:
-    """Where boxes are kept."""
+    """The directory of the boxes."""
     return Path(os.environ.get("K8SNET_BOX_DIR", "/var/lib/libvirt/k8snet-trace"))
 
 
 def describe(kernel: Kernel) -> dict[str, object]:
-    """What the Vagrantfile asks. built: whether the box is there; kvm: whether its machine may use it."""
+    """The values that the Vagrantfile reads. built: whether the box exists; driver: kvm, or qemu for emulation."""
     where, built = directory(), kernelimage.image(kernel).path.exists()
     chosen = accel.choose(kernel) if built else None
     kvm = chosen is not None and chosen.name == "kvm"
@@ -65,7 +65,7 @@ def describe(kernel: Kernel) -> dict[str, object]:
 
 
 def build(kernel: Kernel) -> Path:
-    """Makes the box of a kernel and returns its path; host.LabError if a step fails."""
+    """Builds the box of a kernel and returns its path; host.LabError if a step fails."""
     if os.geteuid() != 0:
         raise host.LabError("building a box needs root: run it with sudo")
     host.require(host.BUILD_TOOLS + host.BOX_TOOLS)
@@ -92,7 +92,7 @@ def build(kernel: Kernel) -> Path:
 
 
 def insecure_key() -> Path:
-    """Vagrant's public key; host.LabError where there is no Vagrant."""
+    """The path of Vagrant's public key; host.LabError without Vagrant."""
     places = (Path("/usr/share"), Path("/opt/vagrant"))
     found = [path for place in places for path in sorted(place.glob(f"**/gems/vagrant-*/{INSECURE_KEY}"))]
     if not found:
@@ -101,7 +101,7 @@ def insecure_key() -> Path:
 
 
 def add_modules(root: Path, image: Path, log: Path) -> Path:
-    """Puts the kernel's modules into the root; returns their directory."""
+    """Copies the kernel's modules into the root; returns their directory."""
     release = (image / kernelimage.RELEASE).read_text().strip()
     modules = root / "usr/lib/modules" / release
     modules.mkdir(parents=True)
@@ -111,13 +111,13 @@ def add_modules(root: Path, image: Path, log: Path) -> Path:
 
 
 def initrd(modules: Path) -> bytes:
-    """busybox, the modules that reach the disk, and the first program."""
+    """An initrd with busybox, the modules for the disk, and the first program."""
     init = cpio.file("init", (guestfiles.GUEST / "init-box").read_bytes(), 0o755)
     return kernelimage.initrd(modules, INITRD_MODULES, [init])
 
 
 def furnish(root: Path, key: Path, log: Path) -> None:
-    """The user vagrant with the insecure key and sudo, a network, the commands, nothing that runs by the clock."""
+    """Adds the user vagrant with the insecure key and sudo, a network and the commands; disables timers."""
     host.run(["chroot", str(root), "useradd", "-m", "-s", "/bin/bash", "vagrant"], log=log)
     home = root / "home/vagrant/.ssh"
     home.mkdir(mode=0o700)
@@ -144,7 +144,7 @@ def furnish(root: Path, key: Path, log: Path) -> None:
 
 
 def pack(kernel: Kernel, scratch: Path, log: Path) -> Path:
-    """The box: a tar archive of the disk and what Vagrant wants to know of it."""
+    """Makes the box: a tar archive of the disk, its metadata and a Vagrantfile."""
     disk, result = scratch / "disk", scratch / f"{kernel.name}.box"
     gigabytes = -(-disk.stat().st_size // 2**30)
     host.run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(disk), str(scratch / "box.img")], log=log)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes the ELF kernel out of a bzImage. QEMU boots it by PVH: no decompression in the emulator."""
+"""Extracts the ELF kernel from a bzImage. QEMU boots it with PVH, so the emulator does not decompress it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXTERNAL = {b"\x28\xb5\x2f\xfd": "zstd", b"\x02\x21\x4c\x18": "lz4"}
 
 
 def vmlinux(image: bytes) -> bytes | None:
-    """The uncompressed kernel, None if `image` is no bzImage or is packed in a way that is not known.
+    """The uncompressed kernel, None if `image` is no bzImage or has an unknown compression.
 
     Offsets are those of Documentation/arch/x86/boot.rst, boot protocol 2.08 and later.
     """
@@ -24,7 +24,7 @@ def vmlinux(image: bytes) -> bytes | None:
     setup_sectors = image[0x1F1] or 4
     offset, length = struct.unpack_from("<II", image, 0x248)
     start = (setup_sectors + 1) * 512 + offset
-    payload = image[start : start + length - 4]  # the last four bytes are the size of what is inside
+    payload = image[start : start + length - 4]  # the last four bytes are the uncompressed size
     kernel = _unpack(payload)
     return kernel if kernel is not None and kernel.startswith(b"\x7fELF") else None
 

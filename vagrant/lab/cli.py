@@ -18,9 +18,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ACTIONS = ("build", "run", "shell", "list")
 SHELL = ("bash", "-i")
 BOOTS = 3
-"""Emulated processors now and then trip over a kernel that patches its own text while it boots."""
+"""Number of boots at most: an emulated processor sometimes fails when the kernel patches its own text at boot."""
 RUN_TIMEOUT = 600.0
-"""Seconds; a command that hangs must not hang its caller."""
+"""Time limit of a run, s, so that a command that hangs does not block its caller."""
 
 USAGE = """\
 lab build [--kernel K]...
@@ -43,7 +43,7 @@ environment:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser for everything before `--`."""
+    """The parser of the options before `--`."""
     known = ", ".join(kernels.names())
     top = argparse.ArgumentParser(
         prog="lab",
@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Options and the command after `--`; wrong usage ends the program with status 2."""
+    """The options, and the command after `--`; wrong usage ends the program with status 2."""
     middle = argv.index("--") if "--" in argv else len(argv)
     own, command = argv[:middle], argv[middle + 1 :]
     top = parser()
@@ -87,7 +87,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def main(argv: list[str]) -> int:
-    """Do what the arguments say; returns the exit status."""
+    """Run the requested action; returns the exit status."""
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGHUP, _terminated)
     options, command = parse(argv)
@@ -106,18 +106,18 @@ def main(argv: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # our reader has gone, as in `lab run ... | head`
+    except BrokenPipeError:  # the reader of stdout has ended, as in `lab run ... | head`
         return 128 + signal.SIGPIPE
 
 
 def ensure(kernel: kernels.Kernel) -> None:
-    """Build what is missing to boot that kernel."""
+    """Build the missing images for that kernel."""
     kernelimage.image(kernel).ensure()
     rootfs.image(kernel.userspace).ensure()
 
 
 def start(options: argparse.Namespace, command: list[str]) -> int:
-    """`run` (a command) and `shell` (none); returns the exit status."""
+    """Actions `run` (with a command) and `shell` (without); returns the exit status."""
     shared = options.share.resolve()
     if not shared.is_dir():
         raise host.LabError(f"--share {options.share}: no such directory")
@@ -152,7 +152,7 @@ def start(options: argparse.Namespace, command: list[str]) -> int:
 
 
 def run(request: boot.Request) -> boot.Outcome:
-    """Boots and runs; a machine that dies before the command begins is booted again."""
+    """Boot and run the command; a machine that dies before the command starts is booted again."""
     for _ in range(BOOTS - 1):
         outcome = boot.run(request)
         if not outcome.died_in_boot:
@@ -162,7 +162,7 @@ def run(request: boot.Request) -> boot.Outcome:
 
 
 def show() -> int:
-    """`list`: a line per kernel."""
+    """Action `list`: prints a line per kernel."""
     for kernel in kernels.KERNELS:
         image, root = kernelimage.image(kernel).path, rootfs.image(kernel.userspace).path
         release = (image / kernelimage.RELEASE).read_text().strip() if image.exists() else "not built"
@@ -172,5 +172,5 @@ def show() -> int:
 
 
 def _terminated(number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave by an exception, so that every `with` on the way stops what it started."""
+    """Raise an exception, so that every `with` stops what it started."""
     raise SystemExit(128 + number)

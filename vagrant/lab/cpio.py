@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes cpio archives (newc), the format of an initrd. Archives may simply be concatenated."""
+"""Writes cpio archives (newc), the format of an initrd. Archives may be concatenated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRAILER = "TRAILER!!!"
 
 @dataclass(frozen=True)
 class Entry:
-    """One member, owned by root. A symbolic link has its target as data, a directory has none."""
+    """One member, owned by root. The data of a symbolic link is its target; a directory has no data."""
 
     name: str
     mode: int
@@ -35,7 +35,7 @@ def symlink(name: str, target: str) -> Entry:
 
 
 def archive(entries: Iterable[Entry]) -> bytes:
-    """The archive, padded to 512 bytes so that another one may follow."""
+    """The archive, padded to a multiple of 512 bytes so that another archive may follow."""
     out = bytearray()
     for inode, entry in enumerate([*entries, Entry(TRAILER, 0)], start=1):
         name = entry.name.encode() + b"\0"

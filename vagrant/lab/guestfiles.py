@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the guest is told at each boot: a small archive that the kernel unpacks over the initrd.
+"""The files for the guest at each boot: a small archive that the kernel unpacks over the initrd.
 
-The init scripts travel here too, so a change in them needs no new image.
+It also has the init scripts, so that a change in them needs no new image.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GUEST = Path(__file__).resolve().parent / "guest"
 PATH = "/mnt/share/vagrant/lab/guest/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 PASSED = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES")
-"""Variables that a user sets to steer a program's output: passed on as they are."""
+"""Variables that control a program's output: passed to the guest unchanged."""
 
 
 def archive(command: Sequence[str], environment: Mapping[str, str], *, share: bool, shell: bool) -> bytes:
@@ -38,7 +38,7 @@ def archive(command: Sequence[str], environment: Mapping[str, str], *, share: bo
 
 
 def script(command: Sequence[str]) -> bytes:
-    """A shell script that becomes the command, every argument arriving as it was given."""
+    """A shell script that executes the command; every argument arrives unchanged."""
     return b"exec " + os.fsencode(shlex.join(command)) + b"\n"
 
 
@@ -65,11 +65,11 @@ def environment(
     }
     if terminal is not None:
         result["TERM"] = host.get("TERM", "dumb")
-        if terminal.columns and terminal.lines:  # both are 0 where nobody told the terminal its size
+        if terminal.columns and terminal.lines:  # both are 0 when the terminal's size was never set
             result |= {"COLUMNS": str(terminal.columns), "LINES": str(terminal.lines)}
     return result | {name: host[name] for name in PASSED if name in host}
 
 
 def own_terminal() -> os.terminal_size | None:
-    """The size of the terminal that stdout is, None if it is none."""
+    """The size of the terminal at stdout, None if stdout is no terminal."""
     return os.get_terminal_size(sys.stdout.fileno()) if sys.stdout.isatty() else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the lab needs of this machine: programs, and child processes that cannot outlive it."""
+"""What the lab uses of this machine: programs, and child processes that end with the lab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 PT_INTERP = 3
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where programs are looked for after $PATH: mke2fs and depmod are not in every user's."""
+"""Directories searched after $PATH: mke2fs and depmod are not in every user's $PATH."""
 
 TOOLS = {
     "mmdebstrap": "mmdebstrap",
@@ -42,7 +42,7 @@ BUILD_TOOLS = tuple(program for program in TOOLS if program not in RUN_TOOLS + B
 
 
 class LabError(Exception):
-    """Why the lab cannot go on, in a sentence for the user; nothing was run."""
+    """The lab cannot continue; the text is a sentence for the user. No command was run."""
 
 
 def find(program: str) -> str | None:
@@ -59,7 +59,7 @@ def require(programs: Sequence[str]) -> None:
 
 
 def static_busybox() -> Path:
-    """The host's busybox, which becomes the initrd's only program; LabError if it needs shared libraries."""
+    """The path of the host's busybox, the initrd's only program; LabError if it needs shared libraries."""
     path = find("busybox")
     if path is None or is_dynamic(Path(path).read_bytes()):
         raise LabError("the initrd needs a static busybox: apt-get install busybox-static")
@@ -67,7 +67,7 @@ def static_busybox() -> Path:
 
 
 def is_dynamic(elf: bytes) -> bool:
-    """Whether a 64-bit ELF file asks for a dynamic loader."""
+    """Whether a 64-bit ELF file needs a dynamic loader."""
     (table,) = struct.unpack_from("<Q", elf, 0x20)
     size, count = struct.unpack_from("<HH", elf, 0x36)
     return any(struct.unpack_from("<I", elf, table + i * size)[0] == PT_INTERP for i in range(count))
@@ -83,10 +83,10 @@ def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program that the kernel kills when this process ends, however it ends.
+    """Start a program that the kernel kills when this process ends for any reason.
 
-    `output` takes its stdout and stderr (None: ours). With `own_session`, Ctrl-C at the terminal reaches only
-    this process, which then stops the child in its own order.
+    `output` takes its stdout and stderr (None: those of this process). With `own_session`, Ctrl-C at the terminal reaches only
+    this process, which then stops the child.
     """
     libc = ctypes.CDLL(None)
 
@@ -107,7 +107,7 @@ def spawn(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child and reap it. One that does not die (stuck in the kernel) is left after 5 s."""
+    """Kill a child and wait for its end, for 5 s at most: a child that hangs in the kernel is left."""
     if process.poll() is None:
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -117,7 +117,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def run(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
     """Run a build step, its output appended to `log`; LabError with the log's end if it fails.
 
-    An exception meanwhile (Ctrl-C) ends the step and everything that it started.
+    An exception during the step (Ctrl-C) ends the step and all processes that it started.
     """
     path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
     with log.open("ab") as sink:
@@ -129,7 +129,7 @@ def run(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None,
         try:
             status = process.wait()
         except BaseException:
-            os.killpg(process.pid, signal.SIGTERM)  # first kindly: mmdebstrap then tidies up
+            os.killpg(process.pid, signal.SIGTERM)  # SIGTERM first: mmdebstrap then cleans up
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -140,7 +140,7 @@ def run(argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None,
 
 
 def tail(path: Path, lines: int) -> str:
-    """The last lines of a text file; empty if there is none."""
+    """The last lines of a text file; empty if it does not exist."""
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:

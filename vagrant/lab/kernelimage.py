@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel, modules and initrd, out of Debian's kernel packages. No headers, no System.map."""
+"""Kernel, modules and initrd, from Debian's kernel packages. No headers, no System.map."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .kernels import Kernel
 from .rootfs import make_ext4, mirror
 
 RECIPE = 1
-"""Raise when the code below changes what is in the images."""
+"""Number to raise when a change of the code below changes the contents of the images."""
 
 META_PACKAGE = "linux-image-cloud-amd64"
-"""The cloud flavour: same core and netfilter, few drivers, so it boots faster and is smaller."""
+"""The cloud flavour: the same core and netfilter, few drivers, so it boots faster and is smaller."""
 
 INITRD_MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "crc32c_generic", "ext4", "virtiofs")
-"""What it takes to reach disks, output ports and the share. Skipped where a kernel has it built in."""
+"""Modules for disks, output ports and the share. Those that a kernel has built in are skipped."""
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -36,10 +36,10 @@ Acquire::Languages "none"; Acquire::Check-Valid-Until "false";
 """
 
 SKIPPED = ("build", "source", "System.map", "config")
-"""Names under lib/modules/RELEASE that nothing in the guest is to rely on."""
+"""Names under lib/modules/RELEASE that the guest must work without."""
 
 KERNEL, MODULES, INITRD, RELEASE = "vmlinux", "modules.ext4", "initrd", "release"
-"""The files of a kernel image directory; RELEASE holds what `uname -r` prints."""
+"""The files of a kernel image directory; RELEASE has the output of `uname -r`."""
 
 
 def image(kernel: Kernel) -> cache.Image:
@@ -64,7 +64,7 @@ def build(kernel: Kernel, scratch: Path) -> Path:
 
     result.mkdir()
     packed = (tree / "vmlinuz").read_bytes()
-    (result / KERNEL).write_bytes(bzimage.vmlinux(packed) or packed)  # QEMU takes either
+    (result / KERNEL).write_bytes(bzimage.vmlinux(packed) or packed)  # QEMU boots both
     (result / INITRD).write_bytes(initrd(modules))
     (result / RELEASE).write_text(release + "\n")
     make_ext4(modules, result / MODULES, spare_mb=0, log=log)
@@ -72,7 +72,7 @@ def build(kernel: Kernel, scratch: Path) -> Path:
 
 
 def download(kernel: Kernel, scratch: Path, log: Path) -> list[Path]:
-    """Fetch the kernel's packages, with an apt state apart from the host's."""
+    """Download the kernel's packages, with an apt state separate from the host's."""
     apt, debs = scratch / "apt", scratch / "debs"
     for path in (apt / "lists/partial", apt / "cache/archives/partial", debs):
         path.mkdir(parents=True)
@@ -91,15 +91,15 @@ def download(kernel: Kernel, scratch: Path, log: Path) -> list[Path]:
         text=True,
         check=False,
     )
-    wanted = kernel_packages(depends.stdout)
-    if not wanted:
+    names = kernel_packages(depends.stdout)
+    if not names:
         raise host.LabError(f"{kernel.suite} has no {META_PACKAGE}: {depends.stderr.strip()}")
-    host.run(["apt-get", "-qq", "download", *wanted], log=log, env=env, cwd=debs)
+    host.run(["apt-get", "-qq", "download", *names], log=log, env=env, cwd=debs)
     return sorted(debs.glob("*.deb"))
 
 
 def kernel_packages(depends: str) -> list[str]:
-    """The packages with a kernel version in their name, out of what `apt-cache depends --recurse` prints.
+    """The packages with a kernel version in their name, from the output of `apt-cache depends --recurse`.
 
     Kernel and modules were one package (linux-image-); sid has several (linux-binary-, linux-modules-).
     """
@@ -108,7 +108,7 @@ def kernel_packages(depends: str) -> list[str]:
 
 
 def unpack(deb: Path, tree: Path) -> None:
-    """Put what is needed of a package where `destination` says, under `tree`."""
+    """Extract the needed files of a package into `tree`, to the paths that `destination` returns."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
@@ -122,9 +122,9 @@ def unpack(deb: Path, tree: Path) -> None:
 
 
 def destination(member: str) -> str | None:
-    """Where a file of a kernel package goes: vmlinuz, lib/modules/..., or None: nowhere."""
+    """The target path of a kernel package's file: vmlinuz, lib/modules/..., None = not needed."""
     parts = PurePosixPath(member).parts
-    if parts[:1] == ("usr",):  # where the packages have them since Debian merged the two
+    if parts[:1] == ("usr",):  # since Debian merged /usr, the packages have the files here
         parts = parts[1:]
     if parts and parts[-1].startswith("vmlinuz"):
         return "vmlinuz"
@@ -134,19 +134,19 @@ def destination(member: str) -> str | None:
 
 
 def decompress(modules: Path) -> None:
-    """Turn every .ko.xz into .ko: under emulation modprobe is much faster on these."""
+    """Decompress every .ko.xz to .ko: under emulation modprobe is then much faster."""
 
     def one(path: Path) -> None:
         path.with_suffix("").write_bytes(lzma.decompress(path.read_bytes()))
         path.unlink()
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # lzma lets go of the interpreter lock
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # lzma releases the interpreter lock
         list(pool.map(one, modules.rglob("*.ko.xz")))
 
 
-def initrd(modules: Path, wanted: tuple[str, ...] = INITRD_MODULES, more: Sequence[cpio.Entry] = ()) -> bytes:
-    """The part of the initrd that is the same at every boot: busybox, the first modules and their order; and `more` entries."""
-    order = load_order((modules / "modules.dep").read_text(), wanted)
+def initrd(modules: Path, names: tuple[str, ...] = INITRD_MODULES, more: Sequence[cpio.Entry] = ()) -> bytes:
+    """The part of the initrd that is equal at every boot: busybox, the first modules and their order; and `more` entries."""
+    order = load_order((modules / "modules.dep").read_text(), names)
     return cpio.archive(
         [
             *more,
@@ -159,16 +159,16 @@ def initrd(modules: Path, wanted: tuple[str, ...] = INITRD_MODULES, more: Sequen
     )
 
 
-def load_order(modules_dep: str, wanted: tuple[str, ...]) -> list[str]:
-    """Paths of the wanted modules and all they need, in an order in which insmod takes them.
+def load_order(modules_dep: str, names: tuple[str, ...]) -> list[str]:
+    """Paths of the named modules and all their dependencies, in an order that insmod accepts.
 
-    `modules_dep` is depmod's file: `path: dependency...`, what must be loaded first standing last.
+    `modules_dep` is depmod's file: `path: dependency...`; the dependency to load first is the last one.
     """
     needs: dict[str, list[str]] = {}
     for line in modules_dep.splitlines():
         path, _, rest = line.partition(":")
         needs[PurePosixPath(path).name.partition(".")[0].replace("-", "_")] = [*reversed(rest.split()), path]
     order: dict[str, None] = {}
-    for name in wanted:
+    for name in names:
         order.update(dict.fromkeys(needs.get(name, [])))
     return list(order)

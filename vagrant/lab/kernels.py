@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels the lab can boot: one row each."""
+"""The kernels that the lab can boot: one row each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel series, where its packages come from, and the user space it is run with."""
+    """A kernel series, the origin of its packages, and its user space."""
 
     name: str
     """The series, as given to --kernel."""
@@ -17,11 +17,11 @@ class Kernel:
     userspace: str
     """Debian suite of everything else in the guest."""
     security: bool = False
-    """Take the kernel from the suite's security archive too: the version that nodes really run."""
+    """Also use the suite's security archive for the kernel: the version that real nodes run."""
 
 
 KERNELS = (
-    # bullseye's own bcc is older than 0.26, the oldest that is supported; so 5.10 runs under bookworm.
+    # bullseye's own bcc is older than 0.26, the oldest supported version; so 5.10 runs with bookworm.
     Kernel("5.10", suite="bullseye", userspace="bookworm"),
     Kernel("6.1", suite="bookworm", userspace="bookworm", security=True),
     Kernel("6.12", suite="trixie", userspace="trixie"),
@@ -29,16 +29,16 @@ KERNELS = (
 )
 
 DEFAULT_BUILD = ("6.1", "6.12")
-"""What `lab build` builds when not told."""
+"""The kernels that `lab build` builds by default."""
 
 
 def names() -> list[str]:
-    """Every series there is, oldest first."""
+    """The names of all series, oldest first."""
     return [kernel.name for kernel in KERNELS]
 
 
 def find(name: str) -> Kernel:
-    """The row of that series; KeyError if there is none."""
+    """The row of that series; KeyError if it does not exist."""
     for kernel in KERNELS:
         if kernel.name == name:
             return kernel

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guest's Debian packages: one row each, with the reason where the name does not tell it.
+"""The guest's Debian packages: one row each, with the reason where the name does not show it.
 
-Recommended packages are left out, and so are kernel headers: the tracer has to work without them.
+Recommended packages and kernel headers are left out: the tracer must work without them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Package:
 
 
 PACKAGES = (
-    # what the tracer imports
+    # imported by the tracer
     Package("python3"),
     Package("python3-bpfcc", "bcc"),
     Package("python3-click"),
     Package("python3-rich"),
     Package("python3-pyroute2"),
-    # what its tests import
+    # imported by its tests
     Package("python3-numpy"),
     Package("python3-pytest"),
     Package("python3-jsonschema"),
-    # what it reads rules and owners with
+    # used to read rules and owners
     Package("iptables", "iptables-legacy, iptables-nft and their -save"),
     Package("nftables"),
     Package("nfacct", "xt_nfacct rules need an accounting object first"),
@@ -47,12 +47,12 @@ PACKAGES = (
     Package("iperf3"),
     Package("ethtool"),
     Package("netbase", "/etc/services and /etc/protocols"),
-    # ground truth and looking around
+    # ground truth and inspection
     Package("tcpdump"),
     Package("bpftool"),
     Package("strace"),
     Package("pwru", "to compare with", suites=("trixie", "sid")),
-    # what a Debian system has that sid's minimal one lacks
+    # not in sid's minimal system
     Package("kmod", "the kernel calls modprobe when iptables and nft need a module"),
     Package("mount", "no mount, no tracefs"),
     Package("procps", "sysctl"),
@@ -60,7 +60,7 @@ PACKAGES = (
 )
 
 BOX = (
-    # a machine that boots by itself, with DHCP, and that Vagrant can log in to
+    # for a machine that boots by itself, with DHCP and a log-in for Vagrant
     Package("systemd-sysv"),
     Package("udev"),
     Package("dbus"),
@@ -70,14 +70,14 @@ BOX = (
     Package("rsync", "the synced folder"),
     Package("python3-yaml", "kubeconfig files"),
 )
-"""What a Vagrant box has besides."""
+"""Additional packages of a Vagrant box."""
 
 
 def for_box(suite: str) -> list[str]:
-    """The names of the packages of a box of that suite, sorted."""
+    """The package names of a box of that suite, sorted."""
     return sorted({*for_suite(suite), *(p.name for p in BOX)})
 
 
 def for_suite(suite: str) -> list[str]:
-    """The names of the packages a guest of that suite gets, sorted."""
+    """The package names of a guest of that suite, sorted."""
     return sorted(p.name for p in PACKAGES if not p.suites or suite in p.suites)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual machine's command line. Pure: no file is touched here."""
+"""The virtual machine's command line. This module uses no files."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Accel:
     name: str
     """"kvm" or "tcg"."""
     tsc_khz: int | None = None
-    """The time stamp counter's rate, told to an emulated guest; None: the guest measures it."""
+    """The time stamp counter's rate, passed to an emulated guest; None: the guest measures it."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What is booted."""
+    """The machine to boot."""
 
     name: str
     kernel: Path
@@ -54,20 +54,20 @@ class Machine:
 
 @dataclass(frozen=True)
 class Wires:
-    """What connects it to the host."""
+    """The connections between the machine and the host."""
 
     status: int
-    """Write end of a pipe: boot time, exit status."""
+    """Write end of the pipe for boot time and exit status."""
     output: tuple[int, int] | None
-    """Write ends of the pipes for stdout and stderr; None: a console on this terminal instead."""
+    """Write ends of the pipes for stdout and stderr; None: a console on this terminal."""
     console: Path
-    """File that takes the kernel's console, unless interactive."""
+    """File for the kernel's console output, unless interactive."""
     share: Path | None
     """Socket of virtiofsd."""
 
 
 def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86_64") -> list[str]:
-    """The complete argument list. The pipes' descriptors must be inherited."""
+    """The complete argument list. QEMU must inherit the pipes' descriptors."""
     argv = [
         program,
         "-nodefaults",
@@ -93,7 +93,7 @@ def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86
         str(machine.initrd),
         "-append",
         kernel_options(machine),
-        # snapshot: what a run writes to its root is gone afterwards, and runs may share the image
+        # snapshot: a run's writes to its root are discarded at the end, and runs may share the image
         "-drive",
         f"file={_quote(machine.root)},if=virtio,format=raw,snapshot=on,cache=unsafe",
         "-drive",
@@ -107,7 +107,7 @@ def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86
     else:
         argv += [*_port("out", wires.output[0]), *_port("err", wires.output[1])]
         argv += ["-chardev", f"file,id=console,path={_quote(wires.console)}", "-serial", "chardev:console"]
-    if wires.share is not None:  # Debian's cloud kernels have no 9P; virtiofs wants the guest's memory shared
+    if wires.share is not None:  # Debian's cloud kernels have no 9P; virtiofs needs shared guest memory
         argv += [
             "-object",
             f"memory-backend-memfd,id=mem,size={machine.memory}M,share=on",
@@ -125,7 +125,7 @@ def kernel_options(machine: Machine) -> str:
 
 
 def clock_options(accel: Accel) -> list[str]:
-    """On a busy host an emulated guest measures its clock wrongly."""
+    """Options that set the clock's rate: on a busy host an emulated guest measures it wrongly."""
     return [] if accel.tsc_khz is None else ["tsc=reliable", f"tsc_early_khz={accel.tsc_khz}"]
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from . import cache, host, packages
 
 RECIPE = 1
-"""Raise when the code below changes what is in the image."""
+"""Number to raise when a change of the code below changes the contents of the image."""
 
 EXCLUDE = tuple(f"/usr/share/{name}/*" for name in ("man", "doc", "locale", "info", "bash-completion"))
 
 MOUNT_POINTS = ("mnt/share", "usr/lib/modules", "usr/src")
 
-# Named one by one: a newer e2fsprogs would add features that 5.10 cannot mount. No journal: nothing is kept.
+# Explicit: a newer e2fsprogs would add features that 5.10 cannot mount. No journal: writes are discarded.
 FEATURES = "none,filetype,extent,dir_index,sparse_super,large_file,extra_isize,flex_bg"
 
 
@@ -26,7 +26,7 @@ def image(suite: str) -> cache.Image:
 
 
 def mirror() -> str:
-    """Where Debian packages come from, without the archive's name (/debian, /debian-security)."""
+    """The Debian mirror, without the archive's name (/debian, /debian-security)."""
     return os.environ.get("LAB_MIRROR", "http://deb.debian.org").rstrip("/")
 
 
@@ -38,16 +38,16 @@ def build(suite: str, scratch: Path) -> Path:
     root, log, result = scratch / "root", scratch / "log", scratch / "root.ext4"
     host.run(mmdebstrap(suite, root, packages.for_suite(suite)), log=log, env={"APT_CONFIG": ""})
     furnish(root)
-    # Most packages compile their own. Without .pyc, importing bcc or rich takes many seconds in the emulator.
+    # Most packages compile their own modules. Without .pyc, importing bcc or rich takes many seconds in the emulator.
     host.run(["chroot", str(root), "python3", "-m", "compileall", "-q", "/usr/lib/python3"], log=log)
     make_ext4(root, result, spare_mb=1024, log=log)
     return result
 
 
 def mmdebstrap(suite: str, root: Path, names: list[str]) -> list[str]:
-    """The command that fills the directory `root` with the packages of these names.
+    """The command that installs these packages into the directory `root`.
 
-    In namespaces of its own: whatever kills it, neither a process nor a mount below `root` outlives it.
+    It runs in separate namespaces: however it ends, no process and no mount below `root` remains.
     """
     return [
         "unshare",
@@ -75,7 +75,7 @@ def mmdebstrap(suite: str, root: Path, names: list[str]) -> list[str]:
 
 
 def furnish(root: Path) -> None:
-    """What no package brings: mount points and the files of a machine without a network of its own."""
+    """Adds what no package has: mount points, and the configuration of a machine without a network."""
     for point in MOUNT_POINTS:
         (root / point).mkdir(parents=True, exist_ok=True)
     (root / "etc/hostname").write_text("lab\n")
@@ -86,7 +86,7 @@ def furnish(root: Path) -> None:
 
 
 def make_ext4(tree: Path, result: Path, *, spare_mb: int, log: Path) -> None:
-    """An ext4 image with what is under `tree` and `spare_mb` MiB free, which take no room on the host."""
+    """Makes an ext4 image of `tree` with `spare_mb` MiB free, which use no space on the host."""
     files = size = 0
     for parent, directories, names in os.walk(tree):
         files += len(directories) + len(names)

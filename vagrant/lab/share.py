@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares a directory of the host with the guest: virtiofsd, either of its two implementations."""
+"""Shares a directory of the host with the guest, with one of the two implementations of virtiofsd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROGRAMS = ("/usr/libexec/virtiofsd", "/usr/lib/virtiofsd", "/usr/lib/qemu/virti
 
 
 def program() -> str:
-    """The path of virtiofsd; LabError if there is none."""
+    """The path of virtiofsd; LabError if it is not installed."""
     for path in PROGRAMS:
         if os.access(path, os.X_OK):
             return path
@@ -31,11 +31,11 @@ def program() -> str:
 
 @contextmanager
 def served(directory: Path, scratch: Path) -> Iterator[Path]:
-    """Serve `directory` at a socket in `scratch` while the context lasts; gives the socket's path."""
+    """Serves `directory` at a socket in `scratch` within the block; gives the socket's path."""
     path = scratch / "share"
     daemon = program()
     with (scratch / "virtiofsd.log").open("wb") as log, socket.socket(socket.AF_UNIX) as listener:
-        # Listening before the daemon starts: no waiting for the socket, and no lock file left in /run.
+        # Listens before the daemon starts: no wait for the socket, and no lock file left in /run.
         listener.bind(str(path))
         listener.listen(1)
         process = host.spawn([daemon, *options(daemon, directory, listener.fileno())], output=log, pass_fds=[listener.fileno()])
@@ -46,9 +46,9 @@ def served(directory: Path, scratch: Path) -> Iterator[Path]:
 
 
 def options(daemon: str, directory: Path, descriptor: int) -> list[str]:
-    """Arguments that serve `directory` on a listening socket, for the implementation that `daemon` is."""
+    """Arguments that serve `directory` on a listening socket, for the implementation of `daemon`."""
     text = subprocess.run([daemon, "--help"], capture_output=True, text=True, check=False)
-    if "--shared-dir" in text.stdout + text.stderr:  # the one in Rust
+    if "--shared-dir" in text.stdout + text.stderr:  # the implementation in Rust
         return [f"--fd={descriptor}", f"--shared-dir={directory}", "--sandbox=none", "--cache=auto"]
     source = str(directory).replace("\\", "\\\\").replace(",", "\\,")
     return [f"--fd={descriptor}", "-o", f"source={source},cache=auto,sandbox=chroot"]

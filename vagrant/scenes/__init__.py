@@ -3,8 +3,8 @@
 
 For a throw-away machine only: everything here works on the root network namespace and needs root.
 
-    netns      run something in a namespace      topology   the node, its pods and its client
-    rules      restore and remove rulesets       servers    what answers in the pods
+    netns      run code in a namespace           topology   the node, its pods and its client
+    rules      restore and remove rulesets       servers    the servers in the pods
     traffic    single requests                   packets    raw packets that conntrack finds invalid
     load       many packets, counted             scene      all of it as one context manager
 """

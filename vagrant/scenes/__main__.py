@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For people in a shell of the machine: `PYTHONPATH=vagrant python3 -m scenes up|down|get|list`."""
+"""The command, for a shell of the machine: `PYTHONPATH=vagrant python3 -m scenes up|down|get|list`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from scenes.topology import CLIENT, NODE4
 
 
 def main() -> int:
-    """0, or 1 if a request was not answered; 2 for a wrong command line."""
+    """Returns 0, or 1 if a request was not answered; 2 for a wrong command line."""
     parser = argparse.ArgumentParser(prog="scenes", description="A small Kubernetes node on this machine's root network.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="build the node, restore a ruleset, start the pods' servers")
     up.add_argument("ruleset", nargs="?", default="http-proxy", choices=[n for n in rules.names() if "proxy" in n])
     up.add_argument("--backend", default="legacy", choices=rules.BACKENDS)
-    up.add_argument("--extra", action="append", default=[], metavar="NAME", help="a ruleset to add to it")
-    verbs.add_parser("down", help="remove all of it")
-    get = verbs.add_parser("get", help="ask over HTTP from the client")
+    up.add_argument("--extra", action="append", default=[], metavar="NAME", help="a ruleset to add")
+    verbs.add_parser("down", help="remove the node and its rules")
+    get = verbs.add_parser("get", help="make HTTP requests from the client")
     get.add_argument("count", nargs="?", type=int, default=1)
     get.add_argument("--addr", default=NODE4)
     get.add_argument("--port", type=int, default=traffic.NODEPORT_HTTP)
-    verbs.add_parser("list", help="the rulesets there are")
+    verbs.add_parser("list", help="list the rulesets")
     args = parser.parse_args()
     if args.verb == "up":
         v6 = f"{args.ruleset}-v6"

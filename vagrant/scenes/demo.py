@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: a node with kube-proxy's rules, the tracer on it, and a client that asks.
+"""The demonstration: a node with kube-proxy's rules, the tracer on it, and a client that makes requests.
 
-Runs as root inside a virtual machine (`make demo` boots one). Every line below the head is the real output of the real
-command; the lines with a `$` say what the client does meanwhile.
+Runs as root inside a virtual machine (`make demo` boots one). Every line below the head is real output of the real command; the
+lines with a `$` show what the client does at the same time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ HEAD = """\
                      [bold]NodePort 30584[/]  default/lonely-web     [red]no endpoints[/]
 """
 QUIET_SECONDS, LONGEST_SECONDS = 1.0, 15.0
-"""How long nothing must come before the tracer has told all; how long that may take."""
+"""Time without output after which the tracer's output counts as complete, and limit of the wait for that, s."""
 
 
-def say(console: Console, command: str, answer: str) -> None:
+def show_request(console: Console, command: str, answer: str) -> None:
     console.rule(f"[bold]client $[/] {command}   [dim]{answer}[/]", align="left", style="dim")
 
 
@@ -42,13 +42,13 @@ def main() -> int:
     console = Console(highlight=False)
     head = HEAD.format(release=os.uname().release, client=topology.CLIENT4, node=topology.NODE4)
     console.print(head, soft_wrap=True)
-    console.print("[dim]building the node and compiling the probes; an emulated machine takes its time ...[/]")
+    console.print("[dim]building the node and compiling the probes; this is slow on an emulated machine ...[/]")
     with scene.scene(), tempfile.TemporaryDirectory() as directory:
         return watch(console, Path(directory))
 
 
 def watch(console: Console, directory: Path) -> int:
-    """Starts the tracer, makes the requests, ends it; its exit status."""
+    """Starts the tracer, makes the requests, ends the tracer; returns its exit status."""
     ready, out = directory / "ready", directory / "out"
     options = ["--port", "30285", "--port", "30584"]
     command = [sys.executable, "-m", "tracer", *options, "--ready-file", str(ready)]
@@ -66,20 +66,20 @@ def watch(console: Console, directory: Path) -> int:
         def show() -> None:
             sys.stdout.flush()
             began = last = time.monotonic()
-            told = False
-            while time.monotonic() - began < LONGEST_SECONDS and not (told and time.monotonic() - last > QUIET_SECONDS):
+            printed = False
+            while time.monotonic() - began < LONGEST_SECONDS and not (printed and time.monotonic() - last > QUIET_SECONDS):
                 time.sleep(0.1)
                 new = source.read()
                 if new:
                     os.write(1, new)
-                    told, last = True, time.monotonic()
+                    printed, last = True, time.monotonic()
 
         for _ in range(2):
             reply = traffic.http_get(topology.NODE4, traffic.NODEPORT_HTTP)
-            say(console, f"curl http://{topology.NODE4}:{traffic.NODEPORT_HTTP}/", reply.body or reply.outcome)
+            show_request(console, f"curl http://{topology.NODE4}:{traffic.NODEPORT_HTTP}/", reply.body or reply.outcome)
             show()
         reply = traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY)
-        say(console, f"curl http://{topology.NODE4}:{traffic.NODEPORT_LONELY}/", f"connection {reply.outcome}")
+        show_request(console, f"curl http://{topology.NODE4}:{traffic.NODEPORT_LONELY}/", f"connection {reply.outcome}")
         show()
         tracer.terminate()
         console.rule("[dim]Ctrl-C[/]", align="left", style="dim")

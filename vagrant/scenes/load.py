@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many packets, counted on both sides: a paced stream that is not the traced one, and a blast for figures.
+"""Many packets, counted on both sides: a paced stream that is not traced, and a blast for measurements.
 
-Both are one UDP flow from the client, sent by a forked child, so the caller goes on meanwhile.
+Both are one UDP flow from the client, sent by a forked child, so that the caller continues at the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Sent:
-    """packets: what the sender's sendmmsg took; seconds: from the first to the last."""
+    """packets: number accepted by the sender's sendmmsg; seconds: from the first to the last."""
 
     packets: int
     seconds: float
@@ -47,8 +47,8 @@ def udp_stream(
 ) -> Child[Sent]:
     """Start sending `rate` packets/s for `seconds`; .result() waits and returns Sent.
 
-    To the address it goes by default the node forwards and nothing comes back. A sender that cannot keep up
-    sends less than rate * seconds; it does not go on for longer.
+    The node forwards packets to the default address, and nothing comes back. A sender that is too slow sends less than
+    rate * seconds; it does not take longer.
     """
     return Child(ns, partial(_stream, rate, seconds, addr, port, payload, sport), comm="scene-stream")
 
@@ -62,7 +62,7 @@ def udp_blast(
     payload: int = SMALLEST,
     sport: int = 0,
 ) -> Child[Sent]:
-    """The same as fast as it goes, by default through the NodePort to one pod (give the pods sink=True)."""
+    """The same at full speed, by default through the NodePort to one pod (give the pods sink=True)."""
     return Child(ns, partial(_stream, None, seconds, addr, port, payload, sport), comm="scene-blast")
 
 
@@ -79,12 +79,12 @@ def interface_packets(ns: str | None, interface: str = "eth0") -> tuple[int, int
 
 
 def pods_received() -> int:
-    """Packets that have reached the pods' interfaces, in all."""
+    """The number of packets that have reached the pods' interfaces, in all."""
     return sum(interface_packets(pod.name)[0] for pod in PODS)
 
 
 def drained() -> int:
-    """Packets that the node has forwarded to where udp_stream sends by default."""
+    """The number of packets that the node has forwarded to udp_stream's default address."""
     return interface_packets(None, DRAIN)[1]
 
 
@@ -111,7 +111,7 @@ def _stream(rate: float | None, seconds: float, addr: str, port: int, payload: i
                 sent += batch.send(fd, due)
             else:
                 time.sleep(0.0005)
-        # the last few that became due during the last sleep
+        # the last packets, which became due during the last sleep
         while rate is not None and 0 < (due := int(rate * seconds) - sent) <= _BATCH:
             sent += batch.send(fd, due)
         return Sent(sent, time.monotonic() - began)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sendmmsg and recvmmsg: many datagrams a system call, so that Python is not what limits a flood."""
+"""sendmmsg and recvmmsg: many datagrams per system call, so that Python does not limit a flood."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Batch:
             msg.hdr.iovlen = 1
 
     def send(self, fd: int, count: int) -> int:
-        """Send up to `count` (at most self.count) copies; how many went.
+        """Send up to `count` (at most self.count) copies; returns the number sent.
 
-        0 where an earlier datagram's ICMP error, or a full queue, was reported instead; OSError for the rest.
+        Returns 0 when the kernel reported an earlier datagram's ICMP error, or a full queue; other errors raise OSError.
         """
         sent: int = _libc.sendmmsg(fd, self._msgs, min(count, self.count), 0)
         if sent >= 0:
@@ -58,7 +58,7 @@ class Batch:
         raise OSError(err, os.strerror(err))
 
     def receive(self, fd: int) -> int:
-        """Wait for a datagram, then take what is there, at most self.count; how many. OSError."""
+        """Wait for a datagram, then take all waiting ones, at most self.count; returns their number. Raises OSError."""
         got: int = _libc.recvmmsg(fd, self._msgs, self.count, MSG_WAITFORONE, None)
         if got < 0:
             err = ctypes.get_errno()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run something in a named network namespace, for a moment in this thread or in a forked child.
+"""Run code in a named network namespace, for a short time in this thread or in a forked child.
 
-A namespace is named as `ip netns` names it; None stands for the caller's own (the node's). Sockets belong to
-the namespace they were made in, so `entered()` is enough for a request: it costs microseconds where a process
-costs tens of milliseconds on an emulated CPU. `Child` is for work that must go on beside the caller.
+A namespace has its name of `ip netns`; None is the caller's own (the node's). A socket belongs to the namespace in which it was
+made, so `entered()` is enough for a request: it costs microseconds, a process tens of milliseconds on an emulated CPU. `Child`
+is for work that runs in parallel with the caller.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ChildFailed(RuntimeError):
-    """A forked child ended without a result; the text holds its traceback, signal or status."""
+    """A forked child ended without a result; the text has its traceback, signal or status."""
 
 
 def _setns(fd: int) -> None:
@@ -45,11 +45,11 @@ def _setns(fd: int) -> None:
 
 @contextmanager
 def entered(name: str | None) -> Iterator[None]:
-    """This thread (no other) is inside the namespace `name` within the block. OSError if there is none."""
+    """Moves this thread (no other) into the namespace `name` within the block. OSError if it does not exist."""
     if name is None:
         yield
         return
-    # thread-self, not self: the latter would be the main thread's namespace
+    # thread-self, not self: self is the main thread's namespace
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(RUN_DIR / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,10 +66,10 @@ def entered(name: str | None) -> Iterator[None]:
 
 
 class Child(Generic[T]):
-    """A forked process that runs `work()` inside namespace `ns` and hands its result back.
+    """A forked process that runs `work()` inside namespace `ns` and returns its result.
 
     comm: the child's process name (15 bytes are kept). log: a file for its stdout and stderr, else /dev/null.
-    keep: file descriptors that it inherits; all others are closed in it.
+    keep: file descriptors that it inherits; all others are closed in the child.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Child(Generic[T]):
         keep: Iterable[int] = (),
     ) -> None:
         self._pipe, theirs = os.pipe()
-        # what is buffered now must not be printed by both
+        # buffered output must not be printed by both processes
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -91,7 +91,7 @@ class Child(Generic[T]):
         os.close(theirs)
 
     def result(self, timeout: float | None = None) -> T:
-        """What `work()` returned. Waits up to `timeout` seconds. TimeoutError, or ChildFailed."""
+        """The result of `work()`. Waits up to `timeout` seconds. Raises TimeoutError or ChildFailed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         data = bytearray()
         while True:
@@ -113,7 +113,7 @@ class Child(Generic[T]):
         return result
 
     def kill(self) -> None:
-        """End the child, whatever it does. Its result is lost. Not to be called after result()."""
+        """End the child at once. Its result is lost. Do not call it after result()."""
         os.close(self._pipe)
         # Node.down() may have ended it already
         with suppress(ProcessLookupError, ChildProcessError):
@@ -122,12 +122,12 @@ class Child(Generic[T]):
 
 
 def _run_child(ns: str | None, work: Callable[[], T], comm: str, log: Path | None, keep: set[int], pipe: int) -> NoReturn:
-    """The child's whole life: its result, or its traceback, goes to `pipe`."""
+    """Runs the child from start to end: its result, or its traceback, goes to `pipe`."""
     status = 1
     try:
-        # garbage of the caller that owns descriptors must not close, later, what has their numbers then
+        # garbage of the caller that owns descriptors must not close later descriptors with the same numbers
         gc.freeze()
-        # An open probe or ring buffer of the caller must not live on in here after the caller closed it.
+        # An open probe or ring buffer of the caller must not stay open here after the caller closed it.
         edges = [2, *sorted(keep), os.sysconf("SC_OPEN_MAX")]
         for low, high in pairwise(edges):
             os.closerange(low + 1, high)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three nfnetlink requests, without a process and without a library: nfacct objects and the conntrack table.
 
-The rules of kube-proxy from 1.32 on count in nfacct objects that must exist before the rules are restored.
+kube-proxy's rules from 1.32 on count in nfacct objects, which must exist before the rules are restored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def acct_delete_unused() -> None:
 
 
 def conntrack_flush() -> None:
-    """Forget all connections of this namespace, as `conntrack -F`."""
+    """Remove all conntrack entries of this namespace, as `conntrack -F` does."""
     _request(_CTNETLINK, _CT_DELETE, 0, b"")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw TCP segments that belong to no connection: what conntrack calls INVALID, or a lone SYN.
+"""Raw TCP segments that belong to no connection: segments that are INVALID for conntrack, or a single SYN.
 
-conntrack takes an ACK out of nowhere as a connection it has missed the start of (nf_conntrack_tcp_loose);
-a SYN-ACK, a RST or a FIN out of nowhere is INVALID, and kube-proxy's KUBE-FORWARD drops that.
+conntrack takes an ACK without a connection as part of a connection with an unseen start (nf_conntrack_tcp_loose); a SYN-ACK, a
+RST or a FIN without a connection is INVALID, and kube-proxy's KUBE-FORWARD drops it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def send_tcp(
 ) -> None:
     """Send `count` segments without payload, IPv4 or IPv6 as `dst` is; each has another sequence number.
 
-    From the client to a pod's address they are forwarded by the node; src need not be the sender's own. options: TCP's, in
-    words of four bytes. spoil: added to the checksum, so that it is wrong.
+    The node forwards segments from the client to a pod's address; src need not be the sender's own address. options: TCP
+    options, in words of four bytes. spoil: added to the checksum, to make it wrong.
     """
     source, target = ip_address(src), ip_address(dst)
     family = socket.AF_INET if target.version == 4 else socket.AF_INET6
@@ -66,7 +66,7 @@ def _tcp(src: bytes, dst: bytes, sport: int, dport: int, seq: int, flags: int, o
     """A TCP header with its checksum; src and dst in network order."""
     ack = 1 if flags & ACK else 0
     bare = struct.pack("!HHIIBBHHH", sport, dport, seq, ack, (5 + len(options) // 4) << 4, flags, 64240, 0, 0) + options
-    # the 32-bit length and protocol of IPv6's pseudo header sum up to the same as IPv4's
+    # the 32-bit length and protocol of IPv6's pseudo header have the same sum as IPv4's
     total = sum(struct.unpack(f"!{(2 * len(src) + len(bare)) // 2}H", src + dst + bare)) + socket.IPPROTO_TCP + len(bare)
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

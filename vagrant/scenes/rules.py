@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restore a ruleset by name, in either back end of iptables, and remove every rule again.
+"""Restore a ruleset by name, in either back end of iptables, and remove all rules.
 
-A ruleset is a file rulesets/NAME.rules, as iptables-save prints it; those ending in -v6 are for ip6tables.
+A ruleset is a file rulesets/NAME.rules, in the format of iptables-save; those with names ending in -v6 are for ip6tables.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _HOOK_CHAINS = {
 
 
 class RestoreError(RuntimeError):
-    """iptables-restore, or another tool, refused; the text is what it printed."""
+    """iptables-restore, or another tool, failed; the text is its output."""
 
 
 class Counter(NamedTuple):
-    """How often a rule matched since it was restored."""
+    """Packets and bytes that a rule has matched since it was restored."""
 
     packets: int
     octets: int
 
 
 def names() -> list[str]:
-    """All rulesets there are."""
+    """The names of all rulesets."""
     return sorted(p.stem for p in DIR.glob("*.rules"))
 
 
 def read(name: str) -> str:
-    """The text of a ruleset. KeyError if there is none of that name."""
+    """The text of a ruleset. KeyError if it does not exist."""
     path = DIR / f"{name}.rules"
     if not path.exists():
         raise KeyError(f"no ruleset {name!r}; there are {', '.join(names())}")
@@ -57,12 +57,12 @@ def read(name: str) -> str:
 
 
 def family_of(name: str) -> int:
-    """4 or 6."""
+    """The ruleset's family: 4 or 6."""
     return 6 if name.endswith("-v6") else 4
 
 
 def restore(*rulesets: str, backend: Backend = "legacy", extra: Iterable[str] = ()) -> None:
-    """Replace the tables that each of `rulesets` names, then add those of `extra` to what is there.
+    """Replace the tables in each of `rulesets`, then add the rules of `extra`.
 
     Give at most one of `rulesets` per family, since a second would replace the first. KeyError, RestoreError.
     """
@@ -73,7 +73,7 @@ def restore(*rulesets: str, backend: Backend = "legacy", extra: Iterable[str] = 
 
 
 def restore_text(text: str, family: int, backend: Backend, *, flush: bool = True) -> None:
-    """The same for a text as iptables-save prints it, with or without counters (they start at zero)."""
+    """The same for a text in the format of iptables-save, with or without counters (they start at zero)."""
     text = _POLICY_COUNTERS.sub(r"\1 [0:0]", _COUNTERS.sub("", text))
     for name in sorted(set(_NFACCT.findall(text))):
         nfnetlink.acct_new(name)
@@ -83,7 +83,7 @@ def restore_text(text: str, family: int, backend: Backend, *, flush: bool = True
 def flush() -> None:
     """Remove all rules of both families and back ends, all connections and unused nfacct objects.
 
-    The tables of the legacy back end are unloaded too, so that they do not appear to be in use beside nft's.
+    The tables of the legacy back end are also unloaded, so that they do not appear to be in use together with nft's.
     """
     for family in (4, 6):
         tables = _legacy_tables(family)
@@ -91,7 +91,7 @@ def flush() -> None:
             continue
         _run([_tool(family, "legacy", "restore")], "".join(_empty(t) for t in tables))
         prefix = "iptable" if family == 4 else "ip6table"
-        # a table that cannot be unloaded is empty all the same
+        # a table that cannot be unloaded is at least empty
         subprocess.run(["/sbin/rmmod", *(f"{prefix}_{t}" for t in tables)], stderr=subprocess.DEVNULL, check=False)
     if Path("/sys/module/nf_tables").exists():
         _run([_which("nft"), "flush", "ruleset"])
@@ -102,7 +102,7 @@ def flush() -> None:
 
 
 def counters(backend: Backend, family: int = 4) -> dict[str, Counter]:
-    """{rule as iptables-save prints it, without counters: how often it matched}; equal rules are summed."""
+    """{rule as iptables-save prints it, without counters: its Counter}; counters of equal rules are added."""
     out: dict[str, Counter] = {}
     for packets, octets, rule in _SAVED_RULE.findall(_run([_tool(family, backend, "save"), "-c"])):
         old = out.get(rule, Counter(0, 0))

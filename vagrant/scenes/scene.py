@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All of it as one context manager: the node, its rules, its servers."""
+"""The whole scene as one context manager: the node, its rules, its servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def up(
 ) -> None:
     """Build the node with these rulesets ("http-proxy" and "http-proxy-v6" if none) and servers.
 
-    It stays after this process ends; down() removes it. What was there before is removed first.
+    It stays after this process ends; down() removes it. An earlier scene is removed first.
     """
     bare(serve)
     try:
@@ -29,7 +29,7 @@ def up(
 
 
 def bare(serve: Sequence[servers.Server] = servers.POD_SERVERS) -> None:
-    """The node and its servers, without any rule."""
+    """Build the node and its servers, without any rule."""
     down()
     Node().up()
     try:
@@ -40,7 +40,7 @@ def bare(serve: Sequence[servers.Server] = servers.POD_SERVERS) -> None:
 
 
 def down() -> None:
-    """Remove servers, rules, connections, links and namespaces, whoever made them here."""
+    """Remove servers, rules, connections, links and namespaces, also those of another process."""
     Node().down()
     rules.flush()
 
@@ -52,7 +52,7 @@ def scene(
     extra: Iterable[str] = (),
     serve: Sequence[servers.Server] = servers.POD_SERVERS,
 ) -> Iterator[None]:
-    """up() for the length of the block."""
+    """Calls up() before the block and down() after it."""
     up(*rulesets, backend=backend, extra=extra, serve=serve)
     try:
         yield

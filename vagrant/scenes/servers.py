@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What answers in the pods (and on the node): one forked process per namespace, no process per request.
+"""The servers in the pods (and on the node): one forked process per namespace, no process per request.
 
-HTTP on TCP answers one line `pod-a from 192.168.56.1:40812` ([ADDRESS]:PORT over IPv6), so that the asker
-learns which endpoint it reached and which source address arrived there. UDP answers the same line, then a
-space and the question. Both listen on IPv4 and IPv6.
+HTTP on TCP answers one line `pod-a from 192.168.56.1:40812` ([ADDRESS]:PORT over IPv6): the name of the endpoint, and the
+source address that arrived there. UDP answers the same line, then a space and the question. Both listen on IPv4 and IPv6.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _SO_RCVBUFFORCE = 33
 class Server:
     """One server process.
 
-    ns: namespace (None = the node). name: what its answers start with. http, udp: ports, None for none.
-    accept: False never accepts, so that after backlog + 1 connections each further SYN is dropped.
-    sink: take UDP datagrams as fast as possible and answer none (for floods).
+    ns: namespace (None = the node). name: start of its answers. http, udp: ports, None for none.
+    accept: False = never accepts; after backlog + 1 connections each further SYN is dropped.
+    sink: read UDP datagrams as fast as possible, without answers (for floods).
     """
 
     ns: str | None
@@ -47,15 +46,15 @@ POD_SERVERS = tuple(Server(pod.name, pod.name) for pod in PODS)
 
 
 def pod_servers(*, accept: bool = True, backlog: int = 128, sink: bool = False) -> list[Server]:
-    """The three pods' servers, changed alike."""
+    """The three pods' servers, all with these settings."""
     return [replace(s, accept=accept, backlog=backlog, sink=sink) for s in POD_SERVERS]
 
 
 def start(servers: Sequence[Server] = POD_SERVERS) -> list[Child[None]]:
-    """Start them; every port answers when this returns. They outlive the caller unless killed.
+    """Start the servers; every port answers when this returns. They continue after the caller ends, until they are killed.
 
-    The sockets are made here, in the server's namespace, and only then handed to a child: there is nothing to
-    wait for, and a port in use or a missing namespace is an OSError of this call.
+    The sockets are made here, in the server's namespace, and then passed to a child: no wait is needed, and a port in use or a
+    missing namespace is an OSError of this call.
     """
     STATE_DIR.mkdir(parents=True, exist_ok=True)
     children: list[Child[None]] = []
@@ -69,7 +68,7 @@ def start(servers: Sequence[Server] = POD_SERVERS) -> list[Child[None]]:
 
 
 def stop(children: Sequence[Child[None]]) -> None:
-    """End servers that start() returned."""
+    """End the servers that start() returned."""
     for child in children:
         child.kill()
         for note in STATE_DIR.glob(f"{child.pid}-*.pid"):
@@ -78,7 +77,7 @@ def stop(children: Sequence[Child[None]]) -> None:
 
 @contextmanager
 def running(servers: Sequence[Server] = POD_SERVERS) -> Iterator[None]:
-    """start() for the length of the block."""
+    """Calls start() before the block and stop() after it."""
     children = start(servers)
     try:
         yield
@@ -130,7 +129,7 @@ def _serve(server: Server, tcp: socket.socket | None, udp: socket.socket | None)
         tcp.setblocking(False)
         selector.register(tcp, selectors.EVENT_READ, partial(_accept, selector, tcp, server.name))
     if udp is not None and server.sink:
-        Thread(target=_swallow, args=(udp,), daemon=True).start()
+        Thread(target=_discard, args=(udp,), daemon=True).start()
     elif udp is not None:
         selector.register(udp, selectors.EVENT_READ, partial(_echo, udp, server.name))
     if not selector.get_map():
@@ -139,7 +138,7 @@ def _serve(server: Server, tcp: socket.socket | None, udp: socket.socket | None)
         for key, _ in selector.select():
             try:
                 key.data()
-            except OSError as err:  # one peer's fault does not end the server
+            except OSError as err:  # an error of one peer does not end the server
                 print(f"{server.name}: {err}", flush=True)
 
 
@@ -147,13 +146,13 @@ def _accept(selector: selectors.BaseSelector, tcp: socket.socket, name: str) -> 
     try:
         conn, peer = tcp.accept()
     except BlockingIOError:
-        return  # the peer has reset it meanwhile
+        return  # the peer has already reset it
     conn.setblocking(False)
     selector.register(conn, selectors.EVENT_READ, partial(_answer, selector, conn, f"{name} from {_text(peer)}\n"))
 
 
 def _answer(selector: selectors.BaseSelector, conn: socket.socket, line: str) -> None:
-    """A request has come (its text does not matter), or the peer has closed."""
+    """Called when a request has come (its text does not matter), or the peer has closed."""
     selector.unregister(conn)
     with conn:
         if conn.recv(4096):
@@ -166,8 +165,8 @@ def _echo(udp: socket.socket, name: str) -> None:
     udp.sendto(f"{name} from {_text(peer)} ".encode() + question, peer)
 
 
-def _swallow(udp: socket.socket) -> None:
-    """Read and forget, in batches. A full receive buffer would show as drops that have no other cause."""
+def _discard(udp: socket.socket) -> None:
+    """Read datagrams in batches, and discard them. A full receive buffer would cause drops that the test does not want."""
     udp.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
     batch = Batch(256, 2048)
     while True:

@@ -4,10 +4,9 @@
     client ns            root ns = node-1                                    pod-a .. pod-c ns
     eth0 192.168.56.1 -- eth0 192.168.56.10 | cni0 10.244.0.1 -- veth-a ... -- eth0 10.244.0.11 ...
     fd00:56::1           fd00:56::10        | fd00:10:244::1                   fd00:10:244::11 ...
-                         drain0: 203.0.113.0/24 and fd00:113::/64 are routed here and end silently
+                         drain0: 203.0.113.0/24 and fd00:113::/64 are routed here and discarded
 
-The addresses are those of the rulesets next to this file. sysctls that are set here stay set: the machine is
-thrown away anyway.
+The addresses are those of the rulesets next to this file. sysctls that are set here stay set: the machine is thrown away.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from scenes.netns import RUN_DIR, entered
 
 BRIDGE, DRAIN, CLIENT = "cni0", "drain0", "client"
 UPLINKS = ("eth0", "eth1")
-"""The node's interface towards the client has the first of these names that the machine leaves free."""
+"""The node's interface towards the client has the first of these names that is free on the machine."""
 NODE4, NODE6 = "192.168.56.10", "fd00:56::10"
 CLIENT4, CLIENT6 = "192.168.56.1", "fd00:56::1"
 GATEWAY4, GATEWAY6 = "10.244.0.1", "fd00:10:244::1"
 DRAIN4, DRAIN6 = "203.0.113.9", "fd00:113::9"
-"""Addresses that the node forwards to and that nobody answers from: no reply, no ICMP error, no drop."""
+"""Addresses to which the node forwards, and that never answer: no reply, no ICMP error, no drop."""
 
 STATE_DIR = Path("/run/k8snet-scenes")
-"""One file PID-NAME per server process, so that leftovers of an earlier run can be ended."""
+"""One file PID-NAME per server process, so that servers of an earlier run can be ended."""
 
 IFA_F_NODAD = 0x02
 _MAC = "02:00:0a:f4:00:%02x"
@@ -53,11 +52,11 @@ PODS = tuple(Pod(f"pod-{x}", f"veth-{x}", f"10.244.0.{n}", f"fd00:10:244::{n}") 
 
 
 class Node:
-    """Builds the namespaces and links on entry, removes them on exit. Leftovers are removed before building.
+    """Builds the namespaces and links on entry, removes them on exit. Those of an earlier run are removed first.
 
-    bridge_nf: bridged packets between pods pass iptables too, as on real nodes. uplink: the name chosen for
-    the node's interface towards the client. OSError if a foreign interface has one of the names in use here;
-    pyroute2's NetlinkError for what the kernel refuses.
+    bridge_nf: bridged packets between pods also pass iptables, as on real nodes. uplink: the name chosen for the node's
+    interface towards the client. Raises OSError if a foreign interface has one of the names used here; pyroute2's NetlinkError
+    for a request that the kernel refuses.
     """
 
     def __init__(self, pods: Sequence[Pod] = PODS, *, bridge_nf: bool = True) -> None:
@@ -73,8 +72,8 @@ class Node:
         self.down()
 
     def up(self) -> None:
-        """Build everything; it works when this returns, also over IPv6 (no duplicate address detection)."""
-        # a second or more on an emulated CPU: only where links are really made
+        """Build everything; it works when this returns, also over IPv6 (without duplicate address detection)."""
+        # the import takes a second or more on an emulated CPU: only here, where links are made
         from pyroute2 import IPRoute, netns
 
         self.down()
@@ -91,12 +90,12 @@ class Node:
         with IPRoute() as ipr:
             ipr.link("add", ifname=BRIDGE, kind="bridge", address=_MAC % 1)
             _address(ipr, BRIDGE, f"{GATEWAY4}/24", f"{GATEWAY6}/64")
-            # a dummy has no neighbours to resolve, and forgets a packet without that counting as a drop
+            # a dummy has no neighbours to resolve, and discards a packet without counting it as a drop
             ipr.link("add", ifname=DRAIN, kind="dummy")
             _address(ipr, DRAIN, "203.0.113.1/24", "fd00:113::1/64")
             ipr.link("add", ifname=self.uplink, kind="veth", peer={"ifname": "eth0", "net_ns_fd": CLIENT})
             _address(ipr, self.uplink, f"{NODE4}/24", f"{NODE6}/64")
-            # without a route no ClusterIP gets as far as the rules; the machine's own default comes first
+            # without a route no packet to a ClusterIP reaches the rules; the machine's own default route comes first
             _default_route(ipr, CLIENT4, CLIENT6, priority=4096)
             for pod in self.pods:
                 ipr.link("add", ifname=pod.host_end, kind="veth", peer={"ifname": "eth0", "net_ns_fd": pod.name})
@@ -108,7 +107,7 @@ class Node:
             _inside(pod.name, f"{pod.addr4}/24", f"{pod.addr6}/64", GATEWAY4, GATEWAY6)
 
     def down(self) -> None:
-        """Remove what up() made and end every server that was started here; nothing there is no error."""
+        """Remove what up() made, and end every server that was started here, if there are any."""
         end_servers()
         ours = {BRIDGE, DRAIN, *UPLINKS, *(p.host_end for p in self.pods)}
         present = [name for _, name in if_nameindex() if name in ours]
@@ -125,17 +124,17 @@ class Node:
                 if kind in ("veth", "bridge", "dummy"):
                     ipr.link("del", index=index)
                 elif name not in UPLINKS:
-                    raise OSError(f"{name} is in the way: a {kind or 'real'} interface, not one of a scene")
+                    raise OSError(f"{name} is in the way: a {kind or 'real'} interface that belongs to no scene")
         for name in spaces:
             netns.remove(name)
 
 
 def end_servers() -> None:
-    """End the server processes that are noted in STATE_DIR, and forget them."""
+    """End the server processes that have a file in STATE_DIR, and remove the files."""
     for note in STATE_DIR.glob("*-*.pid"):
         pid = int(note.name.partition("-")[0])
         try:
-            # the number may have gone to another process meanwhile
+            # another process may have the number now
             if Path(f"/proc/{pid}/comm").read_text().startswith("scene"):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -159,7 +158,7 @@ def _inside(name: str, addr4: str, addr6: str, gw4: str, gw6: str) -> None:
     from pyroute2 import IPRoute
 
     with entered(name), IPRoute() as ipr:
-        # No router: a new namespace forwards IPv4 when the first one does, and would send what is not for it back to the node.
+        # No router: a new namespace forwards IPv4 when the first one does, and would send foreign packets back to the node.
         _write("ipv4/ip_forward", "0")
         _write("ipv6/conf/all/forwarding", "0")
         ipr.link("set", index=1, state="up")
@@ -177,7 +176,7 @@ def _write(path: str, value: str) -> None:
 
 
 def _sysctl_host() -> None:
-    """For every namespace, before it has links: addresses usable at once, no unasked-for packets."""
+    """For every namespace, before it has links: addresses are usable at once, and the kernel sends no packets by itself."""
     for scope in ("all", "default"):
         _write(f"ipv6/conf/{scope}/accept_dad", "0")
         _write(f"ipv6/conf/{scope}/accept_ra", "0")
@@ -186,18 +185,18 @@ def _sysctl_host() -> None:
 
 
 def _sysctl_node() -> None:
-    """What kubelet and kube-proxy set on a node, and every refusal is answered."""
+    """Sets what kubelet and kube-proxy set on a node, and answers every refusal."""
     _write("ipv4/ip_forward", "1")
     _write("ipv6/conf/all/forwarding", "1")
     # kube-proxy's iptables mode: NodePorts on 127.0.0.1
     _write("ipv4/conf/all/route_localnet", "1")
-    # else, after six REJECTs to one client, the kernel sends it only one ICMP error a second
+    # otherwise, after six REJECTs to one client, the kernel sends it only one ICMP error per second
     _write("ipv4/icmp_ratelimit", "0")
     _write("ipv6/icmp/ratelimit", "0")
 
 
 def _bridge_nf() -> None:
-    """Let bridged packets pass iptables; without the module they do not, and that is all."""
+    """Let bridged packets pass iptables; without the module they do not, which is no error."""
     switch = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
     if not switch.exists():
         subprocess.run(["/sbin/modprobe", "-q", "br_netfilter"], check=False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single requests from the client (or the node, or a pod), each with its outcome and the port it came from.
+"""Single requests from the client (or the node, or a pod), each with its outcome and its source port.
 
-`ns` is the namespace that asks: "client" unless given, None for the node itself. No process is started.
+`ns` is the namespace of the request: "client" by default, None for the node itself. No process is started.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _OUTCOMES: dict[int | None, Outcome] = {
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of one request. body: the answer's text, "" without one. sport: the asker's port.
+    """The outcome of one request. body: the answer's text, "" without one. sport: the client's port.
 
-    seconds: from the first packet to the outcome. An ICMP port unreachable and a TCP reset to the SYN are
-    both "refused": the socket interface does not tell them apart. Over IPv6 the ICMP answer to the first SYN
-    comes while connect() still holds the socket, and is lost (TcpExtLockDroppedIcmps): it takes 2 SYNs, 1 s
+    seconds: from the first packet to the outcome. An ICMP port unreachable and a TCP reset to the SYN are both "refused": the
+    socket interface does not distinguish them. Over IPv6 the ICMP answer to the first SYN comes while connect() still holds the
+    socket, and is lost (TcpExtLockDroppedIcmps): it takes 2 SYNs, 1 s.
     """
 
     outcome: Outcome
@@ -48,12 +48,12 @@ class Reply:
 
     @property
     def server(self) -> str:
-        """Who answered ("pod-a"), "" without an answer."""
+        """The server that answered ("pod-a"), "" without an answer."""
         return self.body.partition(" from ")[0]
 
     @property
     def seen_source(self) -> str:
-        """The source address that arrived there, without its port, "" without an answer."""
+        """The source address that arrived at the server, without its port, "" without an answer."""
         fields = self.body.partition(" from ")[2].split()
         return fields[0].rpartition(":")[0].strip("[]") if fields else ""
 
@@ -66,12 +66,12 @@ def http_get(
     timeout: float = 10.0,
     sport: int = 0,
 ) -> Reply:
-    """GET / from addr:port; `timeout` seconds for the connection, and again for the answer."""
+    """GET / from addr:port; `timeout` seconds for the connection, and the same for the answer."""
     return _ask(socket.SOCK_STREAM, addr, port, ns, timeout, sport, f"GET / HTTP/1.1\r\nHost: {addr}\r\n\r\n".encode())
 
 
 def tcp_connect(addr: str, port: int, *, ns: str | None = CLIENT, timeout: float = 10.0, sport: int = 0) -> Reply:
-    """Connect and close at once: "connected", or why not."""
+    """Connect and close at once. Outcome: "connected", or the reason of the failure."""
     return _ask(socket.SOCK_STREAM, addr, port, ns, timeout, sport, None)
 
 
@@ -84,7 +84,7 @@ def udp_ask(
     timeout: float = 10.0,
     sport: int = 0,
 ) -> Reply:
-    """Send one datagram and wait for one back."""
+    """Send one datagram and wait for an answer."""
     return _ask(socket.SOCK_DGRAM, addr, port, ns, timeout, sport, question)
 
 

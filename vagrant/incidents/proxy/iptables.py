@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy 1.36 in iptables mode, as iptables-save prints it."""
+"""kube-proxy 1.36's rules in iptables mode, as iptables-save prints them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def rules(
     first: str = "kube",
     pods: str = "",
 ) -> str:
-    """As iptables-save prints them. first: whose jump stands first, "kube", "portmap", or "anywhere": portmap's, for every
-    address. post: rules of POSTROUTING behind kube-proxy's. pods: the pods' network, "none" = nobody is masqueraded for being
-    no pod.
+    """The rules as iptables-save prints them. first: the first jump, "kube", "portmap", or "anywhere": portmap's, for every
+    address. post: rules of POSTROUTING after kube-proxy's. pods: the pods' network, "none" = no masquerading of clients that
+    are no pods.
     """
     family = services[0].family
     bits, reject = _WORDS[family]
@@ -71,7 +71,7 @@ _MASKS = {4: "255.255.255.255", 6: "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
 
 
 def _endpoint(s: Service, address: str, port: int) -> str:
-    """The chain of an endpoint."""
+    """The name of an endpoint's chain."""
     return f"KUBE-SEP-{digest(f'{s.label}tcp{end(address, port)}', 16)}"
 
 
@@ -81,13 +81,13 @@ def _remembers(s: Service, sep: str) -> str:
 
 def _external(s: Service, svc: str, pods: str) -> list[str]:
     if not s.local:
-        said = f'-m comment --comment "masquerade traffic for {s.label} external destinations"'
-        return [f"{said} -j KUBE-MARK-MASQ", f"-j {svc}"]
-    said = f"traffic for {s.label} external destinations"
+        comment = f'-m comment --comment "masquerade traffic for {s.label} external destinations"'
+        return [f"{comment} -j KUBE-MARK-MASQ", f"-j {svc}"]
+    comment = f"traffic for {s.label} external destinations"
     return [
-        *([f'-s {pods} -m comment --comment "pod {said}" -j {svc}'] if pods != "none" else []),
-        f'-m comment --comment "masquerade LOCAL {said}" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ',
-        f'-m comment --comment "route LOCAL {said}" -m addrtype --src-type LOCAL -j {svc}',
+        *([f'-s {pods} -m comment --comment "pod {comment}" -j {svc}'] if pods != "none" else []),
+        f'-m comment --comment "masquerade LOCAL {comment}" -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ',
+        f'-m comment --comment "route LOCAL {comment}" -m addrtype --src-type LOCAL -j {svc}',
     ]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy 1.20 in ipvs mode: virtual servers, sets, and a few rules that are the same for all Services. IPv4 only."""
+"""kube-proxy 1.20 in ipvs mode: virtual servers, sets, and a few rules, the same for all Services. IPv4 only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rules(
     first: str = "kube",
     pods: str = PODS[4],
 ) -> str:
-    """As iptables-save prints them; arguments as of iptables.rules."""
+    """The rules as iptables-save prints them; arguments as in iptables.rules."""
     jumps = portmap.beside(KUBE, host_ports, first)
     forward = [f'-m comment --comment "kubernetes forwarding rules" {m}-j ACCEPT' for m in
                ("-m mark --mark 0x4000/0x4000 ", "-m conntrack --ctstate RELATED,ESTABLISHED ")]  # fmt: skip
@@ -54,12 +54,12 @@ def rules(
 
 
 def _here(services: Sequence[Service]) -> list[tuple[str, int]]:
-    """The endpoints that are taken for local."""
+    """The endpoints that count as local."""
     return [e for s in services if not s.local for e in s.ends]
 
 
 def sets(services: Sequence[Service]) -> str:
-    """As `ipset restore` takes them."""
+    """The sets in the format of `ipset restore`."""
     lines = [f"add KUBE-CLUSTER-IP {s.address},tcp:{s.port}" for s in services]
     lines += [f"add KUBE-NODE-PORT-TCP {s.node_port}" for s in services if s.node_port]
     lines += [f"add KUBE-NODE-PORT-LOCAL-TCP {s.node_port}" for s in services if s.node_port and s.local]
@@ -68,8 +68,8 @@ def sets(services: Sequence[Service]) -> str:
 
 
 def virtual_servers(services: Sequence[Service], node: str) -> str:
-    """As `ipvsadm -R` takes them. node: the address that takes NodePorts. Of a Service of policy Local none of the endpoints is
-    taken for local.
+    """The virtual servers in the format of `ipvsadm -R`. node: the address of NodePorts. With policy Local, none of a Service's
+    endpoints counts as local.
     """
     lines = []
     for s in services:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules are written for, and what all modes have in common.
+"""The Services and hostPorts that rules are written for, and functions that all modes use.
 
-The tracer knows how chains and ends are written, too. Nothing is taken from it here: its mistakes would agree with themselves.
+The tracer also computes the names of chains and endpoints. Nothing is imported from it here: otherwise the tests would not
+notice its mistakes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SERVICES = {4: "172.30.0.0/16", 6: "fd00:172:30::/112"}
 @dataclass(frozen=True)
 class Service:
     """One Service with one TCP port. name: ns/name. ends: (address, port) of its endpoints. local: policy Local, and none of
-    the endpoints is taken for local. affinity: a client keeps its endpoint.
+    the endpoints counts as local. affinity: a client keeps its endpoint.
     """
 
     name: str
@@ -49,7 +50,7 @@ class HostPort:
 
 
 def digest(text: str, length: int) -> str:
-    """As kube-proxy names chains."""
+    """The hash in kube-proxy's chain names."""
     return b32encode(hashlib.sha256(text.encode()).digest()).decode()[:length]
 
 

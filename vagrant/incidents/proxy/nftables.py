@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy 1.36 in nftables mode, and portmap beside it, as `nft -f` takes them."""
+"""kube-proxy 1.36's rules in nftables mode, and portmap's, in the format of `nft -f`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from incidents.proxy.model import PODS, SERVICES, HostPort, Service, digest, end
 
 
 def rules(services: Sequence[Service], node: str) -> str:
-    """kube-proxy's table of one family. node: the address that takes NodePorts."""
+    """kube-proxy's table of one family. node: the address of NodePorts."""
     family = services[0].family
     ip, kind = ("ip6", "ipv6_addr") if family == 6 else ("ip", "ipv4_addr")
     maps: dict[str, list[str]] = {"services": [], "nodeports": [], "none": [], "none-nodeports": [], "hairpin": []}
@@ -21,9 +21,11 @@ def rules(services: Sequence[Service], node: str) -> str:
             ends = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(s.ends))
             maps["hairpin"] += [f"{a} . {a} . tcp . {p}" for a, p in s.ends]
             maps["services"].append(f"{s.address} . tcp . {s.port} : goto service-{own}")
-            chains += _with_affinity(s, own, ip, kind) if s.affinity else (
-                f"chain service-{own} {{\n meta l4proto tcp dnat {ip} to numgen random mod {len(s.ends)} map {{ {ends} }}\n}}\n"
-            )
+            if s.affinity:
+                chains += _with_affinity(s, own, ip, kind)
+            else:
+                dnat = f"meta l4proto tcp dnat {ip} to numgen random mod {len(s.ends)} map {{ {ends} }}"
+                chains += f"chain service-{own} {{\n {dnat}\n}}\n"
         else:
             maps["none"].append(f'{s.address} . tcp . {s.port} comment "{s.label}" : goto reject-chain')
         if s.node_port and (s.local or not s.ends):
@@ -43,7 +45,7 @@ def rules(services: Sequence[Service], node: str) -> str:
 
 
 def _with_affinity(s: Service, own: str, ip: str, kind: str) -> str:
-    """The chains of a Service with session affinity: each endpoint has a set of the clients that keep it."""
+    """The chains of a Service with session affinity: each endpoint has a set of the clients that stay with it."""
     sets = keeps = behind = ""
     choices = []
     for number, (address, port) in enumerate(s.ends):
@@ -144,7 +146,7 @@ chain nat-postrouting {
 
 
 def host_ports(found: Sequence[HostPort]) -> str:
-    """portmap's table of one family; "" for no hostPort."""
+    """portmap's table of one family; "" without a hostPort."""
     if not found:
         return ""
     ip = "ip6" if ":" in found[0].address else "ip"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""portmap's rules of iptables, for hostPorts."""
+"""portmap's iptables rules for hostPorts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NETWORK = "azure"
 
 
 def chains(host_ports: Sequence[HostPort]) -> dict[str, list[str]]:
-    """Those of the nat table."""
+    """The chains of the nat table."""
     found: dict[str, list[str]] = {}
     for h in host_ports:
         chain = ("CNI-DN-" + hashlib.sha512((NETWORK + h.container).encode()).hexdigest())[:28]
@@ -23,9 +23,7 @@ def chains(host_ports: Sequence[HostPort]) -> dict[str, list[str]]:
 
 
 def beside(kube: str, host_ports: Sequence[HostPort], first: str) -> list[str]:
-    """The jumps of PREROUTING and OUTPUT. first: whose stands first, "kube", "portmap", or "anywhere": portmap's, for every
-    address.
-    """
+    """The jumps of PREROUTING and OUTPUT. first: "kube", "portmap", or "anywhere" = portmap's, for every address."""
     local = "" if first == "anywhere" else "-m addrtype --dst-type LOCAL "
     jumps = [kube, f"{local}-j CNI-HOSTPORT-DNAT"] if host_ports else [kube]
     return jumps if first == "kube" else jumps[::-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of iptables as text, and what the iptables and the ipvs mode both write."""
+"""An iptables table as text, and the rules that the iptables mode and the ipvs mode both write."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ MASQUERADING = {
 
 
 def table(name: str, base: Sequence[str], chains: dict[str, list[str]]) -> str:
-    """As iptables-save prints it. base: the chains that a hook leads to."""
+    """The table as iptables-save prints it. base: its base chains."""
     heads = [f":{c} {'ACCEPT' if c in base else '-'} [0:0]" for c in chains]
     return "\n".join([f"*{name}", *heads, *(f"-A {c} {rule}" for c, rules in chains.items() for rule in rules), "COMMIT", ""])
