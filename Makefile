@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo    from nothing to a traced NodePort on a real kernel
 # make demo INCIDENT=3
-#              one of five incidents (STATE=healthy: its healthy twin), with the tracer beside it
+#              one of five incidents (STATE=healthy: its healthy twin), with the tracer's output
 # make test    lint, unit tests here; kernel tests in virtual machines: all on 6.12, those of the matrix on 6.1, 5.10 and 7.2
 # make unit, make lint
 #              the parts of `make test` that need no virtual machine
@@ -14,7 +14,7 @@
 #              five incidents, their healthy twins and ten variations of each, and situations of each mode of kube-proxy:
 #              each must give its finding and no other. VARIATIONS=10 SEED=1; ONLY=3,5 or ONLY='two modes' for some of them
 # make cures KERNEL=6.12
-#              every check and every cure that a finding prints is carried out: the check must show what it says, the cure help
+#              runs every check and every cure that a finding prints: the check must show the stated result, the cure must help
 #              NATIVE=1: on this machine's own kernel, as root, in namespaces; ONLY=mtu for some of them
 # make options KERNEL=6.12
 #              the demonstration and all incidents with every option that changes the output must give the same findings;
@@ -29,18 +29,18 @@
 #              the findings; REAL_PROXY=DIR has kube-proxy-VERSION.xz, without them it is skipped; ONLY=ipvs for some modes;
 #              NATIVE=1: without probes, on this machine's own kernel, as root
 # make syns KERNEL=6.12
-#              every way a SYN can end, made on a real kernel: its cause line, compared with nstat and tcpdump
+#              every possible end of a SYN, made on a real kernel: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
 # make untouched KERNEL=6.12
-#              an idle node before and after, compared byte for byte and by its counters; the tracer killed at every point of its start
+#              an idle node before and after, compared byte for byte and by its counters; the tracer is killed at each point of its start
 # make stress KERNEL=6.12
-#              1,000 network namespaces, connections as fast as they go, full and closed places to write to, hostile rules
+#              1,000 network namespaces, connections at full speed, full and closed output files, hostile rules
 # make fuzz SECONDS=60 CASES=100000
 #              a capture cut at every byte and damaged at random: its reader must not crash, and must report the damage; then hostile
 #              captures with correct checksums, files of --objects and answers of the API: no crash, no hang, bounded memory
 # make owners  the owner of each rule of many real nodes, compared with the API objects
-# make bench   what tracing costs, side by side in one virtual machine
+# make bench   the cost of tracing, with and without, in one virtual machine
 # make vagrant-check KERNEL=6.12
 #              `vagrant up` without KVM, an incident found inside, `vagrant destroy`: nothing may be left behind
 
@@ -55,12 +55,12 @@ MATRIX ?= 5.10 6.1 6.12 7.2
 MATRIX_SECONDS ?= 1500
 # Not empty: also the kernel tests that take long.
 THOROUGH ?=
-# The ground truth: the kernel, the back end (a file of tests/kernel/truth), the number of packets, the seed of the random numbers.
+# make ground-truth: the kernel, the back end (a file of tests/kernel/truth), the number of packets, the seed of the random numbers.
 KERNEL ?= 6.12
 BACKEND ?= legacy
 PACKETS ?= 300
 SEED ?= 1
-# The audit's truth: the number of random nodes; NATIVE not empty: on this machine's own kernel.
+# make audit-truth: the number of random nodes; NATIVE not empty: on this machine's own kernel.
 NODES ?= 200
 NATIVE ?=
 REAL ?=
