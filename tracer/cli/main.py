@@ -13,7 +13,7 @@ from tracer import __version__
 from tracer.cli import standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
-from tracer.cli.options import check_recording_options, check_replay_options, with_recording
+from tracer.cli.options import OutputFormat, check_recording_options, check_replay_options, with_recording
 from tracer.errors import NO_ROOM, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
 from tracer.util.escape import escaped
@@ -75,7 +75,16 @@ def with_kube(function: Any) -> Any:
 @click.option("--drops-only", is_flag=True, help="Only packets that did not reach their destination.")
 @click.option("-n", "--count", type=click.IntRange(0), default=0, metavar="N", help="Stop after N packets.")
 @click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="Stop after S seconds.")
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    type=OutputFormat(),
+    multiple=True,
+    default=("text",),
+    metavar="FMT[:FILE]",
+    help="text or json; to a new FILE; repeatable.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
 @click.option(
     "--attach",
@@ -111,7 +120,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     return tracing.trace(cmd, target=target, sizes=sizes, **options)
 
 
-NOT_RECORDED = frozenset({"read", "form", "write", "count", "follow"})
+NOT_RECORDED = frozenset({"read", "outputs", "write", "count", "follow"})
 """The options of `trace` that `record` does not have."""
 
 
@@ -125,7 +134,7 @@ def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_
 
     check_recording_options(options)
     sizes = (ring, rotate_size, rotate_time)
-    return tracing.trace(cmd, form="text", count=0, target=file, sizes=sizes, record_only=True, **options)
+    return tracing.trace(cmd, outputs=(), count=0, target=file, sizes=sizes, record_only=True, **options)
 
 
 def _recording() -> click.Command:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from tracer.errors import BadOption
+
+if TYPE_CHECKING:
+    from tracer.pipeline.sinks import OutputSpec
 
 MOST_SNAPLEN_BYTES = 4096
 """Maximum number of bytes that can be recorded of a packet."""
@@ -28,6 +31,17 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before cl
         if size < LEAST_FILE_BYTES:
             self.fail(f"{value!r} is not a size of {LEAST_FILE_BYTES // 1000} kB or more: write 500M or 2G.", param, ctx)
         return size
+
+
+class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
+    """FORMAT or FORMAT:FILE, as an OutputSpec."""
+
+    name = "output"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> OutputSpec:
+        from tracer.pipeline import sinks
+
+        return value if isinstance(value, sinks.OutputSpec) else sinks.parse(value)
 
 
 OPTIONS = (

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tracer import render
 from tracer.capture.replay import runner
 from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.file_series import opened
@@ -15,6 +14,7 @@ from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import BadOption
 from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter, parse_host
+from tracer.pipeline import sinks
 from tracer.pipeline.shutdown import reading
 
 
@@ -39,12 +39,11 @@ def replay_request(options: dict[str, Any]) -> ReplayRequest:
 
 def read(paths: Sequence[str], options: dict[str, Any]) -> int:
     """`-r FILE`, once or more: prints what the run printed, or would have printed with these options. Returns the status."""
-    form, verbose, request = options["form"], options["verbose"], replay_request(options)
-    with reading(paths) as stop, opened(paths) as capture:
-        output = render.find(form)(verbose=verbose)
-        few = runner.facts(capture, False)
-        full = runner.facts(capture, True) if verbose or form == "json" else few
-        output.begin(full, str(runner.options(capture).get("said", "")), runner.release(capture))
+    request, outputs = replay_request(options), sinks.opened(options["outputs"], options["verbose"], waits=True)
+    with reading(paths) as stop, opened(paths) as capture, outputs as output:
+        for each in output.outputs():
+            results = runner.facts(capture, each.shows_all_results)
+            each.begin(results, str(runner.options(capture).get("said", "")), runner.release(capture))
         with runner.bar(capture, f"reading {capture.path}", not sys.stdout.isatty()) as progress:
             totals = runner.replay(capture, output, request, stop, progress)
         if capture.ended() is None:

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tracer import render
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
 from tracer.capture.record.output import RecordOutput
@@ -34,12 +33,14 @@ from tracer.node.capabilities import BITS, give_up, held, require_tracing
 from tracer.node.namespaces import tracking
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
+from tracer.pipeline import sinks
 from tracer.pipeline.child import end, start, write_ready
 from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.pipeline.environment import Environment
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopSignals
+from tracer.pipeline.sinks import OutputSpec
 from tracer.pipeline.wiring import rule_resolver
 from tracer.render.base import Output, hang_up
 from tracer.rules.rule_resolver import RuleResolver
@@ -47,7 +48,7 @@ from tracer.rules.rule_resolver import RuleResolver
 
 def trace(
     cmd: Sequence[str],
-    form: str,
+    outputs: Sequence[OutputSpec],
     verbose: bool,
     attach: str,
     count: int,
@@ -66,6 +67,7 @@ def trace(
 
     Args:
         cmd: The program to run and its arguments; empty = none.
+        outputs: Where packets are written, and in which formats.
         target: The capture to write; None = none.
         sizes: Limits of the capture: ring buffer in bytes, rotation in bytes, rotation in seconds; None = no limit.
         record_only: Record without explaining.
@@ -83,9 +85,12 @@ def trace(
         kube = _kube(options, environment)
         require_tracing()
         kernel = Kernel.running()
-        output = RecordOutput(recording.files.names) if recording and record_only else render.find(form)(verbose=verbose)
-        output.recorded = recording is not None
-        all_results = doctor.gather() if verbose or form == "json" or recording else []
+        output = (
+            RecordOutput(recording.files.names)
+            if recording and record_only
+            else stack.enter_context(sinks.opened(outputs, verbose, recorded=recording is not None))
+        )
+        all_results = doctor.gather() if recording or any(each.shows_all_results for each in output.outputs()) else []
         give_up(tuple(BITS))
         stack.enter_context(kube)
         probes = Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules, snaplen=snaplen or 0)
@@ -95,8 +100,9 @@ def trace(
         stop, command = StopSignals(), None
         try:
             run = prepare(stack, kernel, session, kube, environment, output, request, all_results)
-            results = corrected(all_results, session.refused) if verbose or form == "json" else limitations(session)
-            output.begin(results, request.said, kernel.release)
+            for each in output.outputs():
+                results = corrected(all_results, session.refused) if each.shows_all_results else limitations(session)
+                each.begin(results, request.said, kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
             run.begin()

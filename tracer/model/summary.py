@@ -11,6 +11,21 @@ if TYPE_CHECKING:
     from tracer.model.finding import Finding
 
 
+@dataclass(frozen=True)
+class OutputLoss:
+    """Records that an output could not take.
+
+    Attributes:
+        output: The output, as in `-o`: "json:packets.jsonl".
+        records: Number of records: packets, findings and other lines.
+        why: A clause.
+    """
+
+    output: str
+    records: int
+    why: str
+
+
 @dataclass
 class RunSummary:
     """Totals of a run.
@@ -28,6 +43,7 @@ class RunSummary:
         timelines: Number of timelines, and of those that aged out.
         unexplained: Packets that were seen but not explained, because the run was ended.
         unaddressed: Packets that were not written, because no event had their addresses.
+        not_written: What outputs could not take, when the run ended.
     """
 
     packets: int = 0
@@ -42,3 +58,4 @@ class RunSummary:
     timelines: dict[str, int] = field(default_factory=dict)
     unexplained: int = 0
     unaddressed: int = 0
+    not_written: list[OutputLoss] = field(default_factory=list)

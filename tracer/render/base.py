@@ -7,7 +7,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tracer.errors import NO_ROOM
@@ -49,12 +49,8 @@ class Output(ABC):
     The order of calls is: begin, any number of packet, finding, lost and note, then summary. `doctor` is called alone.
 
     Results go to `out`. Each one is flushed, so that the reader of a pipe sees a packet as soon as it is closed. Notes go to
-    `err`. Write errors, such as a broken pipe, reach the caller. Exception: if the run is recorded, a full disk at `out` does
-    not end the run.
+    `err`. Write errors, such as a broken pipe, reach the caller.
     """
-
-    recorded = False
-    """Whether the run is also recorded."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
         """Sets the streams.
@@ -66,6 +62,15 @@ class Output(ABC):
         """
         self.out, self.err, self.verbose = out or sys.stdout, err or sys.stderr, verbose
         self.lost_by_probe: Counter[str] = Counter()
+
+    def outputs(self) -> Iterator[Output]:
+        """The outputs that write: itself, or those that it passes its calls to."""
+        yield self
+
+    @property
+    def shows_all_results(self) -> bool:
+        """Whether `begin` needs all results of `doctor`."""
+        return self.verbose
 
     @abstractmethod
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
@@ -140,14 +145,8 @@ class Output(ABC):
 
     def put(self, *lines: str) -> None:
         """Writes lines of results. Each one stays a single line, whatever characters it contains."""
-        try:
-            self.out.write("".join(f"{escaped_line(line)}\n" for line in lines))
-            self.out.flush()
-        except OSError as e:
-            if not self.recorded or e.errno not in NO_ROOM:
-                raise
-            hang_up(self.out)
-            self.note(f"The printed output stops here: {e.strerror}. The recording continues.")
+        self.out.write("".join(f"{escaped_line(line)}\n" for line in lines))
+        self.out.flush()
 
 
 def hang_up(out: TextIO) -> None:

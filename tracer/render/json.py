@@ -15,7 +15,7 @@ from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.model.summary import RunSummary
+from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.timeline import Timeline, TimelineEntry
 from tracer.render.base import LostEvents, Output
 from tracer.render.parts.json_packet import Object, endpoints, packet_object, rfc3339
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 class JsonOutput(Output):
     """Writes everything except notes to `out`."""
+
+    shows_all_results = True
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         kernel = release or os.uname().release
@@ -65,6 +67,7 @@ class JsonOutput(Output):
                 {"netns": d.netns, "counter": d.counter, "counted": d.counted, "explained": d.explained}
                 for d in summary.differences
             ],
+            **({"not_written": [_loss(loss) for loss in summary.not_written]} if summary.not_written else {}),
             **({"unexplained": summary.unexplained} if summary.unexplained else {}),
             **({"unaddressed": summary.unaddressed} if summary.unaddressed else {}),
         )
@@ -173,6 +176,10 @@ def _step(entry: TimelineEntry, origin: int) -> Object:
     if entry.stages:
         out["stages"] = [{"time_ns": s.time, "netns": s.netns, "text": s.text} for s in entry.stages]
     return out
+
+
+def _loss(loss: OutputLoss) -> Object:
+    return {"output": loss.output, "records": loss.records, "why": loss.why}
 
 
 def _result(result: CheckResult) -> Object:

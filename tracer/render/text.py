@@ -148,6 +148,9 @@ class TextOutput(Output):
                 f"  {count(summary.timelines.get('timelines', 0), 'connection')}, {aged} removed because the table was full"
             )
         lines.append(f"  {count(summary.events, 'event')}, {lost}")
+        for loss in summary.not_written:
+            what = f"{count(loss.records, 'record')} not written to {loss.output}: {loss.why}"
+            lines.append("  " + ink("doubt", plain(what)))
         if summary.unaddressed:
             of = count(summary.unaddressed, "packet")
             lines.append("  " + ink("doubt", f"{of} not shown: no event with the addresses was received"))

@@ -19,6 +19,7 @@ from tracer.cli import main
 from tracer.commands import filter_options
 from tracer.errors import BadOption, TraceError
 from tracer.model.filter import Filter, parse_host
+from tracer.pipeline.sinks import OutputSpec
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -64,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["-r", "a", "--duration", "3", "--", "true"], 2, r"-r replays .*: it cannot be combined with --duration, a command\."),
         (["--netns", "nosuch"], 2, r"There is no network namespace 'nosuch' \(known: .*\)\."),
         (["--count", "-1"], 2, r".*-1 is not in the range.*"),
-        (["-o", "xml"], 2, r".*'xml' is not one of 'text', 'json'\."),
+        (["-o", "xml"], 2, r"There is no output format 'xml': choose one of json, text\."),
         (["--bogus"], 2, r".*No such option:? '?--bogus.*"),
         (["--port"], 2, r".*requires an argument\."),
         (["doctor", "--port", "1"], 2, r".*No such option:? '?--port.*"),
@@ -159,9 +160,10 @@ def test_options_and_command_are_separated(run: Any, monkeypatch: pytest.MonkeyP
     run("-p", "80", "--port", "443", "-6", "-n", "3", "--duration", "1.5", "--", "curl", "-o", "json", "--port", "1")
     ((cmd, options),) = given
     assert cmd == ("curl", "-o", "json", "--port", "1")
-    parsed = {name: options[name] for name in ("ports", "family", "count", "duration", "form", "attach", "verbose")}
+    parsed = {name: options[name] for name in ("ports", "family", "count", "duration", "outputs", "attach", "verbose")}
     assert parsed == {
-        "ports": (80, 443), "family": 6, "count": 3, "duration": 1.5, "form": "text", "attach": "auto", "verbose": False,
+        "ports": (80, 443), "family": 6, "count": 3, "duration": 1.5, "outputs": (OutputSpec("text"),),
+        "attach": "auto", "verbose": False,
     }  # fmt: skip
 
 
@@ -238,7 +240,7 @@ class Run:
     def trace(self, stop, command):
         self.output.summary(trace.Run.summary)
     summary = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],
-                             causes={}, differences=[], timelines={}, unexplained=0, unaddressed=0)
+                             causes={}, differences=[], timelines={}, unexplained=0, unaddressed=0, not_written=[])
 
 trace.require_tracing = lambda: None
 trace.give_up = lambda *but: None

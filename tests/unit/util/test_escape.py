@@ -39,6 +39,7 @@ from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import ConnectionKey, Stage, TimelineEntry
 from tracer.node.namespaces import Namespaces
+from tracer.pipeline.sinks import OutputSpec
 from tracer.render._style import STYLES, Styler
 from tracer.render.base import Output
 from tracer.util.escape import escaped, escaped_line, json_line
@@ -236,7 +237,7 @@ def test_a_capture(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     turns.insert(1, (NOTHING, [Loss("hook" + EVIL, 1, 2, EVIL)]))
     made = captures.capture(tmp_path / "a.k8st", turns)
     monkeypatch.setattr("tracer.capture.replay.source.ReplaySource.notes", lambda self: [EVIL])
-    options = {"form": form, "verbose": True, "read": (str(made.path),)}
+    options = {"outputs": [OutputSpec(form)], "verbose": True, "read": (str(made.path),)}
     reading.read([str(made.path)], options)
     printed = capsys.readouterr()
     harmless(printed.out)

@@ -66,7 +66,7 @@ def test_every_thread_is_a_worker() -> None:
     users = {str(p.relative_to(TRACER)) for p in TRACER.rglob("*.py") if re.search(r"\bWorker\(", p.read_text())}
     assert users == {
         "capture/record/writer.py", "kernel/late_modules.py", "kube/watch.py", "rules/nftables/watcher.py",
-        "rules/iptables/table_reader.py", "connections/conntrack_events.py",
+        "rules/iptables/table_reader.py", "util/queued_stream.py", "connections/conntrack_events.py",
     }  # fmt: skip
 
 

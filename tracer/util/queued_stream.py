@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A text stream with a bounded queue: its writer waits neither for a slow reader nor for a broken one.
+
+A thread of its own writes the queue to a file descriptor, so no lock of Python's streams is held while the descriptor blocks.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tracer.util.worker import Worker
+
+QUEUE_BYTES = 16 << 20
+"""Most bytes that wait in one queue."""
+END_SECONDS = 5.0
+"""Longest wait for the end of a thread that has nothing left to write, s."""
+PAUSE_SECONDS = 0.1
+"""Interval at which a waiting writer looks whether it may give up, s."""
+
+
+class QueuedStream(io.TextIOBase):
+    """Each call of `write` is one record: it is written as a whole, or shed.
+
+    Args:
+        fd: Descriptor to write to. The caller keeps it open, and closes it.
+        name: Name of the thread.
+        waits: A full queue makes the writer wait; False: the record is shed.
+        most_bytes: Bound of the queue.
+
+    Attributes:
+        shed: Records that were not written. The last one may have been written in part.
+        error: The error after which nothing is written any more; None = none.
+        is_last: Records are accepted although the queue is full. For the end of a run, which must not be shed.
+    """
+
+    def __init__(self, fd: int, name: str, waits: bool = False, most_bytes: int = 0) -> None:
+        self._fd, self._waits, self._most_bytes = fd, waits, most_bytes or QUEUE_BYTES
+        self._records: deque[bytes] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._is_closing = self._is_given_up = False
+        self._progress = time.monotonic()
+        self.shed, self.is_last = 0, False
+        self.error: OSError | None = None
+        self._thread = Worker(f"output {name}", self._write_next).start()
+
+    def write(self, text: str) -> int:
+        """Queues one record. Never raises an error of the descriptor: see `error`."""
+        record = text.encode("utf-8", "backslashreplace")
+        with self._changed:
+            while self._waits and self._is_full(record) and not self.error:
+                self._changed.wait(PAUSE_SECONDS)
+            if self.error or (self._is_full(record) and not self.is_last):
+                self.shed += 1
+            else:
+                self._records.append(record)
+                self._bytes += len(record)
+                self._changed.notify_all()
+        return len(text)
+
+    def _is_full(self, record: bytes) -> bool:
+        return self._bytes > 0 and self._bytes + len(record) > self._most_bytes
+
+    def _write_next(self) -> bool:
+        """Writes the oldest record; False = nothing will follow."""
+        with self._changed:
+            while not self._records:
+                if self._is_closing:
+                    return False
+                self._changed.wait()
+            record = self._records[0]
+        try:
+            self._write_all(record)
+        except OSError as e:
+            with self._changed:
+                self.error = e
+                self._give_up()
+            return False
+        with self._changed:
+            if self._records and self._records[0] is record:  # else given up meanwhile
+                self._bytes -= len(self._records.popleft())
+            self._changed.notify_all()
+        return True
+
+    def _write_all(self, record: bytes) -> None:
+        at = 0
+        while at < len(record) and not self._is_given_up:  # the caller may have closed the descriptor
+            try:
+                at += os.write(self._fd, record[at:])
+                self._progress = time.monotonic()
+            except BlockingIOError:  # somebody made the descriptor non-blocking
+                select.select([], [self._fd], [], PAUSE_SECONDS)
+
+    def _give_up(self) -> None:
+        self.shed += len(self._records)
+        self._records.clear()
+        self._bytes = 0
+        self._changed.notify_all()
+
+    def drain(self, patience: float, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Waits until all records are written, and ends the thread.
+
+        Args:
+            patience: Longest time without progress, s. Then the remaining records are shed.
+            gives_up: Called every PAUSE_SECONDS; True = the remaining records are shed now.
+        """
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+            self._progress = time.monotonic()
+            while self._records:
+                if gives_up() or time.monotonic() - self._progress > patience:
+                    self._is_given_up = True
+                    self._give_up()
+                    return
+                self._changed.wait(PAUSE_SECONDS)
+        self._thread.join(END_SECONDS)
+
+    def flush(self) -> None:
+        """Does nothing: the thread writes each record at once."""
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return os.isatty(self._fd)
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute
+        return "utf-8"
