@@ -11,6 +11,9 @@ import errno
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The errno values of an OSError which mean that a file cannot grow."""
 
+UNEXPECTED = 70
+"""Exit status after an error that no part of the program expects: a defect."""
+
 
 class TraceError(Exception):
     """A run that cannot continue.

@@ -49,10 +49,9 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="print each command's output")
     options = parser.parse_args()
     if INSIDE not in os.environ:
-        modules.load(modules.RANDOM_RULES)
-        modules.load(modules.INCIDENTS)
-        modules.load("br_netfilter nft_numgen nft_fib_ipv4 nft_masq nft_nat nft_reject_ipv4 veth vxlan xt_TCPMSS")
-        modules.load("nf_conntrack_netlink")
+        names = "br_netfilter nft_numgen nft_fib_ipv4 nft_masq nft_nat nft_reject_ipv4"
+        names += " veth vxlan xt_TCPMSS nf_conntrack_netlink"
+        modules.load(f"{modules.RANDOM_RULES} {modules.INCIDENTS} {names}", anywhere=not options.machine)
         fd = os.open("/proc/self/ns/net", os.O_RDONLY)
         command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
         env = {**os.environ, INSIDE: str(fd) if options.machine else ""}

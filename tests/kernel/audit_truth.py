@@ -50,9 +50,8 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     if INSIDE not in os.environ:
-        modules.load(modules.RANDOM_RULES)
-        modules.load(modules.INCIDENTS)
-        modules.load("br_netfilter nft_numgen nft_fib_ipv4 nft_masq nft_nat nft_reject_ipv4 veth")
+        names = "br_netfilter nft_numgen nft_fib_ipv4 nft_masq nft_nat nft_reject_ipv4 veth"
+        modules.load(f"{modules.RANDOM_RULES} {modules.INCIDENTS} {names}", anywhere=True)
         # Own namespaces, also for the names of namespaces: the machine itself is not changed.
         command = ["unshare", "--mount", "--net", "--propagation", "private", sys.executable, *sys.argv]
         return subprocess.run(command, env={**os.environ, INSIDE: "1"}, check=False).returncode

@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from copy import copy
 from typing import Any
 
 import click
 
-from tracer import __version__
+from tracer import __version__, log
 from tracer.cli import standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
 from tracer.cli.options import OutputFormat, check_recording_options, check_replay_options, with_recording
-from tracer.errors import NO_ROOM, BadOption, OutputNotWritten, TraceError
+from tracer.errors import NO_ROOM, UNEXPECTED, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
 from tracer.util.escape import escaped
+from tracer.util.worker import place_of
+
+_log = logging.getLogger(__name__)
 
 EXAMPLES = """\b
 Examples:
@@ -211,6 +215,21 @@ def explain(
     return predicting.run(path_query, form, verbose, objects_from, comparison)
 
 
+def _with_debug(each: click.Command) -> None:
+    """Adds the option --debug to a command."""
+
+    def enable(context: click.Context, option: click.Parameter, is_set: bool) -> None:
+        if is_set:
+            log.enable()
+
+    text = "Log to stderr what the tracer itself does."
+    each.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, is_eager=True, callback=enable, help=text))
+
+
+for _each in command.commands.values():
+    _with_debug(_each)
+
+
 def main(args: list[str] | None = None) -> None:
     """Runs the command line and exits. Each error is one sentence on stderr and has its own exit status."""
     is_stdout_closed = standard_streams.complete()
@@ -221,17 +240,28 @@ def main(args: list[str] | None = None) -> None:
     except click.ClickException as e:
         code = _print_error(e.format_message(), e.exit_code)
     except TraceError as e:
+        _log.debug("the run ends", exc_info=e)
         code = _print_error(str(e), e.status)
     except click.Abort:
         code = 130
-    except OSError as e:
-        if e.errno not in NO_ROOM:
-            raise
-        from tracer.render.base import hang_up
-
-        hang_up(sys.stdout)
-        code = _print_error(f"The output stops here: {e.strerror}.", OutputNotWritten.status)
+    except Exception as e:
+        code = _end_of_output(e) if isinstance(e, OSError) and e.errno in NO_ROOM else _unexpected(e)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end_of_output(error: OSError) -> int:
+    """The status when the disk has no room for what is printed."""
+    from tracer.render.base import hang_up
+
+    hang_up(sys.stdout)
+    return _print_error(f"The output stops here: {error.strerror}.", OutputNotWritten.status)
+
+
+def _unexpected(error: Exception) -> int:
+    """The status after a defect: one sentence, and with --debug the traceback."""
+    _log.debug("an unexpected error ends the run", exc_info=error)
+    again = "" if _log.isEnabledFor(logging.DEBUG) else " Run it again with --debug for its traceback, and report it."
+    return _print_error(f"Unexpected error{place_of(error)}, {type(error).__name__}: {str(error)[:200]}.{again}", UNEXPECTED)
 
 
 def _print_error(sentence: str, status: int) -> int:

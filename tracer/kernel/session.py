@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import resource
 import time
@@ -26,6 +27,8 @@ from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.loss_counters import Loss, LossCounters
 from tracer.kernel.ring_buffer import PAGE, RingBuffer
 from tracer.model.filter import Filter
+
+_log = logging.getLogger(__name__)
 
 RING_BYTES = 16 << 20
 FILES = 192
@@ -150,6 +153,10 @@ class Session:
             self.watched = self._program.watch(watched)
             self.extensions = frozenset(extension for row in self.watched for extension in row.extensions)
             self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
+            count, compile_s, attach_s = len(self.planned), self.compile_seconds, self.attach_seconds
+            _log.debug("%d rows of probes attached: compiled in %.2f s, attached in %.2f s", count, compile_s, attach_s)
+            for row in self.refused:
+                _log.debug("probe %s not attached: %s", row.probe.name, row.why)
             self._ring = RingBuffer(
                 self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT, self._program.bpf[b"fills"].map_fd
             )

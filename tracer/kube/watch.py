@@ -8,6 +8,7 @@ again after 410 Gone. A problem is noted once, in one sentence, and so is its en
 from __future__ import annotations
 
 import http.client
+import logging
 import threading
 import time
 from collections import Counter, deque
@@ -18,6 +19,8 @@ from tracer.kube.api_client import ApiClient, ApiResource, RequestRefused, Respo
 from tracer.kube.kubeconfig import ApiAccess
 from tracer.kube.store import ObjectStore
 from tracer.util.worker import Worker, user_warnings
+
+_log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between attempts, doubled each time."""
@@ -183,6 +186,7 @@ class ObjectWatch:
             same = "does not answer" in sentence and any("does not answer" in t for t in self._trouble.values())
             self._trouble[kind] = sentence
             self._failed[kind] += 1
+            _log.debug("%s: failure %d: %s", kind, self._failed[kind], sentence)
             if self._failed[kind] >= ATTEMPTS and kind in self._missing:
                 self._decided.set()
             if not (known or same):

@@ -21,6 +21,12 @@ MOST = 64
 _log = logging.getLogger(__name__)
 
 
+def place_of(error: BaseException) -> str:
+    """Where an error was raised: " at FILE:LINE"; "" = not known."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return f" at {last[0].filename.rpartition('/')[2]}:{last[0].lineno}" if last else ""
+
+
 class Warnings:
     """Warnings for the user from any thread, each shown once."""
 
@@ -42,8 +48,7 @@ class Warnings:
     def add_failure(self, what: str, error: Exception) -> None:
         """Adds a warning that `what` met an unexpected error and continues; once for each error and line of code."""
         _log.debug("%s failed", what, exc_info=error)
-        last = traceback.extract_tb(error.__traceback__)[-1:]
-        at = f" at {last[0].filename.rpartition('/')[2]}:{last[0].lineno}" if last else ""
+        at = place_of(error)
         sentence = (
             f"An unexpected error in {what}{at} ({type(error).__name__}: {str(error)[:200]}). The run continues without it."
         )

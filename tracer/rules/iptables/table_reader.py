@@ -7,6 +7,7 @@ show which generation that is (tracer/rules/iptables/generations.py).
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -21,6 +22,8 @@ from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.table import Table
 from tracer.util.worker import Worker, user_warnings
+
+_log = logging.getLogger(__name__)
 
 TRIES = 3
 """Attempts to read a table that changes meanwhile."""
@@ -129,7 +132,9 @@ class TableReader:
         """The snapshot, also after an unexpected error: the request is waited for."""
         began = time.monotonic_ns()
         try:
-            return self._read(request)
+            found = self._read(request)
+            _log.debug("%s read in %.1f ms %s", request, (time.monotonic_ns() - began) / 1e6, found.why)
+            return found
         except Exception as e:
             user_warnings.add_failure(f"reading the legacy table {request.table} of network namespace {request.netns}", e)
             why = f"they could not be read ({type(e).__name__}: {e})"

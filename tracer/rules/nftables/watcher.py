@@ -11,6 +11,7 @@ No descriptor of a namespace is kept: it would keep the namespace of a removed p
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -25,6 +26,8 @@ from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.namespace_snapshots import OBJECTS_KEPT, NamespaceTable, SnapshotHistory
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
 from tracer.util.worker import Worker, user_warnings
+
+_log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.1
 """Interval of polling, s."""
@@ -110,7 +113,9 @@ class _Namespace:
                 self.seen, snapshot = self._read_new(fd)
                 if snapshot:
                     self.snapshots.add(snapshot)
-                    self._next_read = 2 * time.monotonic() - began
+                    took = time.monotonic() - began
+                    self._next_read = time.monotonic() + took
+                    _log.debug("generation %d of namespace %d read in %.1f ms", self.seen, self.space & INODE_MASK, took * 1e3)
         finally:
             os.close(fd)
 
@@ -242,6 +247,7 @@ class RulesetWatcher:
         with self._lock:
             emptied = self._namespaces.limit_objects(space)
         for each in emptied:
+            _log.debug("rules of namespace %d given up: too many together", each & INODE_MASK)
             user_warnings.add(
                 f"The nftables rules of network namespace {each & INODE_MASK} are read again when they are needed: more than"
                 f" {OBJECTS_KEPT} rules and map elements are not kept.",
