@@ -74,7 +74,7 @@ def all_tools() -> list[Tool]:
 @contextmanager
 def started(tool: Tool) -> Iterator[tuple[Running, dict[str, float]]]:
     """The running tool, and the seconds and CPU seconds of its start. Ends the tool as Ctrl-C does."""
-    ready, errors = SCRATCH / "beside.ready", SCRATCH / "beside.said"
+    ready, errors = SCRATCH / "beside.ready", SCRATCH / "beside.stderr"
     for path in (ready, tool.file):
         path.unlink(missing_ok=True)
     at = max(i for i, word in enumerate(tool.words) if word in ("pwru", "trace", "record")) + 1
@@ -96,7 +96,7 @@ def started(tool: Tool) -> Iterator[tuple[Running, dict[str, float]]]:
             process.wait(LONGEST_SECONDS)
         process.kill()
         process.wait()
-        running.report["said"] = errors.read_text()[-600:]
+        running.report["messages"] = errors.read_text()[-600:]
 
 
 def size(file: Path) -> int:
@@ -151,7 +151,7 @@ def measure(tool: Tool, report: Callable[[str], None]) -> dict[str, Any]:
     report(f"{tool.name}: {cost}, {attached} hooked, {each:.1f} lines per packet")
     for row in rows:
         report("{} {rate:.0f}/s: {whole:.0f} of {sent} complete, last line {after:.1f} s after".format(tool.name, **row))
-    found = {"name": tool.name, "command": running.command, "said": running.report["said"]}
+    found = {"name": tool.name, "command": running.command, "messages": running.report["messages"]}
     return found | {"start": start, "hooked": attached, "lines": each, "rows": rows}
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.ctnetlink import CHANGED, REMOVED, TOLD, message
+from tests.support.ctnetlink import ADDED, CHANGED, REMOVED, message
 from tracer.capture.change_events import RecordedConntrackListener
 from tracer.capture.format.record_layout import describe
 from tracer.capture.record.buffer import RecordBuffer
@@ -41,7 +41,7 @@ WAYS = ("hear", "record", "filter")
 
 def messages(connections: int) -> list[bytes]:
     """Start, two changes and end of each connection; one connection in a hundred goes to PORT."""
-    kinds = (TOLD, CHANGED, CHANGED, REMOVED)
+    kinds = (ADDED, CHANGED, CHANGED, REMOVED)
     ends = [Endpoints(f"10.1.{n >> 8 & 255}.{n & 255}", 1024 + n % 60000, "10.96.0.1", 80 if n % 100 else PORT)
             for n in range(connections)]  # fmt: skip
     return [message(*what, state=3, orig=end) for end in ends for what in kinds]

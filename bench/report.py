@@ -19,9 +19,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _tool_report(variant: dict[str, Any]) -> str:
     """What a tool reported about its runs: events and losses, or the counts of its last run."""
-    last = (variant["told"] or [{}])[-1]
+    last = (variant["reported"] or [{}])[-1]
     if "lost" in last:
-        written, lost = sum(t["events"] for t in variant["told"]), sum(t["lost"] for t in variant["told"])
+        written, lost = sum(t["events"] for t in variant["reported"]), sum(t["lost"] for t in variant["reported"])
         seconds = sum(b["seconds"] for b in variant["blasts"])
         return f"{written / seconds:,.0f} events/s, {lost:,} lost" + (f" ({lost / written:.2%})" if written and lost else "")
     return ", ".join(f"{value:,} {name}" for name, value in last.items())

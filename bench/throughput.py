@@ -52,7 +52,7 @@ class Variant:
     """One thing to measure. Lists have one entry per round.
 
     slow: takes long to start, and its ratio is far from all others; it takes part in a third of the rounds only.
-    told: what the tool reported after each blast.
+    reported: the figures that the tool reported after each blast.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Variant:
     command: str = ""
     ratios: list[float] = field(default_factory=list)
     blasts: list[Blast] = field(default_factory=list)
-    told: list[dict[str, Any]] = field(default_factory=list)
+    reported: list[dict[str, Any]] = field(default_factory=list)
     hooked: int = 0
     error: str = ""
 
@@ -121,7 +121,7 @@ def measure(variant: Variant, seconds: float) -> float:
         variant.error = str(e)
         return 0.0
     variant.blasts.append(found)
-    variant.told.append(running.report)
+    variant.reported.append(running.report)
     return found.rate
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.ctnetlink import CHANGED, TOLD, Heard, message
+from tests.support.ctnetlink import ADDED, CHANGED, FakeConntrack, message
 from tracer.connections.conntrack_events import Datagram
 from tracer.connections.tracker import ConnectionTracker
 from tracer.handshakes.analyzer import HandshakeAnalyzer
@@ -89,14 +89,14 @@ def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
     # SYN_SENT, SYN_RECV, ESTABLISHED
     events = [
         (began + at * MS, message(kind, flags, state=at + 1, orig=outside, zone=0))
-        for at, (kind, flags) in enumerate((TOLD, CHANGED, CHANGED))
+        for at, (kind, flags) in enumerate((ADDED, CHANGED, CHANGED))
     ]
     return packets, events
 
 
 def measure(count: int) -> dict[str, float]:
     """Follows `count` connections that stay open."""
-    connections, listener, nowhere = ConnectionTracker(), Heard(), Nowhere()
+    connections, listener, nowhere = ConnectionTracker(), FakeConntrack(), Nowhere()
     output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
@@ -115,13 +115,13 @@ def measure(count: int) -> dict[str, float]:
         for later in range(1, 200):
             following.expire(count * SECOND // A_SECOND + later * SECOND // 10, output)
         settled = memory()
-        open_, untold = len(connections), len(connections._pending)
+        open_, unreported = len(connections), len(connections._pending)
         following.flush(totals, output)
     seconds = time.process_time() - began - making
     return {
         "connections": count, "cpu_seconds": round(seconds, 1), "connections_a_second": round(count / seconds),
-        "memory_mb": round(max(most, settled) - before), "idle_mb": round(settled - before), "kept": open_, "untold": untold,
-        "bytes_each": round((settled - before) * (1 << 20) / open_),
+        "memory_mb": round(max(most, settled) - before), "idle_mb": round(settled - before), "kept": open_,
+        "unreported": unreported, "bytes_each": round((settled - before) * (1 << 20) / open_),
         "aged_out": totals.timelines.get("aged out", 0), "verdicts": sum(totals.causes.values()),
         "text_mb": round(nowhere.size / 1e6),
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fuzz.files import Parts, taken_apart
 from tests.support import captures
-from tests.support.ctnetlink import Heard
+from tests.support.ctnetlink import FakeConntrack
 from tests.unit.capture.format.test_rulesets import snapshot
 from tests.unit.capture.test_change_events import heard
 from tracer.capture.format import rulesets
@@ -40,8 +40,10 @@ OBJECTS: list[dict[str, Any]] = [
 def bases(directory: Path) -> list[Parts]:
     """An explained run, a run that was only recorded, and a run with all records that a real run can have."""
     made = [
-        captures.capture(directory / "a.k8st", captures.some_turns(6), follow=True, heard=heard()).path,
-        captures.capture(directory / "b.k8st", captures.some_turns(6), explained=False, heard=Heard(why="no")).path,
+        captures.capture(directory / "a.k8st", captures.some_batches(6), follow=True, conntrack=heard()).path,
+        captures.capture(
+            directory / "b.k8st", captures.some_batches(6), explained=False, conntrack=FakeConntrack(why="no")
+        ).path,
     ]
     found = [taken_apart(path) for path in made]
     found.append(taken_apart(made[0]))

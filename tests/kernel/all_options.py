@@ -52,7 +52,7 @@ def record_case(recorder: Recorder, attach: str, case: option_runs.Case, sides: 
     """Records a case on these sides. The case is built once, and again after lost events, which leave findings unproven."""
     objects: list[Object] | None = None
     for side in sides:
-        if side.words and objects is not None and not objects:
+        if side.by_service and objects is not None and not objects:
             continue
         name = f"{attach} {case.name} {side.name}".replace(" ", "-")
         if (recorder.directory / f"{name}.about").exists():

@@ -142,7 +142,7 @@ def listener_of_another_user() -> Iterator[None]:
 def reported(lines: list[tracers.Line]) -> dict[str, bool]:
     """Kinds of information that a run may lack, and whether it reported them."""
     others = [hop for packet in tracers.of_port(lines, OTHERS) for hop in packet["hops"]]
-    return tracers.told(lines) | {"processes of other users": any("pid" in h.get("socket", {}) for h in others)}
+    return tracers.reported(lines) | {"processes of other users": any("pid" in h.get("socket", {}) for h in others)}
 
 
 def write(what: str, found: tuple[int, list[tracers.Line], str], baseline: dict[str, bool]) -> None:

@@ -104,7 +104,7 @@ class StressedTracer:
     def __init__(self, directory: Path) -> None:
         ports = (traffic.NODEPORT_HTTP, traffic.NODEPORT_UDP, stress.PASSING, stress.HOSTILE)
         self.tracer = Tracer(directory, "stressed", ports=ports)
-        require(self.tracer.started(), self.tracer.said())
+        require(self.tracer.started(), self.tracer.messages())
         self.pid = int((directory / "stressed.ready").read_text())
         self._out, self._lost, self._reported = (directory / "stressed.out").open("rb"), 0, dict.fromkeys(ports, 0)
         self.before = self.files
@@ -143,7 +143,7 @@ class StressedTracer:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def figures(self) -> str:
-        require(self.tracer.process.poll() is None, f"it has ended: {self.tracer.said()}")
+        require(self.tracer.process.poll() is None, f"it has ended: {self.tracer.messages()}")
         require(self.memory < MEMORY_MB, f"{self.memory} MB")
         return f"{self.lost} lost, {self.memory} MB at most, {self.files} files open ({self.before} before)"
 
@@ -198,7 +198,7 @@ def hostile_rules(running: StressedTracer, options: argparse.Namespace) -> str:
     later = running.settled(stress.HOSTILE, reported + 1)
     require(later > reported, "no packet is reported after a huge set was added")
     if options.elements > nfnetlink.MOST:
-        notes = running.tracer.said().count("their verdict maps have more than")
+        notes = running.tracer.messages().count("their verdict maps have more than")
         require(notes == 1, f"{notes} messages that the rules are not read, not one")
     text += f"; a set and a map of {options.elements} elements: {later - reported} reported"
     return f"{text}; {time.monotonic() - began:.0f} s, {running.figures()}"
@@ -207,7 +207,7 @@ def hostile_rules(running: StressedTracer, options: argparse.Namespace) -> str:
 def ends(running: StressedTracer, options: argparse.Namespace) -> str:
     began = time.monotonic()
     status, last = running.end()
-    took, text = time.monotonic() - began, running.tracer.said()
+    took, text = time.monotonic() - began, running.tracer.messages()
     require(status == 0 and last["type"] == "summary", f"status {status}: {text}")
     require("Traceback" not in text, text)
     return f"{took:.0f} s, {last['packets']} packets, {last['lost']} lost; stderr: {len(text.splitlines())} lines"

@@ -31,7 +31,7 @@ def settled(watch: Watch, each: Scene) -> syn_runs.Result:
     """A scene's result. A scene with lost events is repeated, because it proves nothing about what was not found."""
     for _ in range(TRIES):
         result = syn_runs.run(watch, each)
-        if not result.open or not result.lost:
+        if not result.errors or not result.lost:
             break
     return result
 
@@ -55,7 +55,7 @@ def main() -> int:
                 print(results[-1].text, flush=True)
     causes = {r.scene.cause for r in results if r.causes[r.scene.cause]}
     syns, explained = sum(len(r.verdicts) for r in results), sum(r.explained for r in results)
-    differences = sum(r.open for r in results)
+    differences = sum(r.errors for r in results)
     print(f"causes={len(causes)} syns={syns} explained={explained} differences={differences}")
     return int(bool(differences))
 

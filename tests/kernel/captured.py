@@ -20,16 +20,16 @@ from tracer.model.filter import Filter
 FILTER = Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY))
 
 
-def ask(times: int = 1) -> None:
+def send_requests(times: int = 1) -> None:
     for _ in range(times):
         assert traffic.http_get().outcome == "answered"
         assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
 
 
-def calmly() -> None:
+def send_requests_slowly() -> None:
     """Sends requests slowly, so that the tracer keeps up. In a flood a batch takes minutes on an emulated machine, and nothing
     is written meanwhile."""
-    ask()
+    send_requests()
     time.sleep(0.5)
 
 
@@ -62,4 +62,4 @@ def check_same_output(made: Recorded) -> None:
     """Checks that reading the capture prints the same as the live run, on stdout and stderr."""
     assert {stat.S_IMODE(path.stat().st_mode) for path in made.files} == {0o600}
     done = read(*made.files)
-    assert (done.returncode, done.stdout, done.stderr) == (0, made.text.read_text(), made.said.read_text())
+    assert (done.returncode, done.stdout, done.stderr) == (0, made.text.read_text(), made.messages.read_text())

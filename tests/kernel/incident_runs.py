@@ -51,7 +51,7 @@ class Result:
     words: tuple[str, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
-    said: list[tuple[str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def right(self) -> int:
@@ -70,7 +70,7 @@ class Result:
         lines = [f"{self.title}: {self.right} of {self.expected} found, {self.false} false"]
         lines += [f"    {f.name}{'' if f.certain else ' (perhaps)'}: {f.cause}" for f in self.findings]
         if (self.right, self.false) != (self.expected, 0):
-            lines += [f"    asked: {request}: {answer}" for request, answer in self.said]
+            lines += [f"    request: {request}: {answer}" for request, answer in self.requests]
             lines += [f"    {line}" for packet in self.packets for line in _packet_lines(packet)]
         return "\n".join(lines)
 
@@ -82,7 +82,7 @@ def _packet_lines(packet: Packet) -> list[str]:
     return [f"{packet.tcp_flags} {packet.endpoints.dst}:{packet.endpoints.dport} {packet.verdict}", *map(str, rows)]
 
 
-def known(objects: list[Object]) -> ClusterView:
+def cluster_view(objects: list[Object]) -> ClusterView:
     """The tracer's view of these objects, on this node."""
     store = ObjectStore()
     store.load(objects)
@@ -111,11 +111,11 @@ def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
     objects = situation.up()
     packets = Result(situation.packets, situation.text, int(bool(situation.packets)))
     _trace(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
-    findings = audit(NodeState(FindingContext(known(objects)), inventory.read(nft_loaded())))
-    audited = Result(situation.audit, f"{situation.text}, audited", int(bool(situation.audit)), said=packets.said)
+    findings = audit(NodeState(FindingContext(cluster_view(objects)), inventory.read(nft_loaded())))
+    audited = Result(situation.audit, f"{situation.text}, audited", int(bool(situation.audit)), requests=packets.requests)
     audited.findings = [f for f in findings if f.certain or f.name not in situation.perhaps]
     if situation.by_answer:
-        winner = "pod" if any(situation.taker in answer for _, answer in packets.said) else "Service"
+        winner = "pod" if any(situation.taker in answer for _, answer in packets.requests) else "Service"
         packets.expected = int(winner == "pod")
         # If the audit names a winner, it must be the one that answered.
         audited.words = (f"the {winner} gets every request",) if any("gets every request" in f.cause for f in findings) else ()
@@ -131,9 +131,9 @@ def _trace(
     traffic: Callable[[], incidents.Requests],
     nft: bool = False,
 ) -> Result:
-    view = known(objects)
+    view = cluster_view(objects)
     with watch(Filter(ports=ports), nft=nft or backend in ("nft", "native")) as seen:
-        result.said = traffic()
+        result.requests = traffic()
     findings, syns = Findings(FindingContext(view)), HandshakeAnalyzer()
     for packet in seen.packets:
         attribute(packet, view)

@@ -42,7 +42,7 @@ class Options:
         drops: --drops-only.
         no_rules: --no-rules.
         follow: --follow.
-        words: --service for every Service, in place of --port.
+        by_service: --service for every Service, in place of --port.
         record: The command `record`, then -r.
     """
 
@@ -50,19 +50,19 @@ class Options:
     drops: bool = False
     no_rules: bool = False
     follow: bool = False
-    words: bool = False
+    by_service: bool = False
     record: bool = False
 
 
 OPTIONS = (
     Options("plain"), Options("drops-only", drops=True), Options("no-rules", no_rules=True), Options("follow", follow=True),
-    Options("service", words=True), Options("record", record=True), Options("drops-only follow", drops=True, follow=True),
-    Options("drops-only service", drops=True, words=True), Options("drops-only record", drops=True, record=True),
+    Options("service", by_service=True), Options("record", record=True), Options("drops-only follow", drops=True, follow=True),
+    Options("drops-only service", drops=True, by_service=True), Options("drops-only record", drops=True, record=True),
     Options("drops-only no-rules", drops=True, no_rules=True),
 )  # fmt: skip
 SIDES = (
-    Options("all", record=True), Options("drops", drops=True), Options("service", words=True, record=True),
-    Options("drops-service", drops=True, words=True, record=True),
+    Options("all", record=True), Options("drops", drops=True), Options("service", by_service=True, record=True),
+    Options("drops-service", drops=True, by_service=True, record=True),
 )  # fmt: skip
 """The recordings of a case: one is explained live, the others are not."""
 
@@ -140,11 +140,11 @@ def run(recorder: Recorder, case: Case, options: Options) -> Result:
 def record(recorder: Recorder, case: Case, options: Options, objects: list[Object], name: str = "") -> Recorded:
     """Makes the traffic of a case that is up, under these options."""
     services = tuple(f"{m['namespace']}/{m['name']}" for o in objects if o["kind"] == "Service" for m in [o["metadata"]])
-    words = Selectors(services=services) if options.words and services else Selectors()
-    packet_filter = Filter(ports=() if words else case.ports, drops_only=options.drops)
+    selectors = Selectors(services=services) if options.by_service and services else Selectors()
+    packet_filter = Filter(ports=() if selectors else case.ports, drops_only=options.drops)
     name = name or f"{case.name} {options.name}".replace(" ", "-")
     job = TraceRequest(said=name, no_rules=options.no_rules, follow=options.follow, record_only=options.record)
-    return recorder(name, case.work, packet_filter, str(incidents.OBJECTS) if objects else "", job=job, selectors=words)
+    return recorder(name, case.work, packet_filter, str(incidents.OBJECTS) if objects else "", job=job, selectors=selectors)
 
 
 def read(files: Sequence[Path], case: Case, options: Options, drops: bool = False) -> Result:

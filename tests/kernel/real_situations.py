@@ -84,7 +84,7 @@ def every(place: Place, mode: Mode) -> None:
             incidents(place, proxy, judge)
     finally:
         proxy.stop()
-    assert proxy.cleanup() == 0, proxy.said()
+    assert proxy.cleanup() == 0, proxy.log_end()
     cleaned(place, mode)
 
 
@@ -148,7 +148,7 @@ def after(place: Place, judge: Judge, proxy: KubeProxy, old: KubeProxy) -> None:
         if mode == "ipvs":
             # In ipvs mode the cleanup removes the rules of both modes.
             proxy.stop()
-        assert old.cleanup() == 0, old.said()
+        assert old.cleanup() == 0, old.log_end()
         if mode == "ipvs":
             started(place, proxy)
     judge.audit(f"{where}, cured")

@@ -99,7 +99,7 @@ class Recorded:
     files: tuple[Path, ...]
     text: Path
     json: Path
-    said: Path
+    messages: Path
     summary: RunSummary
     lost: int
 
@@ -107,7 +107,7 @@ class Recorded:
 class Recorder:
     """Records runs of the running probes.
 
-    For NAME there are NAME.k8st, NAME.text and NAME.json, and NAME.said: messages beside the text.
+    For NAME there are NAME.k8st, NAME.text and NAME.json, and NAME.messages: messages beside the text.
     """
 
     def __init__(self, kernel: Kernel, session: Session, directory: Path) -> None:
@@ -145,11 +145,11 @@ class Recorder:
             old.unlink()
         environment = RecordingEnvironment(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
         job = job or TraceRequest(said=name, follow=follow, no_rules=bool(redacted))
-        printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "said"))
+        printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "messages"))
         with ExitStack() as stack:
             stack.callback(environment.close)
-            text, json, said = (stack.enter_context(path.open("w", buffering=1)) for path in printed)
-            output = Both(TextOutput(text, said), JsonOutput(json, StringIO()))
+            text, json, messages = (stack.enter_context(path.open("w", buffering=1)) for path in printed)
+            output = Both(TextOutput(text, messages), JsonOutput(json, StringIO()))
             kube = stack.enter_context(
                 OwnerResolver(ObjectSource(objects, none=not objects, known=environment.cluster_view), selectors, packet_filter)
             )

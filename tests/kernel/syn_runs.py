@@ -47,7 +47,7 @@ class Result:
         return sum(n for name, n in self.causes.items() if name in (self.scene.cause, *self.scene.also))
 
     @property
-    def open(self) -> int:
+    def errors(self) -> int:
         """Number of errors: SYNs with a wrong cause or without any, missing causes, counters that do not agree."""
         missing = max(0, self.scene.least - self.causes[self.scene.cause])
         wrong = len(self.verdicts) - self.explained
@@ -56,12 +56,13 @@ class Result:
     @property
     def text(self) -> str:
         lines = [
-            f"{self.scene.name}: {len(self.verdicts)} SYNs, tcpdump saw {self.dumped}" + f", {self.open} OPEN" * bool(self.open)
+            f"{self.scene.name}: {len(self.verdicts)} SYNs, tcpdump saw {self.dumped}"
+            + f", {self.errors} OPEN" * bool(self.errors)
         ]
         for text, count in Counter(f"[{v.cause.name}, {v.cause.evidence}] {v.cause.text}" for v in self.verdicts).items():
             lines.append(f"    {count} x {text}")
         lines += [f"    {d.text}" for d in self.differences]
-        if self.open:
+        if self.errors:
             lines += [f"    {p.tcp_flags} {p.endpoints} in {p.netns} => {p.verdict}" for p in self.packets]
             lines += [f"    {self.lost} events lost"] * bool(self.lost)
         return "\n".join(lines)

@@ -50,7 +50,7 @@ def incident_findings(number: int, state: str, backend: Backend) -> list[Finding
 
 
 def audit_findings(objects: list[Object]) -> list[Finding]:
-    view = incident_runs.known(objects)
+    view = incident_runs.cluster_view(objects)
     rules_now = inventory.read(nft_loaded())
     assert not rules_now.unread
     return audit(NodeState(FindingContext(view), rules_now))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scenes import topology
-from tests.kernel.captured import FILTER, ask, calmly, check_same_output, read, until
+from tests.kernel.captured import FILTER, check_same_output, read, send_requests, send_requests_slowly, until
 from tests.kernel.recorder import Recorder
 from tests.unit.capture.redact.test_records import everything
 from tracer.capture.record.capture_files import RotationLimits
@@ -26,7 +26,7 @@ RING = 160_000
 
 
 def test_live_output_is_printed_again(recorder: Recorder) -> None:
-    made = recorder("plain", lambda: ask(2), FILTER)
+    made = recorder("plain", lambda: send_requests(2), FILTER)
     check_same_output(made)
     text = made.text.read_text()
     assert "DNAT" in text and "REJECTED in filter/INPUT" in text and "scene-pod-" in text
@@ -34,7 +34,7 @@ def test_live_output_is_printed_again(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize("sizes", [RotationLimits(rotate=30_000), RotationLimits(seconds=1.2)], ids=["size", "time"])
 def test_rotated_files_are_one_capture(recorder: Recorder, sizes: RotationLimits) -> None:
-    made = recorder("rotated", lambda: ask(12), FILTER, sizes=sizes)
+    made = recorder("rotated", lambda: send_requests(12), FILTER, sizes=sizes)
     assert len(made.files) > 2
     check_same_output(made)
     for path in made.files[1:3]:
@@ -43,7 +43,7 @@ def test_rotated_files_are_one_capture(recorder: Recorder, sizes: RotationLimits
 
 
 def test_a_ring_keeps_the_last(recorder: Recorder) -> None:
-    made = recorder("ring", lambda: ask(40), Filter(), sizes=RotationLimits(ring=RING))
+    made = recorder("ring", lambda: send_requests(40), Filter(), sizes=RotationLimits(ring=RING))
     (path,) = made.files
     assert path.stat().st_size < 1.5 * RING, "carried-over records stay, and are a large part of so small a ring"
     done = read(path)
@@ -58,7 +58,7 @@ def test_killed(recorder: Recorder, tmp_path: Path) -> None:
 
     def work() -> None:
         while True:
-            calmly()
+            send_requests_slowly()
 
     child = os.fork()
     if not child:
@@ -81,7 +81,7 @@ def test_killed(recorder: Recorder, tmp_path: Path) -> None:
 
 def test_redacted_while_it_is_written(recorder: Recorder) -> None:
     """No address, name or rule of this machine is in the file; it is read like any other capture."""
-    made = recorder("redacted", lambda: ask(2), FILTER, redacted=RecordRedactor())
+    made = recorder("redacted", lambda: send_requests(2), FILTER, redacted=RecordRedactor())
     (path,) = made.files
     done = read(path)
     assert done.returncode == 0 and "DNAT" in done.stdout and "REJECTED in filter/INPUT" in done.stdout, done.stderr

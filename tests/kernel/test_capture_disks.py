@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.captured import ask, calmly, read, until
+from tests.kernel.captured import read, send_requests, send_requests_slowly, until
 from tests.kernel.recorder import Recorder
 from tracer.capture.record import writer
 from tracer.model.filter import Filter
@@ -59,17 +59,17 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_full_disk(recorder: Recorder, full_disk: Path) -> None:
-    messages_path = recorder.directory / "full.said"
+    messages_path = recorder.directory / "full.messages"
 
     def work() -> None:
-        until("The capture misses events", messages_path, calmly)
-        ask(3)
+        until("The capture misses events", messages_path, send_requests_slowly)
+        send_requests(3)
         (full_disk / "ballast").unlink()
-        until("The capture is being written again", messages_path, calmly)
-        ask(3)
+        until("The capture is being written again", messages_path, send_requests_slowly)
+        send_requests(3)
 
     recorded = recorder("full", work, Filter(), place=full_disk)
-    messages, text = recorded.said.read_text(), recorded.text.read_text()
+    messages, text = recorded.messages.read_text(), recorded.text.read_text()
     print(messages)
     reason = "it could not be written (database or disk is full). Tracing goes on."
     assert messages.count("The capture misses events from here on") == 1 and reason in messages
@@ -85,15 +85,15 @@ def test_a_full_disk(recorder: Recorder, full_disk: Path) -> None:
 
 
 def test_a_slow_disk(recorder: Recorder, slow_disk: Path) -> None:
-    messages_path = recorder.directory / "slow.said"
+    messages_path = recorder.directory / "slow.messages"
 
     def work() -> None:
-        until("The capture misses events", messages_path, calmly)
-        ask(3)
+        until("The capture misses events", messages_path, send_requests_slowly)
+        send_requests(3)
 
     began = time.monotonic()
     recorded = recorder("slow", work, Filter(), place=slow_disk)
-    messages, text = recorded.said.read_text(), recorded.text.read_text()
+    messages, text = recorded.messages.read_text(), recorded.text.read_text()
     print(
         f"{time.monotonic() - began:.0f} s, {text.count('REJECTED in filter/INPUT')} refused, {recorded.lost} lost\n{messages}"
     )

@@ -31,7 +31,7 @@ def both(node: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple
     """Two tracers of the same ports. After the last test they end, and the node's state is compared with the one before."""
     before, directory = state(), tmp_path_factory.mktemp("faults")
     one, other = Tracer(directory, "one", ports=PORTS), Tracer(directory, "other", ports=PORTS)
-    assert one.started() and other.started(), one.said() + other.said()
+    assert one.started() and other.started(), one.messages() + other.messages()
     yield one, other
     for tracer in (one, other):
         tracer.end()
@@ -85,7 +85,7 @@ def test_two_tracers_at_once(both: tuple[Tracer, Tracer]) -> None:
     assert [p["verdict"] for p in mine] == [p["verdict"] for p in others]
     assert all(abs(at - other) < SAME for at, other in zip(map(first_seen, mine), map(first_seen, others), strict=True))
     both[1].end()
-    assert both[1].process.returncode == 0 and "Traceback" not in both[1].said()
+    assert both[1].process.returncode == 0 and "Traceback" not in both[1].messages()
     assert are_whole(packets_of_port(both[0], answered_request())), "when one tracer ends, the other keeps its probes"
 
 
@@ -168,4 +168,4 @@ def test_ring_full_and_ctrl_c(one: Tracer) -> None:
     assert took < END_SECONDS + DETACHING
     assert summary["type"] == "summary" and summary["lost_by_probe"]["packet"] > 0
     assert not summary["incomplete"] or summary["lost_by_probe"].keys() != {"packet"}
-    assert one.process.returncode == 0 and "Traceback" not in one.said()
+    assert one.process.returncode == 0 and "Traceback" not in one.messages()

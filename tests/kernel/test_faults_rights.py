@@ -10,7 +10,7 @@ import pytest
 
 from scenes import traffic
 from tests.kernel import tracers
-from tests.kernel.tracers import Tracer, holding, without_symbols
+from tests.kernel.tracers import Tracer, with_capabilities, without_symbols
 from tests.kernel.untouched import settled, state
 from tracer.node import capabilities
 
@@ -33,7 +33,7 @@ CONTAINED = (
 @pytest.mark.parametrize(
     ("before", "status", "message"),
     [
-        (holding("CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"), 3, "Tracing needs CAP_SYS_ADMIN, which this root lacks"),
+        (with_capabilities("CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"), 3, "Tracing needs CAP_SYS_ADMIN, which this root lacks"),
         (LOCKDOWN, 6, "This kernel is locked down (confidentiality)"),
         ("unshare -m sh -c 'mount -t tmpfs none /sys/kernel/btf && exec \"$@\"' sh", 4, "This kernel gives no BTF"),
     ],
@@ -43,21 +43,21 @@ def test_a_failed_start_states_its_reason(node: None, tmp_path: Path, before: st
     tracer = Tracer(tmp_path, "a", before)
     assert not tracer.started()
     assert (tracer.end(), tracer.process.returncode) == ([], status)
-    assert message in tracer.said() and len(tracer.said().strip().splitlines()) == 1, tracer.said()
+    assert message in tracer.messages() and len(tracer.messages().strip().splitlines()) == 1, tracer.messages()
 
 
 def test_a_required_kernel_function_is_missing(node: None, tmp_path: Path) -> None:
     tracer = Tracer(tmp_path, "a", without_symbols(tmp_path, "nf_hook_slow"))
     assert not tracer.started() and tracer.process.returncode == 6
-    assert "the kernel has no function nf_hook_slow" in tracer.said() and "Traceback" not in tracer.said()
+    assert "the kernel has no function nf_hook_slow" in tracer.messages() and "Traceback" not in tracer.messages()
 
 
 def test_the_least_rights_and_fewer_symbols(node: None, tmp_path: Path) -> None:
     """Both at once: neither disturbs the other. The first one sees files as an unprivileged container does."""
     before = state()
-    least = Tracer(tmp_path, "least", f"{CONTAINED} {holding(capabilities.NEEDED, *capabilities.LOSES)}")
+    least = Tracer(tmp_path, "least", f"{CONTAINED} {with_capabilities(capabilities.NEEDED, *capabilities.LOSES)}")
     fewer = Tracer(tmp_path, "fewer", without_symbols(tmp_path, "nf_nat_manip_pkt", "tcp_conn_request"))
-    assert least.started() and fewer.started(), least.said() + fewer.said()
+    assert least.started() and fewer.started(), least.messages() + fewer.messages()
     assert traffic.http_get().outcome == "answered"
     end = time.monotonic() + PATIENCE
     while len(tracers.packets(least.lines())) < 8 and time.monotonic() < end:  # packets wait until the rules are read
@@ -66,10 +66,10 @@ def test_the_least_rights_and_fewer_symbols(node: None, tmp_path: Path) -> None:
     whole, part = (tracers.packets(lines[name]) for name in ("least", "fewer"))
     assert len(whole) >= 8 and all(p["complete"] for p in whole)
     assert [h["nat"]["kind"] for h in whole[0]["hops"] if "nat" in h] == ["DNAT", "MASQUERADE"]
-    assert tracers.told(lines["least"])["rules of iptables"] and tracers.told(lines["least"])["processes"]
+    assert tracers.reported(lines["least"])["rules of iptables"] and tracers.reported(lines["least"])["processes"]
     missing = {f["subject"]: f["text"] for f in tracers.facts(lines["fewer"]) if f["state"] == "missing"}
     assert "nf_nat has no function nf_nat_manip_pkt" in missing["probe nat"] and "tcp_conn_request" in missing["probe syn"]
     assert len(part) >= 8 and not any("handshake" in h for h in part[0]["hops"])
     assert least.process.returncode == fewer.process.returncode == 0
-    assert "Traceback" not in least.said() + fewer.said() and "kprobe_events" not in least.said()
+    assert "Traceback" not in least.messages() + fewer.messages() and "kprobe_events" not in least.messages()
     assert settled(before) == before

@@ -67,8 +67,8 @@ def full_text(finding: Finding) -> str:
 @pytest.mark.parametrize("variation", SUBSET, ids=lambda v: f"{v.incident}-{v.number}-{v.backend}")
 def test_variation(watch: Watch, variation: Variation) -> None:
     result = incident_runs.vary(watch, variation)
-    print(result.text, *result.said, sep="\n")
-    assert result.packets, result.said
+    print(result.text, *result.requests, sep="\n")
+    assert result.packets, result.requests
     assert (result.right, result.false) == (result.expected, 0), result.text
 
 
@@ -77,7 +77,7 @@ def test_variation(watch: Watch, variation: Variation) -> None:
 def test_situation(watch: Watch, situation: Situation) -> None:
     """What the situation's packets show and what the audit finds, in this mode of kube-proxy."""
     for result in incident_runs.situate(watch, situation):
-        print(result.text, *result.said, sep="\n")
+        print(result.text, *result.requests, sep="\n")
         assert (result.right, result.false) == (result.expected, 0), result.text
 
 
@@ -88,8 +88,8 @@ def test_situation(watch: Watch, situation: Situation) -> None:
 )
 def test_incident(watch: Watch, number: int, state: str, backend: Backend) -> None:
     result = incident_runs.run(watch, incidents.find(number), state, backend)
-    print(result.text, *result.said, sep="\n")
-    assert result.packets, result.said
+    print(result.text, *result.requests, sep="\n")
+    assert result.packets, result.requests
     assert (result.right, result.false) == (result.expected, 0), result.text
     for words in EVIDENCE.get((number, state), ()):
         assert words in full_text(result.findings[0]), full_text(result.findings[0])

@@ -47,8 +47,8 @@ ROWS: dict[str, Callable[[Hop], Evidence | None]] = {
     "rule that translated": lambda h: _rule(h) if h.nat else None,
     "rule that rejected": lambda h: _rule(h) if h.verdict == "REJECT" else None,
     "header before and after": _seen(lambda h: h.nat),
-    "whose rule it is": lambda h: _rule(h) if h.owner and h.nat else None,
-    "listener, its queues, the SYN's fate": _seen(lambda h: h.handshake),
+    "owner of the rule": lambda h: _rule(h) if h.owner and h.nat else None,
+    "listener, its queues, the SYN's verdict": _seen(lambda h: h.handshake),
     "process": _seen(lambda h: h.socket and h.socket.pid),
     "function that dropped": _seen(lambda h: h.drop and h.drop.function),
     "the kernel's reason": _seen(lambda h: h.drop and h.drop.reason not in ("", "NOT_SPECIFIED")),
@@ -86,7 +86,7 @@ def test_what_is_reported(watch: Watch, backend: str, record_property: Callable[
         attribute(packet, known)
         print(packet.tcp_flags, packet.endpoints, packet.verdict, [h.rule_trace.undecided for h in packet.hops if h.rule_trace])
     rows = known_rows(seen.packets)
-    record_property("told", (backend, rows))
+    record_property("reported", (backend, rows))
     assert all(p.complete for p in seen.packets)
     missing = {what for what, how in rows.items() if how == NOTHING}
     assert missing <= {"the kernel's reason"} if watch.kernel.types.builtin_layouts else not missing, rows

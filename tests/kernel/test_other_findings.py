@@ -58,7 +58,7 @@ def cluster(ends: tuple[str, ...] = ("a", "b", "c"), ready: bool = True) -> list
 def find(
     watch: Watch, packet_filter: Filter, traffic: Callable[[], object], cluster_objects: list[dict[str, Any]]
 ) -> list[Finding]:
-    known = incident_runs.known(cluster_objects)
+    known = incident_runs.cluster_view(cluster_objects)
     with watch(packet_filter) as seen:
         traffic()
     findings = Findings(FindingContext(known))

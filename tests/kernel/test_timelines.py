@@ -10,7 +10,7 @@ import pytest
 from scenes import nfnetlink, rules, servers, topology, traffic
 from tests.kernel import syn_scenes
 from tests.kernel.sides import also_rules
-from tests.kernel.timeline_runs import Story, follow, following
+from tests.kernel.timeline_runs import FollowedRun, follow, following
 from tests.kernel.watching import Watch
 from tracer.model.timeline import Timeline
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.thorough
 POD_A = topology.PODS[0]
 
 
-def only(followed: Story, port: int, protocol: str = "TCP") -> Timeline:
-    found = followed.of(port, protocol)
+def only(followed: FollowedRun, port: int, protocol: str = "TCP") -> Timeline:
+    found = followed.timelines_to(port, protocol)
     print(followed.text)
     assert len(found) == 1, followed.text
     return found[0]
@@ -71,7 +71,7 @@ def test_hairpin(watch: Watch) -> None:
                 return
 
     followed = follow(watch, (servers.HTTP_PORT,), ask)
-    one = followed.of(servers.HTTP_PORT)[-1]
+    one = followed.timelines_to(servers.HTTP_PORT)[-1]
     assert "MASQUERADE" in stages(one, "->") and f"-> {POD_A.addr4}:8080" in stages(one, "->"), followed.text
     assert packet_entries(one)[:3] == ["-> SYN", "<- SYN ACK", "-> ACK"], followed.text
     assert one.state == "closed"
@@ -105,7 +105,7 @@ def test_reply_by_another_path(watch: Watch) -> None:
     scene = next(s for s in syn_scenes.SCENES if s.name == "reply by another path")
     with following(watch, (scene.port,)) as followed, scene.up():
         pass
-    one = followed.of(scene.port)[0]
+    one = followed.timelines_to(scene.port)[0]
     entries = packet_entries(one)
     assert entries[:3] == ["-> SYN", "<- SYN ACK", "-> RST"], followed.text
     assert one.cause == "SYN-ACK not recognised" and one.state == "reset", followed.text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections traced as `--follow` does: packets, what conntrack says, verdicts; as timelines and as their text."""
+"""Traces connections as `--follow` does, with conntrack's events and the verdicts; keeps the timelines and their text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.text import TextOutput
 
 
-class Kept(TextOutput):
-    """The text format, and the timelines themselves."""
+class TimelineOutput(TextOutput):
+    """The text format; keeps the text and the timelines. Parts of a timeline that is reported more than once are joined."""
 
     def __init__(self) -> None:
         self.written = io.StringIO()
@@ -37,45 +37,45 @@ class Kept(TextOutput):
         before = next((t for t in self.timelines if (t.key, t.origin) == (timeline.key, timeline.origin)), None)
         if before:
             self.timelines.remove(before)
-        steps = [*(before.entries if before else ()), *timeline.entries]
-        self.timelines.append(replace(timeline, entries=steps))
+        entries = [*(before.entries if before else ()), *timeline.entries]
+        self.timelines.append(replace(timeline, entries=entries))
 
 
 @dataclass
-class Story:
-    """What was told. totals: filled at the end."""
+class FollowedRun:
+    """The output of one run. summary: filled at the end."""
 
-    output: Kept = field(default_factory=Kept)
+    output: TimelineOutput = field(default_factory=TimelineOutput)
     summary: RunSummary = field(default_factory=RunSummary)
 
     @property
     def text(self) -> str:
         return self.output.written.getvalue()
 
-    def of(self, port: int, protocol: str = "TCP") -> list[Timeline]:
-        """The timelines of connections that asked for a port."""
+    def timelines_to(self, port: int, protocol: str = "TCP") -> list[Timeline]:
+        """The timelines of connections that a client opened to this port, in order of time."""
         found = [t for t in self.output.timelines if t.key.protocol == protocol and t.asked.dport == port]
         return sorted(found, key=lambda t: t.origin)
 
 
-def follow(watch: Watch, ports: tuple[int, ...], make: Callable[[], object]) -> Story:
+def follow(watch: Watch, ports: tuple[int, ...], make: Callable[[], object]) -> FollowedRun:
     """Follows the connections that `make` makes."""
-    with following(watch, ports) as story:
+    with following(watch, ports) as followed:
         make()
-    return story
+    return followed
 
 
 @contextmanager
-def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[Story]:
-    """Follows what happens in the block; the story is told when it ends."""
-    story, known, changes = Story(), ClusterView(ObjectStore(), CniCache()), ChangeLog()
-    with ConnectionStage(HandshakeAnalyzer(), ConnectionTracker(time.time_ns() - time.monotonic_ns()), changes) as told:
-        told.start(story.output)
-        with watch(Filter(ports=ports), changed=changes.add_rule_change) as seen:
-            yield story
-        told.expire(0, story.output)  # changes come at once, packets when they are over
+def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[FollowedRun]:
+    """Follows the connections of the block; its packets and timelines are there when the block has ended."""
+    followed, view, changes = FollowedRun(), ClusterView(ObjectStore(), CniCache()), ChangeLog()
+    with ConnectionStage(HandshakeAnalyzer(), ConnectionTracker(time.time_ns() - time.monotonic_ns()), changes) as stage:
+        stage.start(followed.output)
+        with watch(Filter(ports=ports), on_rule_change=changes.add_rule_change) as seen:
+            yield followed
+        stage.expire(0, followed.output)  # rule changes are known at once, packets only when they are complete
         for packet in seen.packets:
-            attribute(packet, known)
-            told.feed(packet)
-        told.expire(time.monotonic_ns(), story.output)
-        told.flush(story.summary, story.output)
+            attribute(packet, view)
+            stage.feed(packet)
+        stage.expire(time.monotonic_ns(), followed.output)
+        stage.flush(followed.summary, followed.output)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command beside a test, with fewer rights or less of a kernel than it would like, and what it printed."""
+"""Runs the command beside a test, with fewer rights or with kernel functions hidden, and reads its output."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import COMMAND, ENVIRONMENT, START_SECONDS
 
 Line = dict[str, Any]
-"""One of its lines, as JSON has it."""
+"""One line of the JSON output."""
 
 
-def holding(*names: str) -> str:
-    """What to put before a command that is to be root with these capabilities and no other."""
-    words = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in names)
-    return f"setpriv --bounding-set=-all,{words} --inh-caps=-all --"
+def with_capabilities(*names: str) -> str:
+    """The prefix of a command that runs as root with these capabilities only."""
+    added = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in names)
+    return f"setpriv --bounding-set=-all,{added} --inh-caps=-all --"
 
 
 def without_symbols(directory: Path, *names: str) -> str:
-    """What to put before a command that is not to find these functions in the kernel."""
-    kept, words = directory / "kallsyms", " ".join(f"-e {name}" for name in names)
-    script = f'grep -v -w {words} /proc/kallsyms >{kept}; mount --bind {kept} /proc/kallsyms && exec "$@"'
+    """The prefix of a command that must not find these functions in the kernel."""
+    kept, patterns = directory / "kallsyms", " ".join(f"-e {name}" for name in names)
+    script = f'grep -v -w {patterns} /proc/kallsyms >{kept}; mount --bind {kept} /proc/kallsyms && exec "$@"'
     return f"unshare -m sh -c '{script}' sh"
 
 
 class Tracer:
-    """The command, tracing these ports, with its output in files. before: what to run it by."""
+    """The command; it traces these ports and writes its output to files. prefix: command that starts it, with its options."""
 
-    def __init__(self, directory: Path, name: str, before: str = "", ports: tuple[int, ...] = (traffic.NODEPORT_HTTP,)) -> None:
+    def __init__(self, directory: Path, name: str, prefix: str = "", ports: tuple[int, ...] = (traffic.NODEPORT_HTTP,)) -> None:
         self.name, self._ready = name, directory / f"{name}.ready"
         self._out, self._err = directory / f"{name}.out", directory / f"{name}.err"
         options = ["-o", "json", "--no-kube", *(word for port in ports for word in ("--port", str(port)))]
-        words = " ".join([before, *COMMAND, "--ready-file", str(self._ready), *options])
+        command = " ".join([prefix, *COMMAND, "--ready-file", str(self._ready), *options])
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(["sh", "-c", f"exec {words}"], stdout=out, stderr=err, env=ENVIRONMENT, cwd=ROOT)
+            self.process = subprocess.Popen(["sh", "-c", f"exec {command}"], stdout=out, stderr=err, env=ENVIRONMENT, cwd=ROOT)
 
     def started(self) -> bool:
-        """Once its probes are on; False when it has ended instead."""
+        """Waits until its probes are attached; False when it ended or was not ready in time."""
         until = time.monotonic() + START_SECONDS
         while not self._ready.exists():
             if self.process.poll() is not None or time.monotonic() > until:
@@ -56,32 +56,32 @@ class Tracer:
         os.kill(int(self._ready.read_text()), number)
 
     def lines(self) -> list[Line]:
-        """What it has printed so far."""
+        """The lines printed so far."""
         return read(self._out)
 
     def end(self) -> list[Line]:
-        """All its lines, by its own end. Shows what a user would want to see of them, for a test that fails."""
+        """Ends the command and returns all its lines. Prints messages, degraded checks and losses, for a test that fails."""
         if self.process.poll() is None:
             self.signal(signal.SIGINT)
         self.process.wait(120)
         lines = self.lines()
-        print(f"---- {self.name}: status {self.process.returncode}\n{self.said()}")
+        print(f"---- {self.name}: status {self.process.returncode}\n{self.messages()}")
         print(*(f"  {f['subject']}: {f['state']}: {f['text']}" for f in facts(lines) if f["state"] != "ok"), sep="\n")
         print(*(f"  {line}" for line in lines if line["type"] in ("lost", "summary")), sep="\n")
         return lines
 
-    def said(self) -> str:
-        """On stderr."""
+    def messages(self) -> str:
+        """Its output on stderr."""
         return self._err.read_text()
 
 
 def read(path: Path) -> list[Line]:
-    """The lines in a file that are written to their end."""
+    """The complete lines of a file."""
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def facts(lines: list[Line]) -> list[Line]:
-    """What it said at its start, of what works and what does not."""
+    """The check results that the command printed at its start."""
     return list(lines[0]["facts"]) if lines else []
 
 
@@ -90,7 +90,7 @@ def packets(lines: list[Line]) -> list[Line]:
 
 
 def of_port(lines: list[Line], port: int) -> list[Line]:
-    """Packets with this port, of their own or of their connection."""
+    """Packets with this port in their header or in their connection."""
     return [packet for packet in packets(lines) if port in _ports(packet)]
 
 
@@ -100,8 +100,8 @@ def _ports(packet: Line) -> set[int]:
     return {end[name] for end in ends for name in ("sport", "dport") if name in end}
 
 
-def told(lines: list[Line]) -> dict[str, bool]:
-    """What a run may lack, and whether it told it."""
+def reported(lines: list[Line]) -> dict[str, bool]:
+    """Whether a run reported each of the details that may be missing."""
     hops = [hop for packet in packets(lines) for hop in packet["hops"]]
     return {
         "verdicts": any(h["what"] in ("table", "chain") for h in hops),

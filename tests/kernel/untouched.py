@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of the node must be the same before and after a run."""
+"""Reads the state of the node that a run must leave unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def state() -> dict[str, str]:
-    """What must be the same after a run: rules (without counters), namespaces, BPF programs, maps and links, sysctls."""
+    """The state by name: rules (without counters), namespaces, BPF programs, maps and links, kprobes, sysctls, modules."""
     commands = {
         "iptables": "iptables-legacy-save | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
         "ip6tables": "ip6tables-legacy-save | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'",
@@ -27,7 +27,7 @@ def state() -> dict[str, str]:
 
 
 def settled(before: dict[str, str]) -> dict[str, str]:
-    """The state now; a moment is allowed for what the kernel frees by itself after a process has ended."""
+    """The state now. Waits up to 30 s for it to equal `before`: the kernel frees some things later than a process ends."""
     until = time.monotonic() + 30
     while (now := state()) != before and time.monotonic() < until:
         time.sleep(0.5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching packets with the running probes: set a filter, let a test make packets, get what was seen of them."""
+"""Watches packets with the running probes: sets a filter, lets a test make packets, and returns the packets that were seen."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from tracer.pipeline.run import POLL_SECONDS, RULES_SECONDS
 from tracer.rules import live_resolver
 
 SETTLE_SECONDS = 0.4
-"""After the last packet: time for what the kernel does on its own, closing ACKs among it."""
-
-
+"""Wait after the last packet: the kernel still sends packets of its own, such as closing ACKs."""
 NOTHING = Filter(ports=(1,))
+"""A filter that no packet of the tests matches."""
 
 
 @dataclass
 class Seen:
-    """What a watch saw; filled when its block ends."""
+    """The packets and losses of a watch; filled when its block ends."""
 
     packets: list[Packet] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
 
 
 class Watch:
-    """The running probes, and the means to make packets of their events."""
+    """Assembles packets from the events of the running probes."""
 
     def __init__(self, kernel: Kernel, session: Session) -> None:
         self.kernel, self.session = kernel, session
@@ -43,10 +42,10 @@ class Watch:
 
     @contextmanager
     def __call__(
-        self, wanted: Filter, nft: bool = False, changed: Callable[[int, str, int], None] | None = None
+        self, packet_filter: Filter, nft: bool = False, on_rule_change: Callable[[int, str, int], None] | None = None
     ) -> Iterator[Seen]:
-        """Traces with this filter during the block. nft: also which rules of nftables act, which costs every packet.
-        changed: told of replaced rules.
+        """Traces with this filter during the block. nft: also which rules of nftables act, which slows down every packet.
+        on_rule_change: called when rules are replaced.
         """
         seen = Seen()
         self.session.drain()
@@ -55,9 +54,9 @@ class Watch:
         hops = HopBuilder(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
         with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
         with live_resolver.watching(namespaces, self.session.extensions, with_nft) as (rules, _):
-            rules.replaced = changed
+            rules.replaced = on_rule_change
             assembler = PacketAssembler(hops, tracking=tracking(), rules=rules)
-            self.session.set_filter(wanted)
+            self.session.set_filter(packet_filter)
             try:
                 yield seen
                 time.sleep(SETTLE_SECONDS)

@@ -20,7 +20,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 PROGRAM = Path(__file__).resolve().parents[2]
-ASKS = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "pty.")
+REQUESTS = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "pty.")
 """Prefixes of Python audit events: use of the network or of netlink, and the start of a program."""
 LISTS = ("open", "os.listdir", "os.scandir", "sqlite3.connect")
 OF_LIBRARIES = ("/dev/null", "/usr/lib", "/usr/share/zoneinfo", "/lib", "/etc/protocols", "/etc/services", "/etc/ethertypes")
@@ -40,12 +40,12 @@ class Watched:
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = allowed
         self.opened: set[str] = set()
-        self.asked: set[str] = set()
+        self.requests: set[str] = set()
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
-        if event.startswith(ASKS):
-            self.asked.add(f"{event} {arguments[1:]}")
+        if event.startswith(REQUESTS):
+            self.requests.add(f"{event} {arguments[1:]}")
         elif event in LISTS and isinstance(arguments[0], str | bytes | os.PathLike):
             path = os.path.abspath(os.fsdecode(arguments[0]).removeprefix("file:").partition("?")[0])
             if not any(path == root or path.startswith(root.rstrip("/") + "/") for root in self._allowed):
@@ -65,7 +65,7 @@ def main() -> None:
                 program(command)
         except SystemExit as e:
             results.append({"command": command, "status": e.code, "out": len(out.getvalue()), "err": err.getvalue()})
-    print(json.dumps({"told": results, "opened": sorted(watched.opened), "asked": sorted(watched.asked)}))
+    print(json.dumps({"results": results, "opened": sorted(watched.opened), "requests": sorted(watched.requests)}))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         api, kind = self.api, PATHS.get(url.path, "")
-        api.asked.append((url.path, query))
+        api.requests.append((url.path, query))
         if not self._is_authorized():
             return None
         if url.path in HEALTH:

@@ -39,7 +39,7 @@ class ApiServer:
         self.answering.set()
         self.refuse: dict[str, int] = {}
         self.token, self.page = token, page
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.posted: list[str] = []
         self.version, self.oldest = 100, 0
         self.stored: dict[tuple[str, str, str], Object] = {}
@@ -142,7 +142,7 @@ class ApiServer:
 
     def watched(self, kind: str) -> int:
         """The number of watches of this kind that were requested."""
-        return sum(1 for path, query in self.asked if PATHS.get(path) == kind and "watch" in query)
+        return sum(1 for path, query in self.requests if PATHS.get(path) == kind and "watch" in query)
 
     def listed(self, kind: str) -> int:
-        return sum(1 for path, q in self.asked if PATHS.get(path) == kind and "watch" not in q and "continue" not in q)
+        return sum(1 for path, q in self.requests if PATHS.get(path) == kind and "watch" not in q and "continue" not in q)

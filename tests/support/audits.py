@@ -98,7 +98,7 @@ class SavedVirtual(VirtualServers):
         return found if f"-A {server}" in text else None
 
 
-def journey(state: NodeState, one: Recorded | None = None, virtual: VirtualServers | None = None) -> PathPredictor:
+def path_predictor(state: NodeState, one: Recorded | None = None, virtual: VirtualServers | None = None) -> PathPredictor:
     """Predicts the paths of packets on a node that is not a real machine."""
     sets = SavedSets(one.files.get("ipset-save", "") if one else "")
     return PathPredictor(state.installed, state.routes, healthy(), virtual or VirtualServers(Path("/nonexistent")), sets)

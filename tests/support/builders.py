@@ -36,7 +36,7 @@ def raw(address: str) -> bytes:
     return b"\0" * 10 + b"\xff\xff" + packed if len(packed) == 4 else packed
 
 
-def turned(ends: Ends) -> Ends:
+def swapped(ends: Ends) -> Ends:
     return ends[2], ends[3], ends[0], ends[1]
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.support.blobs import R, build
-from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, turned
-from tests.support.ctnetlink import Heard
+from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, swapped
+from tests.support.ctnetlink import FakeConntrack
 from tracer.capture.change_events import RecordedConntrackListener
 from tracer.capture.journal import JournaledHostReader, JournaledNamespaces, JournaledProcesses
 from tracer.capture.record.capture_files import RotationLimits
@@ -88,8 +88,8 @@ def slots(batch: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.concatenate(rows) if rows else np.zeros((0, SLOT), np.uint8)
 
 
-def looked(time: int) -> npt.NDArray[Any]:
-    """An event: the reader looked up the filter table."""
+def table_lookup(time: int) -> npt.NDArray[Any]:
+    """The event of a look-up of the filter table by the reader."""
     row = np.zeros(1, RULESET)
     for name, value in {
         "time": time,
@@ -117,7 +117,7 @@ def reading(began: int, ended: int) -> TableSnapshot:
 
 def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
     """A SYN through a NodePort to a pod's listener. inode: inode of the listener's socket."""
-    t = Trail(CLIENT, number << 8, start, in_name="eth0", orig=CLIENT, reply=turned(POD_END), ct_info=2)
+    t = Trail(CLIENT, number << 8, start, in_name="eth0", orig=CLIENT, reply=swapped(POD_END), ct_info=2)
     t.hook("PREROUTING").nat("PREROUTING", 1, ("192.168.56.1", 40812, "10.244.0.11", 8080))
     t.nat("POSTROUTING", 0, POD_END).hook("POSTROUTING", in_name="", out_name="cni0")
     return t.add("SOCKET", object=inode, state=10, netns=200).batch
@@ -131,17 +131,17 @@ def refused(number: int, start: int) -> npt.NDArray[Any]:
 
 
 class Probes:
-    """Replaces a session: gives one batch and its losses per drain."""
+    """Replaces a session: each drain returns one batch; then the batch's losses can be read. on_end: called after the last."""
 
-    def __init__(self, turns: Sequence[tuple[npt.NDArray[Any], list[Loss]]], ask: Callable[[], None]) -> None:
-        self._turns, self._ask, self._losses = list(turns), ask, list[Loss]()
+    def __init__(self, batches: Sequence[tuple[npt.NDArray[Any], list[Loss]]], on_end: Callable[[], None]) -> None:
+        self._batches, self._on_end, self._losses = list(batches), on_end, list[Loss]()
         self.planned = [SimpleNamespace(probe=SimpleNamespace(name="hook"), way="FEXIT", symbol="nf_hook_slow")]
         self.extensions: frozenset[tuple[str, str, int, str]] = frozenset({("target", "DNAT", 2, "ip")})
 
     def drain(self) -> npt.NDArray[np.uint8]:
-        batch, self._losses = self._turns.pop(0) if self._turns else (record.NOTHING, [])
-        if not self._turns:
-            self._ask()
+        batch, self._losses = self._batches.pop(0) if self._batches else (record.NOTHING, [])
+        if not self._batches:
+            self._on_end()
         return slots(batch)
 
     def losses(self) -> list[Loss]:
@@ -150,8 +150,8 @@ class Probes:
     def poll_losses(self) -> None: ...
 
 
-class Shelf(TableReader):
-    """A table reader with prepared readings in `ready`."""
+class PreparedTableReader(TableReader):
+    """A table reader that returns the readings in `ready`, one at a time."""
 
     def __init__(self, record: Callable[[TableSnapshot], None]) -> None:
         self.ready: list[TableSnapshot] = []
@@ -200,34 +200,34 @@ class Holders(JournaledProcesses):
 
 @dataclass
 class Printed:
-    """A capture and the output of the run that made it, by format. files: all its files; said: the run's stderr."""
+    """A capture and the output of the run that made it, by format. files: all its files; messages: the run's stderr."""
 
     path: Path
     text: dict[str, str] = field(default_factory=dict)
-    said: str = ""
+    messages: str = ""
     summary: RunSummary = field(default_factory=RunSummary)
     files: list[Path] = field(default_factory=list)
 
 
-Turns = Sequence[tuple[npt.NDArray[Any], list[Loss]]]
+Batches = Sequence[tuple[npt.NDArray[Any], list[Loss]]]
 
 
-def some_turns(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
-    """A loss, a look-up, requests and refusals, in several batches."""
-    batches = [np.concatenate([looked(150), request(1, 1000), refused(2, 2000)])]
+def some_batches(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
+    """Batches with a loss, a table look-up, requests and refused packets."""
+    batches = [np.concatenate([table_lookup(150), request(1, 1000), refused(2, 2000)])]
     batches += [np.concatenate([request(n, n * 1_000_000), refused(n + 1, n * 1_000_000 + 5000)]) for n in range(3, packets, 2)]
-    turns: list[tuple[npt.NDArray[Any], list[Loss]]] = [(b, []) for b in batches]
-    turns.insert(1, (record.NOTHING, [Loss("table", 1, 17, "the ring buffer was full")]))
-    return [*turns, (record.NOTHING, []), (record.NOTHING, [])]
+    made: list[tuple[npt.NDArray[Any], list[Loss]]] = [(b, []) for b in batches]
+    made.insert(1, (record.NOTHING, [Loss("table", 1, 17, "the ring buffer was full")]))
+    return [*made, (record.NOTHING, []), (record.NOTHING, [])]
 
 
-def _end_early(output: Output, stop: StopRequest, late: int) -> None:
-    """Ends the run at once when `late` packets have been printed."""
+def _end_early(output: Output, stop: StopRequest, count: int) -> None:
+    """Ends the run at once when `count` packets have been printed."""
     print_packet, counted = output.packet, itertools.count(1)
 
     def packet(packet: Packet) -> None:
         print_packet(packet)
-        if next(counted) == late:
+        if next(counted) == count:
             stop.end_now()
 
     output.packet = packet  # type: ignore[method-assign]
@@ -235,29 +235,31 @@ def _end_early(output: Output, stop: StopRequest, late: int) -> None:
 
 def capture(
     path: Path,
-    turns: Turns | None = None,
+    batches: Batches | None = None,
     form: str = "text",
     sizes: RotationLimits = RotationLimits(),  # noqa: B008
     explained: bool = True,
     follow: bool = False,
-    heard: Heard | None = None,
+    conntrack: FakeConntrack | None = None,
     redacted: RecordRedactor | None = None,
-    late: int = 0,
+    end_after: int = 0,
     selectors: Selectors = Selectors(),  # noqa: B008
     renewals: Sequence[RenewedFilter] = (),
 ) -> Printed:
     """Makes a capture, and keeps what was printed.
 
-    explained: False = only recorded, as `record` does. follow: with timelines of connections. heard: conntrack's events.
-    late: number of packets after which the run ends at once, 0 = it explains all. renewals: filters that the probes get, one
-    per batch.
+    explained: False = only recorded, as `record` does. follow: with timelines of connections. conntrack: source of
+    conntrack's events. end_after: number of packets after which the run ends at once, 0 = it explains all. renewals: filters
+    that the probes get, one per batch.
     """
     stop = StopRequest()
     machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
-    machine.conntrack = RecordedConntrackListener(machine.buffer, heard or Heard(why="conntrack's events are not told: so"))
-    shelf = Shelf(machine.buffer.add_reading)
-    shelf.ready = [reading(100, 200)]
-    probes = Probes(turns if turns is not None else some_turns(), stop.request)
+    machine.conntrack = RecordedConntrackListener(
+        machine.buffer, conntrack or FakeConntrack(why="conntrack's events cannot be read: so")
+    )
+    reader = PreparedTableReader(machine.buffer.add_reading)
+    reader.ready = [reading(100, 200)]
+    probes = Probes(batches if batches is not None else some_batches(), stop.request)
     with ExitStack() as stack:
         stack.callback(machine.close)
         kube = stack.enter_context(OwnerResolver(ObjectSource(none=True, known=machine.cluster_view), selectors, Filter()))
@@ -266,7 +268,7 @@ def capture(
         kube.cluster.store.node = "node-1"
         kube.cluster.store.load([SERVICE])
         spaces, processes = machine.namespaces(), cast(Processes, machine.processes())
-        legacy = TableGenerations(shelf, lambda act: act in probes.extensions)
+        legacy = TableGenerations(reader, lambda act: act in probes.extensions)
         for family in ("ip", "ip6"):
             legacy.request(TableRequest(NODE, family, ""))
         hits, function = RuleResolver(legacy), machine.symbol_lookup(str)
@@ -288,8 +290,8 @@ def capture(
         entries = machine.conntrack_listener()
         following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, conntrack=entries))
         run = Run(machine.source(session, kube), assembler, output, RunLimits(), kube, findings, following)
-        if late:
-            _end_early(output, stop, late)
+        if end_after:
+            _end_early(output, stop, end_after)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
         run.begin()
         run.trace(stop)

@@ -23,7 +23,7 @@ from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.model.kube import Owner
 
-WAYS = ("with the API", "from rules alone", "with the API, comments hidden", "from rules alone, comments hidden")
+COMPARISONS = ("with the API", "from rules alone", "with the API, comments hidden", "from rules alone, comments hidden")
 
 
 @dataclass
@@ -56,7 +56,7 @@ def check(node: Node, counts: dict[str, Count]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             known = node.known(Path(folder), with_api)
             _rules(node, expected, known, with_api, counts)
-            count = counts[WAYS[0] if with_api else WAYS[1]]
+            count = counts[COMPARISONS[0] if with_api else COMPARISONS[1]]
             for nft_map in node.maps().values():
                 for element in nft_map.elements.values():
                     truth = ("kube-proxy", f"Service {expected.of_element(element.key)}")
@@ -76,7 +76,7 @@ def _rules(node: Node, expected: Expected, cluster: ClusterView, with_api: bool,
     files = [name for name, _ in node.rulesets()]
     for name, ruleset in node.rulesets():
         hidden = name == "nft.json" and "nft.json + comments" in files
-        way = WAYS[2 * hidden + (not with_api)]
+        way = COMPARISONS[2 * hidden + (not with_api)]
         for rules in ruleset.chains.values():
             for rule in rules:
                 where = f"{node.mode}/{node.scenario} {name} {rule.table} {rule.chain}"
@@ -87,9 +87,9 @@ def _rules(node: Node, expected: Expected, cluster: ClusterView, with_api: bool,
 
 
 def main() -> int:
-    totals = {way: Count() for way in WAYS}
+    totals = {way: Count() for way in COMPARISONS}
     for mode in MODES:
-        counts = {way: Count() for way in WAYS}
+        counts = {way: Count() for way in COMPARISONS}
         for node in nodes(mode):
             check(node, counts)
         for way, count in counts.items():
@@ -107,7 +107,7 @@ def main() -> int:
             print(f"  unknown {times:6} x {where}")
         for line in count.wrong[:40]:
             print(f"  WRONG {line}")
-    first, wrong = totals[WAYS[0]], sum(len(count.wrong) for count in totals.values())
+    first, wrong = totals[COMPARISONS[0]], sum(len(count.wrong) for count in totals.values())
     print(f"\nrules={first.rules} owned={first.owned} unknown={first.unknown.total()} wrong={wrong}")
     return bool(wrong)
 

@@ -13,7 +13,7 @@ from tracer.model.packet import Endpoints
 ORIG = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
 REPLY = Endpoints("10.244.0.11", 8080, "10.244.0.1", 23711)
 NESTED = 0x8000
-TOLD, CHANGED, REMOVED = (
+ADDED, CHANGED, REMOVED = (
     (conntrack_events.MSG_NEW, conntrack_events.F_CREATE),
     (conntrack_events.MSG_NEW, 0),
     (conntrack_events.MSG_DELETE, 0),
@@ -51,7 +51,7 @@ def message(
     return struct.pack("=IHHII", 16 + len(body), 1 << 8 | kind, flags, 0, port) + body
 
 
-class Heard:
+class FakeConntrack:
     """A listener that has received these datagrams, all at once. names: process by netlink port."""
 
     def __init__(self, *datagrams: Datagram, why: str = "", names: dict[int, str] | None = None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.nodes import Node as Recorded
-from tests.support.syns import FakeSpaces
+from tests.support.syns import FakeInspector
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
@@ -102,11 +102,11 @@ def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "T
     return made
 
 
-def look(packets: list[Packet], cluster: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
+def findings_of(packets: list[Packet], cluster: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
     """(findings in the order in which they became certain, all findings at the end) for these packets, in this order."""
     findings, reported = Findings(FindingContext(cluster, node)), []
     settings = node.settings if isinstance(node, FakeNode) else {}
-    syns = HandshakeAnalyzer(FakeSpaces(settings))
+    syns = HandshakeAnalyzer(FakeInspector(settings))
     for each in packets:
         attribute(each, cluster)
         syns.feed(each)

@@ -54,7 +54,7 @@ class Nobody:
             )
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The user, the Python version, and whether bcc is there, as the Python reports them."""
         return self._run([self._python, "-c", REPORT]).stdout.decode()
 

@@ -31,8 +31,8 @@ READINGS: dict[str, tuple[Options, ...]] = {
     "all": (Options("record"), Options("no-rules", no_rules=True), Options("follow", follow=True), READ_AS_DROPS),
     "drops": (LIVE, Options("drops-only", drops=True), Options("drops-only follow", drops=True, follow=True),
               Options("drops-only no-rules", drops=True, no_rules=True)),
-    "service": (Options("service", words=True), Options("service follow", words=True, follow=True)),
-    "drops-service": (Options("drops-only service", drops=True, words=True),),
+    "service": (Options("service", by_service=True), Options("service follow", by_service=True, follow=True)),
+    "drops-service": (Options("drops-only service", drops=True, by_service=True),),
 }  # fmt: skip
 """By the recorded side. Text and JSON are written for each."""
 

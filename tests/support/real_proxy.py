@@ -117,7 +117,7 @@ class KubeProxy:
         """Runs `kube-proxy --cleanup` with the iptables of this mode, and returns its exit status."""
         return self._run("--cleanup", f"--proxy-mode={self.mode.proxy}").wait(START_SECONDS)
 
-    def said(self) -> str:
+    def log_end(self) -> str:
         """The last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:]) if self.log.exists() else ""
 
@@ -135,7 +135,7 @@ def until(is_true: object, proxy: KubeProxy, what: str, seconds: float = START_S
     ends = time.monotonic() + seconds
     while not is_true():
         if time.monotonic() > ends or (proxy.process and proxy.process.poll() is not None):
-            raise AssertionError(f"{proxy.mode.name}: {what}\n{proxy.said()}")
+            raise AssertionError(f"{proxy.mode.name}: {what}\n{proxy.log_end()}")
         time.sleep(0.1)
 
 

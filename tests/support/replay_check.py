@@ -23,7 +23,7 @@ def differences(capture: Path, nobody: Nobody) -> list[str]:
     found = []
     for form in ("text", "json"):
         done = nobody.read(capture, "-o", form)
-        for what, now in ((form, done.stdout), *((("said", done.stderr),) if form == "text" else ())):
+        for what, now in ((form, done.stdout), *((("messages", done.stderr),) if form == "text" else ())):
             before = capture.with_suffix(f".{what}").read_bytes()
             if done.returncode or now != before:
                 old, new = before.decode(errors="replace").splitlines(), now.decode(errors="replace").splitlines()
@@ -36,7 +36,7 @@ def main() -> int:
     captures = sorted(Path(sys.argv[1]).glob("*.k8st"))
     wrong = 0
     with Nobody() as nobody:
-        print(f"read by {nobody.told}", flush=True)
+        print(f"read by {nobody.description}", flush=True)
         for capture in captures:
             found = differences(capture, nobody)
             wrong += bool(found)

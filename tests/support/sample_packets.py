@@ -13,8 +13,8 @@ EPOCH = 1_769_868_202_118_204_511  # 2026-01-31T14:03:22.118204511Z
 BOOT = 5_000_000_000_000
 CLIENT, NODE, POD = ("192.168.56.1", 40812), ("192.168.56.10", 30285), ("10.244.0.11", 8080)
 GATEWAY = ("10.244.0.1", 23711)
-ASKED, ANSWERED = Endpoints(*CLIENT, *NODE), Endpoints(*POD, *GATEWAY)
-STATUS = Flow(ASKED, ANSWERED, "NEW", False, 0)
+REQUESTED, ANSWERED = Endpoints(*CLIENT, *NODE), Endpoints(*POD, *GATEWAY)
+STATUS = Flow(REQUESTED, ANSWERED, "NEW", False, 0)
 
 
 def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) -> Hop:
@@ -28,7 +28,7 @@ def node_port() -> Packet:
     hops = [
         hop(0, "table", "PREROUTING", table="raw", verdict="ACCEPT", in_iface="eth0"),
         hop(11, "table", "PREROUTING", table="nat", verdict="ACCEPT", in_iface="eth0", mark=0x4000),
-        hop(14, "nat", "PREROUTING", nat=Nat("DNAT", ASKED, translated)),
+        hop(14, "nat", "PREROUTING", nat=Nat("DNAT", REQUESTED, translated)),
         hop(15, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
         hop(22, "table", "FORWARD", table="filter", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000),
         hop(24, "hook", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),
@@ -39,7 +39,7 @@ def node_port() -> Packet:
         hop(120, "handshake", netns="pod http-proxy", handshake=Handshake("SYN", True, 0, 128, 1)),
     ]
     return Packet(
-        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", ASKED, "SYN", 60, 1_000_001, STATUS, hops,
+        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, 1_000_001, STATUS, hops,
         "SYN answered by pid 4242 nginx in pod http-proxy", "delivered", True, 1,
     )  # fmt: skip
 
@@ -50,10 +50,10 @@ def node_port_reply() -> Packet:
     hops = [
         hop(0, "hook", "OUTPUT", "pod http-proxy", verdict="ACCEPT", out_iface="eth0"),
         hop(40, "nat", "PREROUTING", nat=Nat("reverse MASQUERADE", ANSWERED, half), evidence=Evidence.DERIVED),
-        hop(61, "nat", "POSTROUTING", nat=Nat("reverse DNAT", half, ASKED.reversed)),
+        hop(61, "nat", "POSTROUTING", nat=Nat("reverse DNAT", half, REQUESTED.reversed)),
         hop(64, "hook", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
     ]
-    flow = Flow(ASKED, ANSWERED, "ESTABLISHED", True, 0)
+    flow = Flow(REQUESTED, ANSWERED, "ESTABLISHED", True, 0)
     return Packet(
         9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, hops,
         "forwarded to eth0 in node", "forwarded", True, 2,
@@ -64,14 +64,14 @@ def ipvs() -> list[Packet]:
     """A SYN to a NodePort that IPVS sends to a pod; a later packet of that connection; a SYN without real servers."""
     server = IpvsDecision("192.168.56.10", 30285, "tcp", "rr")
     real = replace(server, persistent=True, real="10.244.0.11", real_port=8080, chosen="now")
-    nat = Nat("DNAT", ASKED, Endpoints(*CLIENT, *POD))
+    nat = Nat("DNAT", REQUESTED, Endpoints(*CLIENT, *POD))
     first = hop(14, "ipvs", "INPUT", ipvs=real, nat=nat)
     later = hop(14, "ipvs", "INPUT", ipvs=replace(real, chosen="earlier", evidence=Evidence.DERIVED), nat=nat)
     refused = hop(14, "ipvs", "INPUT", ipvs=server, verdict="REJECT", reject="icmp-port-unreachable")
     found = []
     for number, what in enumerate((first, later, refused), 1):
         hops = [hop(0, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"), what]
-        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", ASKED, "SYN", 60, number, STATUS, hops)
+        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, number, STATUS, hops)
         found.append(Packet(*head, *(("forwarded to cni0", "forwarded") if what.nat else ("REJECTED by IPVS", "rejected"))))
     return found
 
@@ -101,7 +101,7 @@ def full_queue() -> Packet:
     ]
     return Packet(
         12 << 8, EPOCH + 2_000_000_000, "node", "eth0", "IPv4", "TCP", Endpoints(*CLIENT, "192.168.56.10", 6443),
-        "SYN", 60, 6, Flow(ASKED, ASKED.reversed, "NEW", False, 3), hops,
+        "SYN", 60, 6, Flow(REQUESTED, REQUESTED.reversed, "NEW", False, 3), hops,
         "SYN dropped: accept queue 129/128", "dropped", False, 4,
     )  # fmt: skip
 

@@ -13,14 +13,14 @@ from tracer.node.procnet import BoundSocket
 from tracer.packets.outcome import classify
 
 MS = 1_000_000
-ASKED = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
-HALF = Endpoints("192.168.56.1", 40812, "10.244.0.11", 8080)
+REQUESTED = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
+AFTER_DNAT = Endpoints("192.168.56.1", 40812, "10.244.0.11", 8080)
 INSIDE = Endpoints("10.244.0.1", 23711, "10.244.0.11", 8080)
 SEQ, SERVER_SEQ = 1000, 7000
 LISTENER = {"accept_queue": 0, "accept_limit": 128, "syn_queue": 0, "syncookies": 1, "syn_backlog": 128}
 
 
-class FakeSpaces(NamespaceInspector):
+class FakeInspector(NamespaceInspector):
     """Answers with the given values, the same in every namespace. counted: what the next reading of counters returns."""
 
     def __init__(self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = ()) -> None:
@@ -57,16 +57,16 @@ def way(at: int = 0) -> list[Hop]:
     """The SYN's hops on its way to pod-a, without those in the pod."""
     return [
         Hop(at, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
-        Hop(at + 1, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, HALF)),
-        Hop(at + 2, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", HALF, INSIDE)),
+        Hop(at + 1, "nat", "node", "PREROUTING", nat=Nat("DNAT", REQUESTED, AFTER_DNAT)),
+        Hop(at + 2, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", AFTER_DNAT, INSIDE)),
         Hop(at + 3, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"),
     ]
 
 
 def syn(*more: Hop, at: int = 0, identity: int = 1, seq: int = SEQ, **fields: Any) -> Packet:
     """A SYN to a NodePort: the hops of way(), then these hops."""
-    fields.setdefault("flow", Flow(ASKED, INSIDE.reversed, "NEW", False, 0, "node"))
-    return packet(ASKED, "SYN", [*way(at), *more], identity, seq=seq, **fields)
+    fields.setdefault("flow", Flow(REQUESTED, INSIDE.reversed, "NEW", False, 0, "node"))
+    return packet(REQUESTED, "SYN", [*way(at), *more], identity, seq=seq, **fields)
 
 
 def at_listener(accepted: bool | None, at: int = 10, cookie: bool = False, **facts: Any) -> list[Hop]:
@@ -84,14 +84,14 @@ def at_listener(accepted: bool | None, at: int = 10, cookie: bool = False, **fac
 def synack(at: int = 5 * MS, identity: int = 2, ends: Endpoints | None = None, **fields: Any) -> Packet:
     """The SYN ACK, translated back."""
     ends = ends or INSIDE.reversed
-    half = HALF.reversed
+    half = AFTER_DNAT.reversed
     hops = [
         Hop(at, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="cni0"),
         Hop(at + 1, "nat", "node", "PREROUTING", nat=Nat("reverse MASQUERADE", INSIDE.reversed, half)),
-        Hop(at + 2, "nat", "node", "POSTROUTING", nat=Nat("reverse DNAT", half, ASKED.reversed)),
+        Hop(at + 2, "nat", "node", "POSTROUTING", nat=Nat("reverse DNAT", half, REQUESTED.reversed)),
         Hop(at + 3, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
     ]
-    flow = Flow(ASKED, INSIDE.reversed, "ESTABLISHED", True, 0, "node")
+    flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", True, 0, "node")
     fields = {"flow": flow, **fields}
     return packet(ends, "SYN ACK", fields.pop("hops", hops), identity, seq=SERVER_SEQ, ack=SEQ + 1, **fields)
 
@@ -102,13 +102,13 @@ def last_ack(accepted: bool | None = True, at: int = 8 * MS, identity: int = 3, 
     if accepted is not None:
         shake = Handshake("ACK", accepted, queue, 128, 0)
         more = [Hop(at + 9, "handshake", "pod-a", verdict="" if accepted else "DROP", handshake=shake)]
-    flow = Flow(ASKED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
-    return packet(ASKED, "ACK", [*way(at), *more], identity, seq=SEQ + 1, ack=SERVER_SEQ + 1, flow=flow)
+    flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
+    return packet(REQUESTED, "ACK", [*way(at), *more], identity, seq=SEQ + 1, ack=SERVER_SEQ + 1, flow=flow)
 
 
 def verdicts(*packets: Packet, inspector: NamespaceInspector | None = None) -> list[HandshakeVerdict]:
     """The verdicts on these packets, when they end in this order, and then the run ends."""
-    syns = HandshakeAnalyzer(inspector or FakeSpaces())
+    syns = HandshakeAnalyzer(inspector or FakeInspector())
     found = []
     for each in packets:
         syns.feed(each)

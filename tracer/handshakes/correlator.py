@@ -109,11 +109,11 @@ class HandshakeCorrelator:
     def _find_attempt(self, packet: Packet) -> Iterator[ConnectionAttempt]:
         """Yields the latest attempt that this packet answers or continues, if there is one."""
         ends = ends_of(packet)
-        reversed_ends = {e.reversed for e in ends}
+        swapped = {e.reversed for e in ends}
         for number, is_answer in ((packet.ack, True), (packet.seq, False)):
             for identity in reversed(self._by_next_seq.get(number, ())):
                 attempt = self._open[identity]
-                if self._ends[identity] & (reversed_ends if is_answer else ends) and packet.hops[-1].time >= attempt.began:
+                if self._ends[identity] & (swapped if is_answer else ends) and packet.hops[-1].time >= attempt.began:
                     yield attempt
                     return
 

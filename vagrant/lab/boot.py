@@ -132,14 +132,14 @@ def _machine(request: Request, scratch: Path) -> qemu.Machine:
     kernel = request.kernel
     image = kernelimage.image(kernel).path
     environment = guestfiles.environment(kernel.name, kernel.userspace, terminal=guestfiles.own_terminal())
-    told = guestfiles.archive(
+    archive = guestfiles.archive(
         request.command,
         environment,
         share=request.shared is not None,
         shell=request.shell,
     )
     initrd = scratch / "initrd"
-    initrd.write_bytes((image / kernelimage.INITRD).read_bytes() + told)
+    initrd.write_bytes((image / kernelimage.INITRD).read_bytes() + archive)
     return qemu.Machine(
         name=f"lab-{kernel.name}",
         kernel=image / kernelimage.KERNEL,

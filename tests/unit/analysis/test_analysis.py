@@ -28,7 +28,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
-    return captures.capture(tmp_path / "a.k8st", captures.some_turns(20)).path
+    return captures.capture(tmp_path / "a.k8st", captures.some_batches(20)).path
 
 
 def tables(run: Any, *args: str | Path) -> dict[str, list[dict[str, Any]]]:
@@ -128,7 +128,7 @@ def test_an_answer_without_a_connection_counts_with_its_request() -> None:
 
 
 def test_two_captures_that_do_not_differ(run: Any, capture: Path, tmp_path: Path) -> None:
-    other = captures.capture(tmp_path / "b.k8st", captures.some_turns(8)).path
+    other = captures.capture(tmp_path / "b.k8st", captures.some_batches(8)).path
     found = tables(run, "diff", capture, other)
     assert list(found) == ["Rules only in a.k8st", "Rules only in b.k8st", "Outcomes that differ", "What decided that differs"]
     assert run("diff", capture, other)[0] == 0 and not any(found.values())
@@ -139,7 +139,7 @@ def test_differences_are_shown(run: Any, capture: Path, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(captures, "R", lambda *a, **k: R("ACCEPT", protocol=17))
     batches: list[tuple[Any, list[Loss]]] = [(captures.request(n, n * 1_000_000), []) for n in range(1, 9)]
-    other = captures.capture(tmp_path / "b.k8st", [(captures.looked(150), []), *batches, (batches[0][0][:0], [])]).path
+    other = captures.capture(tmp_path / "b.k8st", [(captures.table_lookup(150), []), *batches, (batches[0][0][:0], [])]).path
     status, _, _ = run("diff", capture, other)
     found = tables(run, "diff", capture, other)
     assert status == 1

@@ -31,7 +31,7 @@ def read(run: Any) -> Any:
 def test_a_replay_prints_the_output_of_the_run(tmp_path: Path, read: Any, form: str) -> None:
     made = captures.capture(tmp_path / "a.k8st", form=form)
     assert made.summary.packets == 6 and made.summary.lost == 17
-    assert read("-r", made.path, "-o", form) == (0, made.text[form], made.said)
+    assert read("-r", made.path, "-o", form) == (0, made.text[form], made.messages)
 
 
 def test_rules_names_and_processes_are_in_a_capture(tmp_path: Path, read: Any) -> None:
@@ -63,8 +63,8 @@ def test_filters_choose_among_the_recorded_packets(tmp_path: Path, read: Any, op
 
 
 def test_a_capture_recorded_without_explaining_is_explained_as_live(tmp_path: Path, read: Any) -> None:
-    live = captures.capture(tmp_path / "a.k8st", captures.some_turns(20), form="json")
-    unexplained = captures.capture(tmp_path / "b.k8st", captures.some_turns(20), form="json", explained=False)
+    live = captures.capture(tmp_path / "a.k8st", captures.some_batches(20), form="json")
+    unexplained = captures.capture(tmp_path / "b.k8st", captures.some_batches(20), form="json", explained=False)
     assert '"type":"packet"' not in unexplained.text["json"]
     _, out, _ = read("-r", unexplained.path, "-o", "json")
 

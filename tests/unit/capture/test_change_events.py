@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import captures
-from tests.support.ctnetlink import REMOVED, REPLY, TOLD, Heard, message
+from tests.support.ctnetlink import ADDED, REMOVED, REPLY, FakeConntrack, message
 from tracer.capture.change_events import NOT_IN_CAPTURE, RecordedChangeLog, RecordedConntrackListener
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import RecordBuffer
@@ -22,8 +22,8 @@ from tracer.model.packet import Endpoints
 
 MS = 1_000_000
 ASKED = Endpoints(*captures.CLIENT)
-CREATED, GONE = message(*TOLD, orig=ASKED, zone=0), message(*REMOVED, orig=ASKED, zone=0, port=77)
-WHY = "Conntrack's events are not told: so."
+CREATED, GONE = message(*ADDED, orig=ASKED, zone=0), message(*REMOVED, orig=ASKED, zone=0, port=77)
+WHY = "Conntrack's events cannot be read: so."
 NAMES = {77: "conntrack (pid 77)"}
 
 
@@ -32,13 +32,13 @@ def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
 
 
-def heard() -> Heard:
-    return Heard((1100, CREATED), (6 * MS, GONE), names=NAMES)
+def heard() -> FakeConntrack:
+    return FakeConntrack((1100, CREATED), (6 * MS, GONE), names=NAMES)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_replay_prints_the_same_timelines(tmp_path: Path, run: Any, form: str) -> None:
-    made = captures.capture(tmp_path / "a.k8st", form=form, follow=True, heard=heard())
+    made = captures.capture(tmp_path / "a.k8st", form=form, follow=True, conntrack=heard())
     mine = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
     for line in (
         "created assured, SYN_SENT, 120 s",
@@ -46,20 +46,20 @@ def test_a_replay_prints_the_same_timelines(tmp_path: Path, run: Any, form: str)
         f"{mine} replaced nat",
     ):
         assert line in made.text[form]
-    assert run("-r", made.path, "-o", form) == (0, made.text[form], made.said)
+    assert run("-r", made.path, "-o", form) == (0, made.text[form], made.messages)
 
 
 def test_a_replay_can_follow_connections_that_the_run_did_not_follow(tmp_path: Path, run: Any) -> None:
-    live = captures.capture(tmp_path / "a.k8st", follow=True, heard=heard())
-    made = captures.capture(tmp_path / "b.k8st", heard=heard())
+    live = captures.capture(tmp_path / "a.k8st", follow=True, conntrack=heard())
+    made = captures.capture(tmp_path / "b.k8st", conntrack=heard())
     assert "created assured, SYN_SENT" not in made.text["text"] and "created assured, SYN_SENT" in live.text["text"]
     status, out, err = run("-r", made.path, "--follow")
-    assert (status, err) == (0, live.said)
+    assert (status, err) == (0, live.messages)
     assert untimed(out) == untimed(live.text["text"])
 
 
 def test_a_capture_recorded_without_explaining_has_conntrack_events(tmp_path: Path, run: Any) -> None:
-    made = captures.capture(tmp_path / "a.k8st", explained=False, heard=heard())
+    made = captures.capture(tmp_path / "a.k8st", explained=False, conntrack=heard())
     out = json_lines(run("-r", made.path, "--follow", "-o", "json")[1])
     steps = [step["text"] for line in out if line["type"] == "timeline" for step in line["steps"]]
     assert "created assured, SYN_SENT, 120 s" in steps and "removed by conntrack (pid 77)" in steps
@@ -76,18 +76,18 @@ def json_lines(text: str) -> list[Any]:
 
 def test_a_capture_without_conntrack_events_reports_that(tmp_path: Path, run: Any) -> None:
     made = captures.capture(tmp_path / "a.k8st")
-    assert WHY not in made.said, "the events were not requested"
+    assert WHY not in made.messages, "the events were not requested"
     assert WHY in run("-r", made.path, "--follow")[2]
 
 
 def test_only_events_of_the_requested_ports_are_kept() -> None:
     buffer = RecordBuffer()
-    other = message(*TOLD, orig=Endpoints("10.0.0.1", 5000, "10.0.0.2", 53))
-    kept = RecordedConntrackListener(buffer, Heard((1, CREATED), (2, other), (3, GONE), names=NAMES))
+    other = message(*ADDED, orig=Endpoints("10.0.0.1", 5000, "10.0.0.2", 53))
+    kept = RecordedConntrackListener(buffer, FakeConntrack((1, CREATED), (2, other), (3, GONE), names=NAMES))
     assert kept.listen(False) == "", "also when this run does not print them"
     kept.ports = (ASKED.dport,)
     assert kept.read() == [(1, CREATED), (3, GONE)] and kept.process(77) == NAMES[77]
-    kept = RecordedConntrackListener(buffer, Heard((2, other)))
+    kept = RecordedConntrackListener(buffer, FakeConntrack((2, other)))
     kept.ports = (REPLY.sport,)
     assert kept.read() == [(2, other)], "before or after translation"
 
@@ -108,7 +108,7 @@ def test_changes_are_stored_when_they_are_read(tmp_path: Path) -> None:
 
 
 def test_an_older_capture_has_no_change_events(tmp_path: Path, run: Any) -> None:
-    made = captures.capture(tmp_path / "a.k8st", heard=heard())
+    made = captures.capture(tmp_path / "a.k8st", conntrack=heard())
     with sqlite3.connect(made.path) as connection:
         connection.execute("DELETE FROM records WHERE key LIKE 'conntrack events%' OR kind IN ('conntrack', 'change')")
     _, out, err = run("-r", made.path, "--follow")

@@ -265,7 +265,7 @@ def test_a_closed_output_pipe_is_no_error() -> None:
 @pytest.mark.parametrize("words", [["stats"], ["findings"], ["-r"]], ids=" ".join)
 def test_a_closed_output_pipe_is_no_error_when_reading_a_capture(tmp_path: Path, words: list[str]) -> None:
     """The status is not 1: with status 1 `diff` reports different captures."""
-    made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8))
+    made = captures.capture(tmp_path / "a.k8st", captures.some_batches(8))
     reads, writes = os.pipe()
     os.close(reads)
     try:

@@ -29,7 +29,7 @@ ENDLESS = "SELECT count(*) FROM range(1000000000000000) a WHERE a.range % 7 = 3"
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     path = tmp_path_factory.mktemp("base") / "a.k8st"
-    return taken_apart(captures.capture(path, captures.some_turns(2)).path)
+    return taken_apart(captures.capture(path, captures.some_batches(2)).path)
 
 
 def stored(base: Parts, times: int, records: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.syns import ASKED, HALF, INSIDE, MS, at_listener, decision_detail, packet, syn, way
+from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, at_listener, decision_detail, packet, syn, way
 from tracer.connections import entries
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
@@ -13,7 +13,7 @@ from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Nat, P
 
 
 def texts(*hops: Hop) -> list[str]:
-    return [s.text for s in entries.make_entry(packet(ASKED, "SYN", list(hops)), "->").stages]
+    return [s.text for s in entries.make_entry(packet(REQUESTED, "SYN", list(hops)), "->").stages]
 
 
 def test_a_hop_that_only_accepts_is_no_stage() -> None:
@@ -22,11 +22,13 @@ def test_a_hop_that_only_accepts_is_no_stage() -> None:
 
 def test_rewrites() -> None:
     owner = Owner("Service", "default", "web", detail="NodePort 30285")
-    derived = Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", ASKED, HALF), evidence=Evidence.DERIVED, owner=owner)
+    derived = Hop(
+        1, "nat", "node", "PREROUTING", nat=Nat("DNAT", REQUESTED, AFTER_DNAT), evidence=Evidence.DERIVED, owner=owner
+    )
     assert texts(way()[0], derived) == [
         "PREROUTING DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (derived)  Service default/web, NodePort 30285"
     ]
-    both = Nat("rewritten", ASKED, Endpoints("10.0.0.1", 1, "fd00::1", 2))
+    both = Nat("rewritten", REQUESTED, Endpoints("10.0.0.1", 1, "fd00::1", 2))
     assert entries.format_rewrite(both) == "192.168.56.1:40812 -> 10.0.0.1:1 and 192.168.56.10:30285 -> [fd00::1]:2"
     assert entries.format_rewrite(Nat("DNAT", Endpoints("a", 0, "b", 0), Endpoints("a", 0, "c", 0))) == "b -> c"
 
@@ -45,7 +47,7 @@ def test_a_packet_that_comes_into_another_namespace() -> None:
         (decision_detail("neighbour", 1, "node"), "waits for the next hop's link address"),
         (decision_detail("reset", 1, "node", reason=1), "answered with a reset, for no socket takes it"),
         (decision_detail("reset", 1, "node", reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
-        (Hop(1, "nat", "node", "OUTPUT", nat=Nat("DNAT", ASKED, HALF), clone=True),
+        (Hop(1, "nat", "node", "OUTPUT", nat=Nat("DNAT", REQUESTED, AFTER_DNAT), clone=True),
          "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
     ],
 )  # fmt: skip
@@ -65,7 +67,7 @@ def test_end_of_an_entry() -> None:
 
 
 def test_icmp_errors_by_name() -> None:
-    flow = Flow(ASKED, INSIDE.reversed, "RELATED", True, 0)
+    flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0)
     hops = [Hop(MS, "hook", "pod-a", "OUTPUT")]
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     error = Packet(1, 0, "pod-a", "", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 4))
@@ -74,13 +76,15 @@ def test_icmp_errors_by_name() -> None:
 
 def test_ipvs_is_named() -> None:
     nat, server = (
-        Nat("DNAT", ASKED, HALF),
+        Nat("DNAT", REQUESTED, AFTER_DNAT),
         IpvsDecision("192.168.56.10", 30285, "tcp", "rr", real="10.244.0.11", real_port=8080),
     )
     assert texts(way()[0], Hop(1, "ipvs", "node", "INPUT", nat=nat, ipvs=server)) == [
         "INPUT IPVS (rr) 192.168.56.10:30285 -> 10.244.0.11:8080"
     ]
-    back = Hop(1, "ipvs", "node", "FORWARD", nat=Nat("reverse DNAT", HALF.reversed, ASKED.reversed), ipvs=IpvsDecision())
+    back = Hop(
+        1, "ipvs", "node", "FORWARD", nat=Nat("reverse DNAT", AFTER_DNAT.reversed, REQUESTED.reversed), ipvs=IpvsDecision()
+    )
     assert texts(way()[0], back) == ["FORWARD reverse IPVS 10.244.0.11:8080 -> 192.168.56.10:30285"]
     none = Hop(
         1, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=IpvsDecision("172.30.0.10", 53)

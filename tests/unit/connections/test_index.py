@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.syns import ASKED, HALF, INSIDE, MS, packet, syn, synack
+from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, packet, syn, synack
 from tracer.connections.index import BY_ENDS, ConnectionIndex, connection_key
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.model.timeline import ConnectionKey
 
-TRACKED = ConnectionKey("TCP", ASKED, 0, "node")
+TRACKED = ConnectionKey("TCP", REQUESTED, 0, "node")
 
 
 def indexed() -> ConnectionIndex:
@@ -28,15 +28,15 @@ def test_conntracks_key_is_the_first() -> None:
 
 def test_endpoints_find_a_timeline_in_both_directions() -> None:
     index = indexed()
-    for ends in (ASKED, HALF, INSIDE):
+    for ends in (REQUESTED, AFTER_DNAT, INSIDE):
         for each in (ends, ends.reversed):
             assert set(index.numbers(packet(each, "ACK", [Hop(0, "socket", "pod-a")]))) == {(1, BY_ENDS)}, each
-    assert not list(index.numbers(packet(replace(ASKED, sport=1), "ACK", [Hop(0, "socket", "pod-a")])))
-    assert index.has(1, "TCP", ASKED) and not index.has(1, "TCP", ASKED.reversed) and not index.has(1, "UDP", ASKED)
+    assert not list(index.numbers(packet(replace(REQUESTED, sport=1), "ACK", [Hop(0, "socket", "pod-a")])))
+    assert index.has(1, "TCP", REQUESTED) and not index.has(1, "TCP", REQUESTED.reversed) and not index.has(1, "UDP", REQUESTED)
 
 
 def test_an_icmp_error_finds_the_connection_that_it_quotes() -> None:
-    flow = Flow(ASKED, INSIDE.reversed, "RELATED", True, 0, "node")
+    flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0, "node")
     error = Packet(5, MS, "node", "eth1", "IPv4", "ICMP", Endpoints("10.9.0.1", 0, "192.168.56.1", 0), flow=flow)
     assert list(indexed().numbers(error)) == [(1, "")]
     assert list(indexed().numbers(replace(error, flow=replace(flow, zone=7)))) == []
@@ -45,7 +45,7 @@ def test_an_icmp_error_finds_the_connection_that_it_quotes() -> None:
 def test_entries_of_conntrack() -> None:
     index = indexed()
     assert index.find(TRACKED) == index.find(ConnectionKey("TCP", INSIDE)) == 1
-    assert index.find(ConnectionKey("UDP", ASKED, 0, "node")) is None
+    assert index.find(ConnectionKey("UDP", REQUESTED, 0, "node")) is None
 
 
 def test_a_removed_timeline_is_not_found() -> None:

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from tests.support.syns import ASKED, packet, syn, way
+from tests.support.syns import REQUESTED, packet, syn, way
 from tracer.connections import retransmissions
 from tracer.connections.retransmissions import Retransmissions, occupies_sequence
 from tracer.model.packet import Drop, Hop, Packet
 
 
 def segment(flags: str, seq: int, length: int = 60) -> Packet:
-    made = packet(ASKED, flags, way(), seq=seq)
+    made = packet(REQUESTED, flags, way(), seq=seq)
     made.length = length
     return made
 

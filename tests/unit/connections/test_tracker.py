@@ -6,19 +6,19 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 
-from tests.support.syns import ASKED, HALF, INSIDE, MS, SEQ, at_listener, last_ack, packet, syn, synack, way
+from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, SEQ, at_listener, last_ack, packet, syn, synack, way
 from tracer.connections import tracker
 from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
 from tracer.model.packet import Drop, Endpoints, Flow, Hop, Packet
 from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
 
 SECOND = 1_000_000_000
-FLOW = Flow(ASKED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
+FLOW = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
 
 
 def segment(flags: str, at: int, back: bool = False, seq: int = 5000, identity: int = 50, **more: object) -> Packet:
     flow = replace(FLOW, is_reply=back)
-    ends = INSIDE.reversed if back else ASKED
+    ends = INSIDE.reversed if back else REQUESTED
     return packet(ends, flags, [replace(h, nat=None) for h in way(at)], identity, seq=seq, **{"flow": flow, **more})
 
 
@@ -31,7 +31,7 @@ def timelines(*packets: Packet) -> list[Timeline]:
 
 def test_a_handshake_is_one_timeline() -> None:
     (one,) = timelines(syn(*at_listener(True)), synack(), last_ack())
-    assert one.key == ConnectionKey("TCP", ASKED, 0, "node")
+    assert one.key == ConnectionKey("TCP", REQUESTED, 0, "node")
     assert [(s.direction, s.text) for s in one.entries] == [("->", "SYN, 60 B"), ("<-", "SYN ACK, 60 B"), ("->", "ACK, 60 B")]
     assert [s.time for s in one.entries] == [0, 5 * MS, 8 * MS]
     assert (one.packets, one.state, one.why) == (3, "open", "the run ended")
@@ -52,7 +52,7 @@ def test_stages_of_a_packet() -> None:
 def test_untracked_packets_are_joined_by_their_endpoints() -> None:
     """The pod's own answer before the node has seen it, and a reset that conntrack calls invalid."""
     answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, "socket", "pod-a")], 8, seq=1)
-    reset = packet(HALF, "RST", [Hop(10 * MS, "hook", "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
+    reset = packet(AFTER_DNAT, "RST", [Hop(10 * MS, "hook", "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
     (one,) = timelines(syn(), answer, reset)
     assert [(s.direction, s.remark) for s in one.entries[1:]] == [
         ("<-", "joined by its addresses"),
@@ -82,11 +82,13 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
 
 def test_zones_and_namespaces_keep_connections_apart() -> None:
     def at(zone: int, netns: str, identity: int) -> Packet:
-        flow = Flow(ASKED, ASKED.reversed, "NEW", False, zone, netns)
-        return packet(ASKED, "SYN", [Hop(identity, "hook", netns, "FORWARD")], identity, seq=identity, flow=flow)
+        flow = Flow(REQUESTED, REQUESTED.reversed, "NEW", False, zone, netns)
+        return packet(REQUESTED, "SYN", [Hop(identity, "hook", netns, "FORWARD")], identity, seq=identity, flow=flow)
 
     found = timelines(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
-    assert {t.key for t in found} == {ConnectionKey("TCP", ASKED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))}
+    assert {t.key for t in found} == {
+        ConnectionKey("TCP", REQUESTED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))
+    }
 
 
 def test_a_syn_with_another_number_begins_anew() -> None:
@@ -146,12 +148,12 @@ def test_conntracks_events_and_verdicts_find_their_timeline() -> None:
     connections = ConnectionTracker()
     connections.feed(syn())
     assert connections.add_entry(
-        ConnectionKey("TCP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s")
+        ConnectionKey("TCP", REQUESTED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s")
     )
-    assert connections.add_entry(ConnectionKey("TCP", HALF), TimelineEntry(MS, "verdict", "no answer")), (
+    assert connections.add_entry(ConnectionKey("TCP", AFTER_DNAT), TimelineEntry(MS, "verdict", "no answer")), (
         "by one of its endpoints"
     )
-    assert not connections.add_entry(ConnectionKey("UDP", ASKED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
+    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
     assert [s.kind for s in connections.flush()[0].entries] == ["packet", "conntrack", "verdict"]
 
 
@@ -258,8 +260,8 @@ def test_a_packet_out_of_a_tunnel_goes_on() -> None:
 
 def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
     """It was idle for long and was closed; its rest is no retransmission."""
-    first = packet(ASKED, "SYN", way(), 1, seq=SEQ)
-    late = packet(ASKED, "SYN", [Hop(SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
+    first = packet(REQUESTED, "SYN", way(), 1, seq=SEQ)
+    late = packet(REQUESTED, "SYN", [Hop(SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
     late.continues = 1
     (one,) = timelines(first, late)
     (entry,) = one.entries
@@ -268,10 +270,10 @@ def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
 
 def test_the_rest_of_an_emitted_packet_has_a_remark() -> None:
     connections = ConnectionTracker()
-    connections.feed(packet(ASKED, "SYN", way(), 1, seq=SEQ))
+    connections.feed(packet(REQUESTED, "SYN", way(), 1, seq=SEQ))
     (one,) = connections.expire(2 * IDLE_NS)
     connections.mark_written(one)
-    late = packet(ASKED, "SYN", [Hop(3 * IDLE_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
+    late = packet(REQUESTED, "SYN", [Hop(3 * IDLE_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
     late.continues = 1
     connections.feed(late)
     (entry,) = connections.flush()[0].entries

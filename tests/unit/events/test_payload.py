@@ -92,8 +92,8 @@ def test_the_code_is_compiled_only_with_snaplen() -> None:
 def with_bytes(tmp_path: Path) -> captures.Printed:
     """A capture of a request, with the recorded bytes of its packets."""
     batch = captures.request(1, 1000)
-    turns: captures.Turns = [(np.concatenate([records(256, ip(CLIENT)), batch]), []), (batch[:0], [])]
-    return captures.capture(tmp_path / "a.k8st", turns)
+    batches: captures.Batches = [(np.concatenate([records(256, ip(CLIENT)), batch]), []), (batch[:0], [])]
+    return captures.capture(tmp_path / "a.k8st", batches)
 
 
 def test_a_capture_keeps_the_bytes_and_prints_the_same(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ ABOUT = CaptureInfo("a.k8st", "node-1", "6.12.0", "--port 1", 0)
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> captures.Printed:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
-    return captures.capture(tmp_path / "a.k8st", captures.some_turns(20), form="json")
+    return captures.capture(tmp_path / "a.k8st", captures.some_batches(20), form="json")
 
 
 @pytest.mark.parametrize("form", export.names())

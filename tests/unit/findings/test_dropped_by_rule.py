@@ -32,7 +32,7 @@ def packet(hook: str, *hits: RuleHit) -> Packet:
 
 
 def found(made: Packet) -> list[Finding]:
-    return [x for x in f.look([made], ClusterView(), f.FakeNode())[0] if x.name == "dropped_by_rule"]
+    return [x for x in f.findings_of([made], ClusterView(), f.FakeNode())[0] if x.name == "dropped_by_rule"]
 
 
 def test_a_networkpolicy() -> None:
@@ -66,5 +66,5 @@ def test_kubelets_drops_and_accepted_packets_are_no_finding() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_rule_is_one_finding(count: int) -> None:
     made = [packet("FORWARD", f.policy("FORWARD", "DROP")) for _ in range(count)]
-    (finding,) = f.look(made, ClusterView(), f.FakeNode())[1]
+    (finding,) = f.findings_of(made, ClusterView(), f.FakeNode())[1]
     assert finding.packets == count

@@ -45,7 +45,7 @@ def found(mode: str, folder: Path, ready: bool | None) -> list[Finding]:
         ]
     cluster = Node(mode, "S1", {**one.files, "objects.json": json.dumps({"items": items})}).known(folder)
     made = f.ipvs("192.168.56.10", 30584) if "ipvs" in mode else packet(mode)
-    return f.look([made], cluster, f.FakeNode())[1]
+    return f.findings_of([made], cluster, f.FakeNode())[1]
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-iptables-nft", "1.20.2-ipvs-nft"])
@@ -88,7 +88,7 @@ DROPPED: dict[str, Callable[[], Packet]] = {
 @pytest.mark.parametrize("mode", DROPPED)
 def test_a_local_pod_that_is_not_ready(mode: str) -> None:
     """The Service has endpoints elsewhere; by its policy only the pod of this node would get requests here."""
-    (finding,) = f.look([DROPPED[mode]()], here_and_there(mode, False), f.FakeNode())[1]
+    (finding,) = f.findings_of([DROPPED[mode]()], here_and_there(mode, False), f.FakeNode())[1]
     fate = "refused" if "ipvs" in mode else "dropped"
     assert finding.name == "endpoint_not_ready" and finding.certain
     assert finding.cause.startswith(
@@ -102,10 +102,10 @@ def test_a_local_pod_that_is_not_ready(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", DROPPED)
 def test_a_pod_elsewhere_that_is_not_ready_is_no_finding(mode: str) -> None:
-    assert f.look([DROPPED[mode]()], here_and_there(mode, False, "node-2"), f.FakeNode())[1] == []
+    assert f.findings_of([DROPPED[mode]()], here_and_there(mode, False, "node-2"), f.FakeNode())[1] == []
 
 
 @pytest.mark.parametrize("mode", DROPPED)
 def test_a_local_pod_that_is_ready_is_another_finding(mode: str) -> None:
-    found = f.look([DROPPED[mode]()], here_and_there(mode, True), f.FakeNode())[1]
+    found = f.findings_of([DROPPED[mode]()], here_and_there(mode, True), f.FakeNode())[1]
     assert [one.name for one in found] == ["no_local_endpoints"]

@@ -45,7 +45,7 @@ def known(mode: str, folder: Path, *local: str, scenario: str = "S5-nodeport", w
 
 
 def found(made: Packet, of: ClusterView, **on: Mapping[object, object]) -> list[Finding]:
-    return f.look([made], of, f.FakeNode(**on))[0]  # type: ignore[arg-type]
+    return f.findings_of([made], of, f.FakeNode(**on))[0]  # type: ignore[arg-type]
 
 
 def test_ipvs_makes_every_cluster_ip_local(tmp_path: Path) -> None:

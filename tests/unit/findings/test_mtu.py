@@ -21,7 +21,7 @@ def packet(reason: str, function: str) -> Packet:
 
 
 def found(made: Packet) -> list[Finding]:
-    return f.look([made], ClusterView(), f.FakeNode(mtus={"flannel.1": 1450}))[1]
+    return f.findings_of([made], ClusterView(), f.FakeNode(mtus={"flannel.1": 1450}))[1]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_forwarded_packet_is_dropped_before_a_hook_reports_its_interface() -> 
         Hop(2, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),
     ]
     on = f.FakeNode(mtus={"eth0": 1500, "cni0": 1000}, ways={ENDS.dst: "cni0"})
-    (finding,) = f.look([f.packet(hops, ENDS)], ClusterView(), on)[1]
+    (finding,) = f.findings_of([f.packet(hops, ENDS)], ClusterView(), on)[1]
     assert "is too long for cni0, whose MTU is 1000, and" in finding.cause
 
 
@@ -61,5 +61,5 @@ def test_another_namespaces_interface_is_not_measured_here() -> None:
         Hop(0, "hook", "pod-a", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
         Hop(1, "drop", "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
     ]
-    (finding,) = f.look([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]
+    (finding,) = f.findings_of([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]
     assert "is too long for eth0 and must not be fragmented" in finding.cause and not f.proofs(finding, "setting")

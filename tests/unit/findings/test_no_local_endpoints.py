@@ -60,7 +60,7 @@ def dropped(rules: Ruleset, *hops: Hop) -> Packet:
 
 
 def found(made: Packet, cluster: ClusterView, proxy: KubeProxy | None) -> list[Finding]:
-    return f.look([made], cluster, f.FakeNode(proxy=proxy))[1]
+    return f.findings_of([made], cluster, f.FakeNode(proxy=proxy))[1]
 
 
 @pytest.mark.parametrize(("mode", "made"), [(LEGACY, marked_and_dropped()), (NEWER, dropped_at_once())])

@@ -24,7 +24,7 @@ def packet(after: Endpoints, **more: object) -> Packet:
 
 
 def found(made: Packet, folder: Path, with_api: bool = True) -> list[Finding]:
-    return f.look([made], node("1.36.2-iptables-legacy", "S2-three").known(folder, with_api), f.FakeNode())[0]
+    return f.findings_of([made], node("1.36.2-iptables-legacy", "S2-three").known(folder, with_api), f.FakeNode())[0]
 
 
 def test_a_pod_that_is_gone(tmp_path: Path) -> None:
@@ -57,4 +57,4 @@ def test_two_pods_at_one_address_are_not_gone(tmp_path: Path) -> None:
         meta, status = {"namespace": "default", "name": name}, {"phase": "Running", "podIPs": [{"ip": GONE.dst}]}
         cluster.store.apply("Pod", {"metadata": meta, "spec": {"nodeName": "node-1", "containers": []}, "status": status})
     assert not cluster.pod_at(GONE.dst)
-    assert f.look([packet(GONE)], cluster, f.FakeNode())[0] == []
+    assert f.findings_of([packet(GONE)], cluster, f.FakeNode())[0] == []

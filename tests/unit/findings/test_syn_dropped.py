@@ -36,7 +36,7 @@ def syn(shake: Handshake | None, number: int = 1, reason: str = "", flags: str =
 
 
 def found(packets: list[Packet], on: f.FakeNode | None = None) -> tuple[list[Finding], list[Finding]]:
-    return f.look(packets, ClusterView(), on or f.FakeNode())
+    return f.findings_of(packets, ClusterView(), on or f.FakeNode())
 
 
 def test_a_full_accept_queue(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_full_queue_names_pod_and_service(shake: Handshake) -> None:
     made = syn(shake)
     figures = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
     made.hops.insert(3, decision_detail("listener", 3, "http-proxy", **figures, syncookies=0))
-    (finding,), _ = f.look([made], cluster(), f.FakeNode())
+    (finding,), _ = f.findings_of([made], cluster(), f.FakeNode())
     assert "haproxy (pid 4242) of pod shop/checkout-0" in finding.cause
     assert "SYNs to 10.128.0.74:8081 (Service shop/checkout:tls)" in finding.cause
     assert f.proofs(finding, "object") == [

@@ -34,7 +34,7 @@ def test_the_counter_makes_it_certain() -> None:
 
 
 def test_without_the_counter_it_is_only_likely() -> None:
-    certain, every = f.look([packet()], ClusterView(), f.FakeNode())
+    certain, every = f.findings_of([packet()], ClusterView(), f.FakeNode())
     assert certain == [] and [x.certain for x in every] == [False] and "Most likely two datagrams" in every[0].cause
 
 
@@ -42,4 +42,4 @@ def test_other_drops_are_no_finding() -> None:
     by_rule = packet()
     by_rule.hops.insert(1, Hop(0, "table", "node", "POSTROUTING", "mangle", verdict="DROP"))
     for made in (packet(protocol="TCP"), packet("FORWARD"), packet(lost=False), by_rule):
-        assert [x for x in f.look([made], ClusterView(), f.FakeNode())[1] if x.name == "udp_insert_race"] == []
+        assert [x for x in f.findings_of([made], ClusterView(), f.FakeNode())[1] if x.name == "udp_insert_race"] == []

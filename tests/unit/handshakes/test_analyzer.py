@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from tests.support.syns import ASKED, INSIDE, MS, FakeSpaces, at_listener, last_ack, packet, syn, synack, way
+from tests.support.syns import INSIDE, MS, REQUESTED, FakeInspector, at_listener, last_ack, packet, syn, synack, way
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 
 SECOND = 1_000_000_000
 
 
 def test_every_syn_has_exactly_one_verdict() -> None:
-    analyzer = HandshakeAnalyzer(FakeSpaces(), wall_offset=100 * SECOND)
+    analyzer = HandshakeAnalyzer(FakeInspector(), wall_offset=100 * SECOND)
     for each in (syn(*at_listener(True)), synack(), syn(at=SECOND, identity=9, seq=77)):
         analyzer.feed(each)
     assert analyzer.expire(2 * MS) == []
     analyzer.feed(last_ack())
     (first,) = analyzer.expire(SECOND)
     assert (first.number, first.time, first.after, first.netns) == (1, 100 * SECOND, 5 * MS, "node")
-    assert (first.asked, first.reached) == (ASKED, INSIDE)
+    assert (first.asked, first.reached) == (REQUESTED, INSIDE)
     (second,) = analyzer.expire(4 * SECOND)
     assert (second.number, second.time, second.after) == (2, 101 * SECOND, 0)
     assert analyzer.flush() == [] and analyzer.early == 0
@@ -25,7 +25,7 @@ def test_every_syn_has_exactly_one_verdict() -> None:
 
 
 def test_a_lost_packet_may_have_been_the_answer() -> None:
-    analyzer = HandshakeAnalyzer(FakeSpaces())
+    analyzer = HandshakeAnalyzer(FakeInspector())
     analyzer.feed(syn())
     analyzer.add_loss(SECOND // 2)
     analyzer.feed(syn(*at_listener(True), identity=8, seq=66))
@@ -39,16 +39,16 @@ def test_a_lost_packet_may_have_been_the_answer() -> None:
 
 
 def test_other_packets_have_no_verdict() -> None:
-    analyzer = HandshakeAnalyzer(FakeSpaces())
-    analyzer.feed(packet(ASKED, "PSH ACK", way()))
-    udp = packet(ASKED, "", way(), 2)
+    analyzer = HandshakeAnalyzer(FakeInspector())
+    analyzer.feed(packet(REQUESTED, "PSH ACK", way()))
+    udp = packet(REQUESTED, "", way(), 2)
     udp.protocol = "UDP"
     analyzer.feed(udp)
     assert analyzer.flush() == [] and not analyzer.by_cause
 
 
 def test_differences_are_those_of_the_run() -> None:
-    spaces = FakeSpaces()
+    spaces = FakeInspector()
     analyzer = HandshakeAnalyzer(spaces)
     analyzer.feed(syn(*at_listener(False, accept_queue=129)))
     spaces.counted = {"ListenDrops": 1}

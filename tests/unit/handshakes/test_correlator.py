@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 
 from tests.support.syns import (
-    ASKED,
-    HALF,
+    AFTER_DNAT,
     INSIDE,
     MS,
+    REQUESTED,
     SEQ,
-    FakeSpaces,
+    FakeInspector,
     at_listener,
     decision_detail,
     last_ack,
@@ -41,8 +41,8 @@ def correlator(closed: list[ConnectionAttempt]) -> HandshakeCorrelator:
 
 
 def test_ends_of_a_packet_include_those_before_and_after_translation() -> None:
-    assert ends_of(syn()) == {ASKED, HALF, INSIDE}
-    assert ends_of(synack()) == {ASKED.reversed, HALF.reversed, INSIDE.reversed}
+    assert ends_of(syn()) == {REQUESTED, AFTER_DNAT, INSIDE}
+    assert ends_of(synack()) == {REQUESTED.reversed, AFTER_DNAT.reversed, INSIDE.reversed}
 
 
 def test_an_answered_syn_waits_for_the_last_ack(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
@@ -124,7 +124,7 @@ def test_later_segments_of_a_connection_belong_to_no_syn(
     for each in (syn(*at_listener(True)), synack(), last_ack()):
         correlator.feed(each)
     correlator.expire(SECOND)
-    correlator.feed(packet(ASKED, "PSH ACK", way(9 * MS), 7, seq=SEQ + 1, ack=7001))
+    correlator.feed(packet(REQUESTED, "PSH ACK", way(9 * MS), 7, seq=SEQ + 1, ack=7001))
     assert len(closed) == 1 and len(closed[0].acks) == 1
 
 
@@ -139,7 +139,7 @@ def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
 def test_the_rest_of_a_closed_syn_is_no_second_syn() -> None:
     late = syn(Hop(3 * SECOND, "drop", "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND)
     late.continues = 1
-    analyzer = HandshakeAnalyzer(FakeSpaces())
+    analyzer = HandshakeAnalyzer(FakeInspector())
     analyzer.feed(syn())
     assert len(analyzer.expire(2 * SECOND)) == 1
     analyzer.feed(late)

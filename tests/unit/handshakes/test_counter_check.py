@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.syns import FakeSpaces, at_listener, decision_detail, last_ack, syn
+from tests.support.syns import FakeInspector, at_listener, decision_detail, last_ack, syn
 from tracer.handshakes.counter_check import CounterCheck, explained_by
 from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.packet import Drop, Hop, Packet
@@ -54,7 +54,7 @@ def test_copies_explain_nothing() -> None:
 
 
 def test_differences() -> None:
-    spaces = FakeSpaces()
+    spaces = FakeInspector()
     spaces.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
     check = CounterCheck(spaces)
     check.feed(syn(*at_listener(False, accept_queue=129)))
@@ -71,7 +71,7 @@ def test_differences() -> None:
 
 
 def test_more_explained_than_counted_is_open_too() -> None:
-    spaces = FakeSpaces()
+    spaces = FakeInspector()
     check = CounterCheck(spaces)
     check.feed(syn(*at_listener(False, syn_queue=100, syncookies=0)))
     (one,) = [d for d in check.differences() if d.netns == "pod-a"]
@@ -79,7 +79,7 @@ def test_more_explained_than_counted_is_open_too() -> None:
 
 
 def test_a_counter_that_the_kernel_lacks_is_not_compared() -> None:
-    spaces = FakeSpaces()
+    spaces = FakeInspector()
     spaces.counted = {"PAWSEstab": 3}
     check = CounterCheck(spaces)
     check.feed(syn(decision_detail("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.syns import HALF, INSIDE, decision_detail, packet, syn, verdicts, way
+from tests.support.syns import AFTER_DNAT, INSIDE, decision_detail, packet, syn, verdicts, way
 from tracer.handshakes import snat_clients
 from tracer.handshakes.snat_clients import SnatClients, find_snat
 from tracer.model.packet import Drop, Hop, Nat, Packet
@@ -15,7 +15,7 @@ from tracer.model.packet import Drop, Hop, Nat, Packet
 
 def other(src: str, identity: int) -> Packet:
     """The SYN of another client behind the same MASQUERADE."""
-    before = replace(HALF, src=src)
+    before = replace(AFTER_DNAT, src=src)
     return packet(before, "SYN", [Hop(0, "nat", "node", nat=Nat("MASQUERADE", before, INSIDE))], identity, seq=identity)
 
 
@@ -24,13 +24,13 @@ def test_clients_are_counted_once_each() -> None:
     for n, src in enumerate(("192.168.56.1", "192.168.56.2", "192.168.56.2")):
         counted.feed(other(src, n))
     assert counted.clients(syn()) == 2
-    assert counted.clients(packet(HALF, "SYN", [Hop(0, "hook", "node")])) == 0
+    assert counted.clients(packet(AFTER_DNAT, "SYN", [Hop(0, "hook", "node")])) == 0
 
 
 def test_a_new_port_alone_is_no_shared_address() -> None:
-    moved = replace(HALF, sport=1)
-    assert find_snat(packet(HALF, "SYN", [Hop(0, "nat", "node", nat=Nat("MASQUERADE", HALF, moved))])) is None
-    assert find_snat(packet(HALF, "SYN", way())) == Nat("MASQUERADE", HALF, INSIDE)
+    moved = replace(AFTER_DNAT, sport=1)
+    assert find_snat(packet(AFTER_DNAT, "SYN", [Hop(0, "nat", "node", nat=Nat("MASQUERADE", AFTER_DNAT, moved))])) is None
+    assert find_snat(packet(AFTER_DNAT, "SYN", way())) == Nat("MASQUERADE", AFTER_DNAT, INSIDE)
 
 
 def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

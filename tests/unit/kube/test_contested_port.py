@@ -22,7 +22,7 @@ PORT = 30306
 def predicted_owner(mode: str, scenario: str, port: int, folder: Path, with_api: bool = False) -> tuple[Packet, Owner]:
     this_node = node(mode, scenario)
     state = audits.state(this_node, folder, with_api=with_api)
-    predicted = audits.journey(state, this_node, state.virtual).predict(PathQuery(CLIENT, 0, NODE, port))[0]
+    predicted = audits.path_predictor(state, this_node, state.virtual).predict(PathQuery(CLIENT, 0, NODE, port))[0]
     attribute(predicted.packet, state.cluster)
     assert predicted.packet.dst_owner
     return predicted.packet, predicted.packet.dst_owner

@@ -13,7 +13,7 @@ from tests.support import audits
 from tests.support import findings as f
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import MODES, node
-from tests.support.syns import FakeSpaces
+from tests.support.syns import FakeInspector
 from tests.unit.findings.test_no_local_endpoints import marked_and_dropped
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import attribute
@@ -36,7 +36,7 @@ def printed(packet: Packet) -> str:
 
 
 def cause(packet: Packet) -> Cause:
-    syns = HandshakeAnalyzer(FakeSpaces())
+    syns = HandshakeAnalyzer(FakeInspector())
     syns.feed(packet)
     (only,) = syns.flush()
     return only.cause
@@ -46,7 +46,7 @@ def cause(packet: Packet) -> Cause:
 def test_explain_shows_missing_endpoints(mode: str, tmp_path: Path) -> None:
     this_node = node(mode, "S4")
     state = audits.state(this_node, tmp_path)
-    (predicted,) = audits.journey(state, this_node, state.virtual).predict(PathQuery(CLIENT, 0, NODE, PORT))
+    (predicted,) = audits.path_predictor(state, this_node, state.virtual).predict(PathQuery(CLIENT, 0, NODE, PORT))
     attribute(predicted.packet, state.cluster)
     text = printed(predicted.packet)
     assert "no local endpoints" in text and f"NodePort {PORT}" in text

@@ -198,7 +198,7 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
         RenewedFilter(0, frozenset({("", OLD, "tcp")}), Filter(ports=(OLD,))),
         RenewedFilter(2 * at, frozenset({("", NEW, "tcp")}), Filter(ports=(NEW,), hosts=(parse_host("192.168.56.10"),))),
     ]
-    batches: captures.Turns = [(request(n, port, n * at), []) for n, port in ((1, OLD), (3, NEW), (4, OLD))]
+    batches: captures.Batches = [(request(n, port, n * at), []) for n, port in ((1, OLD), (3, NEW), (4, OLD))]
     made = captures.capture(tmp_path / "a.k8st", batches, selectors=Selectors(node_ports=(OLD,)), renewals=steps)
     shown_ports = re.findall(r"-> 192\.168\.56\.10:(\d+)  SYN  60", made.text["text"])
     assert shown_ports == [str(OLD), str(NEW)], "the last one came when the old port was no longer selected"

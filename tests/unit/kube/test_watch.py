@@ -33,7 +33,7 @@ def test_everything_is_listed_in_pages_and_followed(server: ApiServer) -> None:
     assert watch.wait(PATIENCE)
     assert store.node == "node-1"
     assert store.by_address.one(("172.30.253.123", 8080, "tcp")) is not None
-    assert next(q["fieldSelector"] for path, q in server.asked if path == "/api/v1/pods") == "spec.nodeName=node-1"
+    assert next(q["fieldSelector"] for path, q in server.requests if path == "/api/v1/pods") == "spec.nodeName=node-1"
     server.put(service("cart", 80))
     until(lambda: store.by_address.one(("172.30.9.9", 80, "tcp")))
     server.put(service("cart", 81))
@@ -112,7 +112,7 @@ def test_a_forbidden_kind_is_reported_once_and_the_other_kinds_go_on(server: Api
     server.refuse = {"Pod": 403}
     watch, store = watching(server)
     assert watch.wait(PATIENCE)
-    until(lambda: len([1 for path, _ in server.asked if path == "/api/v1/pods"]) > 3)
+    until(lambda: len([1 for path, _ in server.requests if path == "/api/v1/pods"]) > 3)
     assert store.by_node_port.one((30285, "tcp"))
     assert store.pod_at("10.244.0.11") == ("default", "http-proxy-a", "node-1"), "known as an endpoint"
     notes = watch.notes()

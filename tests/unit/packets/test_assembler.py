@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.builders import NODE, OTHER_POD, POD, SECOND, Ends, Trail, hops, packet, packets, shortened, turned
+from tests.support.builders import NODE, OTHER_POD, POD, SECOND, Ends, Trail, hops, packet, packets, shortened, swapped
 from tracer.events import record
 from tracer.model.evidence import Evidence
 from tracer.model.loss import LEFT_OUT, NO_ROOM, Loss
@@ -23,10 +23,10 @@ INSIDE6: Ends = ("fd00:56::1", 40812, "fd00:10::11", 8080)
 
 def node_port(identity: int = 1 << 8, start: int = SECOND) -> Trail:
     """A SYN to a NodePort: DNAT, FORWARD, MASQUERADE, and the pod's listener answers it."""
-    t = Trail(CLIENT, identity, start, in_name="eth0", orig=CLIENT, reply=turned(CLIENT), ct_info=2)
-    t.table("PREROUTING", "mangle").now(reply=turned(HALF)).table("PREROUTING", "nat").nat("PREROUTING", 1, HALF)
+    t = Trail(CLIENT, identity, start, in_name="eth0", orig=CLIENT, reply=swapped(CLIENT), ct_info=2)
+    t.table("PREROUTING", "mangle").now(reply=swapped(HALF)).table("PREROUTING", "nat").nat("PREROUTING", 1, HALF)
     t.hook("PREROUTING").now(out_name="cni0").table("FORWARD", "filter").hook("FORWARD").now(in_name="")
-    t.table("POSTROUTING", "nat", reply=turned(INSIDE)).now(reply=turned(INSIDE))
+    t.table("POSTROUTING", "nat", reply=swapped(INSIDE)).now(reply=swapped(INSIDE))
     t.nat("POSTROUTING", 0, INSIDE, flags="MASQ").hook("POSTROUTING")
     t.now(netns=POD, in_name="eth0", out_name="", orig=None, reply=None).hook("INPUT")
     t.add("SOCKET", object=48213, state=10)
@@ -35,10 +35,10 @@ def node_port(identity: int = 1 << 8, start: int = SECOND) -> Trail:
 
 def answer(identity: int = 2 << 8, start: int = SECOND + 100_000) -> Trail:
     """The SYN ACK to that SYN: both translations are undone."""
-    t = Trail(turned(INSIDE), identity, start, netns=POD, out_name="eth0", tcp_flags=18).hook("OUTPUT")
-    t.now(netns=NODE, in_name="cni0", out_name="", orig=CLIENT, reply=turned(INSIDE), ct_info=3)
-    t.nat("PREROUTING", 3, turned(HALF), flags="MASQ").hook("PREROUTING").now(out_name="eth0").hook("FORWARD")
-    return t.nat("POSTROUTING", 2, turned(CLIENT)).hook("POSTROUTING")
+    t = Trail(swapped(INSIDE), identity, start, netns=POD, out_name="eth0", tcp_flags=18).hook("OUTPUT")
+    t.now(netns=NODE, in_name="cni0", out_name="", orig=CLIENT, reply=swapped(INSIDE), ct_info=3)
+    t.nat("PREROUTING", 3, swapped(HALF), flags="MASQ").hook("PREROUTING").now(out_name="eth0").hook("FORWARD")
+    return t.nat("POSTROUTING", 2, swapped(CLIENT)).hook("POSTROUTING")
 
 
 def rewrites(p: Packet) -> list[tuple[str, Endpoints, Endpoints, Evidence]]:
@@ -50,7 +50,7 @@ def test_a_syn_to_a_node_port() -> None:
     assert (p.number, p.identity, p.time) == (1, 1 << 8, SECOND)
     assert (p.family, p.protocol, p.tcp_flags, p.length, p.seq) == ("IPv4", "TCP", "SYN", 60, 7)
     assert (p.netns, p.iface, p.endpoints) == ("node", "eth0", Endpoints(*CLIENT))
-    assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "NEW", False, 0)
+    assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(INSIDE)), "NEW", False, 0)
     assert [(h.what, h.hook or h.netns, h.table) for h in p.hops] == [
         ("table", "PREROUTING", "mangle"), ("table", "PREROUTING", "nat"), ("nat", "PREROUTING", ""),
         ("hook", "PREROUTING", ""), ("table", "FORWARD", "filter"), ("hook", "FORWARD", ""),
@@ -70,11 +70,11 @@ def test_a_syn_to_a_node_port() -> None:
 def test_the_answer_to_a_syn() -> None:
     p = packet(answer())
     assert rewrites(p) == [
-        ("reverse MASQUERADE", Endpoints(*turned(INSIDE)), Endpoints(*turned(HALF)), Evidence.OBSERVED),
-        ("reverse DNAT", Endpoints(*turned(HALF)), Endpoints(*turned(CLIENT)), Evidence.OBSERVED),
+        ("reverse MASQUERADE", Endpoints(*swapped(INSIDE)), Endpoints(*swapped(HALF)), Evidence.OBSERVED),
+        ("reverse DNAT", Endpoints(*swapped(HALF)), Endpoints(*swapped(CLIENT)), Evidence.OBSERVED),
     ]
-    assert (p.netns, p.endpoints, p.tcp_flags) == ("pod-a", Endpoints(*turned(INSIDE)), "SYN ACK")
-    assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "ESTABLISHED", True, 0)
+    assert (p.netns, p.endpoints, p.tcp_flags) == ("pod-a", Endpoints(*swapped(INSIDE)), "SYN ACK")
+    assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(INSIDE)), "ESTABLISHED", True, 0)
     assert (p.verdict, p.outcome) == ("forwarded to eth0", "forwarded")
 
 
@@ -249,9 +249,9 @@ def test_a_packet_without_addresses_is_counted_and_not_emitted() -> None:
 
 def test_the_connection_is_that_of_the_first_namespace() -> None:
     """The conntrack of a pod does not know the node's NAT."""
-    t = Trail(CLIENT, orig=CLIENT, reply=turned(INSIDE), ct_info=2).hook("PREROUTING")
-    t.now(netns=POD, header=INSIDE, orig=INSIDE, reply=turned(INSIDE), zone=9).hook("INPUT")
-    assert packet(t).flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(INSIDE)), "NEW", False, 0)
+    t = Trail(CLIENT, orig=CLIENT, reply=swapped(INSIDE), ct_info=2).hook("PREROUTING")
+    t.now(netns=POD, header=INSIDE, orig=INSIDE, reply=swapped(INSIDE), zone=9).hook("INPUT")
+    assert packet(t).flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(INSIDE)), "NEW", False, 0)
     assert packet(Trail(CLIENT).hook("INPUT")).flow is None
 
 
@@ -260,14 +260,14 @@ def test_the_connection_is_that_of_the_first_namespace() -> None:
     [(0, "ESTABLISHED", False), (1, "RELATED", False), (2, "NEW", False), (3, "ESTABLISHED", True), (4, "RELATED", True)],
 )
 def test_connection_states(ct_info: int, state: str, is_reply: bool) -> None:
-    flow = packet(Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT), ct_info=ct_info, zone=5).hook("INPUT")).flow
-    assert flow == Flow(Endpoints(*CLIENT), Endpoints(*turned(CLIENT)), state, is_reply, 5)
+    flow = packet(Trail(CLIENT, orig=CLIENT, reply=swapped(CLIENT), ct_info=ct_info, zone=5).hook("INPUT")).flow
+    assert flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(CLIENT)), state, is_reply, 5)
 
 
 def test_invalid_is_reported_only_where_conntrack_is_in_use() -> None:
     dropped = Trail(CLIENT, 5 << 8, 2 * SECOND).table("FORWARD", "filter", verdict="DROP")
-    tracked = Trail(CLIENT, orig=CLIENT, reply=turned(CLIENT)).hook("INPUT")
-    elsewhere = Trail(CLIENT, netns=OTHER_POD, orig=CLIENT, reply=turned(CLIENT)).hook("INPUT")
+    tracked = Trail(CLIENT, orig=CLIENT, reply=swapped(CLIENT)).hook("INPUT")
+    elsewhere = Trail(CLIENT, netns=OTHER_POD, orig=CLIENT, reply=swapped(CLIENT)).hook("INPUT")
     assert packet(dropped).verdict == "DROPPED in filter/FORWARD"
     assert packets(tracked, dropped)[1].verdict == "DROPPED in filter/FORWARD, conntrack state INVALID"
     assert packets(elsewhere, dropped)[1].verdict == "DROPPED in filter/FORWARD"
@@ -282,7 +282,7 @@ def test_a_packet_untracked_by_a_rule() -> None:
 
 
 def test_ipv6() -> None:
-    t = Trail(CLIENT6, in_name="eth0", orig=CLIENT6, reply=turned(INSIDE6), ct_info=2).nat("PREROUTING", 1, INSIDE6)
+    t = Trail(CLIENT6, in_name="eth0", orig=CLIENT6, reply=swapped(INSIDE6), ct_info=2).nat("PREROUTING", 1, INSIDE6)
     p = packet(t.hook("PREROUTING").hook("FORWARD", out_name="cni0").hook("POSTROUTING", out_name="cni0"))
     assert (p.family, p.endpoints, p.iface) == ("IPv6", Endpoints(*CLIENT6), "eth0")
     assert rewrites(p) == [("DNAT", Endpoints(*CLIENT6), Endpoints(*INSIDE6), Evidence.OBSERVED)]

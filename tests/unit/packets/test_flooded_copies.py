@@ -6,8 +6,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from tests.support.builders import NODE, OTHER_POD, POD, Trail, packet, turned
-from tests.support.syns import FakeSpaces
+from tests.support.builders import NODE, OTHER_POD, POD, Trail, packet, swapped
+from tests.support.syns import FakeInspector
 from tracer.connections import entries
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.handshake import HandshakeVerdict
@@ -24,7 +24,7 @@ FURTHER_POD = 400
 
 def sent(**fields: Any) -> Trail:
     """A SYN on its way to pod-a, up to the bridge."""
-    t = Trail(REQUEST, **{"in_name": "eth0", "orig": REQUEST, "reply": turned(INSIDE), "ct_info": 2, **fields})
+    t = Trail(REQUEST, **{"in_name": "eth0", "orig": REQUEST, "reply": swapped(INSIDE), "ct_info": 2, **fields})
     t.hook("PREROUTING").nat("PREROUTING", 1, INSIDE).hook("FORWARD", out_name="cni0")
     return t.hook("POSTROUTING", in_name="", out_name="cni0").now(in_name="eth0", orig=None, reply=None)
 
@@ -53,7 +53,7 @@ def flooded(reason: int = OTHERHOST) -> Trail:
 
 def connected() -> list[Packet]:
     """The whole handshake; the SYN and the last ACK are flooded."""
-    answer = Trail(turned(INSIDE), **ANSWER, in_name="cni0", orig=REQUEST, reply=turned(INSIDE), ct_info=3).hook("PREROUTING")
+    answer = Trail(swapped(INSIDE), **ANSWER, in_name="cni0", orig=REQUEST, reply=swapped(INSIDE), ct_info=3).hook("PREROUTING")
     ack = elsewhere(sent(**{**LAST, "ct_info": 0}), OTHER_POD)
     added(ack, "SOCKET", netns=POD, object=48213, state=10, flags="CLONE")
     elsewhere(added(ack, "ACCEPT", netns=POD, verdict=1, accept_max=50, flags="CLONE"), FURTHER_POD, "")
@@ -61,7 +61,7 @@ def connected() -> list[Packet]:
 
 
 def verdict(*packets: Packet) -> HandshakeVerdict:
-    syns = HandshakeAnalyzer(FakeSpaces())
+    syns = HandshakeAnalyzer(FakeInspector())
     for each in packets:
         syns.feed(each)
     (only,) = syns.flush()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import NODE, POD, Ends, event, hops, turned
+from tests.support.builders import NODE, POD, Ends, event, hops, swapped
 from tracer.events import record
 from tracer.events.record import PARTS, Kind
 from tracer.model.evidence import Evidence
@@ -78,13 +78,13 @@ def test_reject(kind: str, reason: int, header: Ends, text: str) -> None:
         (1, "", CLIENT, HALF, "DNAT"),
         (0, "", HALF, INSIDE, "SNAT"),
         (0, "MASQ", HALF, INSIDE, "MASQUERADE"),
-        (3, "", turned(INSIDE), turned(HALF), "reverse SNAT"),
-        (3, "MASQ", turned(INSIDE), turned(HALF), "reverse MASQUERADE"),
-        (2, "", turned(HALF), turned(CLIENT), "reverse DNAT"),
+        (3, "", swapped(INSIDE), swapped(HALF), "reverse SNAT"),
+        (3, "MASQ", swapped(INSIDE), swapped(HALF), "reverse MASQUERADE"),
+        (2, "", swapped(HALF), swapped(CLIENT), "reverse DNAT"),
     ],
 )
 def test_rewrite(manip: int, flags: str, before: Ends, after: Ends, kind: str) -> None:
-    fields = {"orig": CLIENT, "reply": turned(INSIDE), "protocol": 6}
+    fields = {"orig": CLIENT, "reply": swapped(INSIDE), "protocol": 6}
     (e,) = record.events(event("NAT", header=before, manip=manip, flags=flags, **fields))
     assert rewrite(e) == Nat(kind, Endpoints(*before), Endpoints(*after))
 

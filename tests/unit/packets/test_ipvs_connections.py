@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import NODE, SECOND, Ends, Trail, event, hops, packet, packets, raw, turned
+from tests.support.builders import NODE, SECOND, Ends, Trail, event, hops, packet, packets, raw, swapped
 from tracer.events import record
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Hop, IpvsDecision, Nat
@@ -22,7 +22,7 @@ CONNECTION = 0xFFFF_8000_1234_0000
 
 
 def ipvs_event(act: int, **fields: Any) -> Any:
-    given = {"orig": CLIENT, "reply": turned(SENT), "protocol": 6, "table": "rr", "object": CONNECTION, "netns": NODE}
+    given = {"orig": CLIENT, "reply": swapped(SENT), "protocol": 6, "table": "rr", "object": CONNECTION, "netns": NODE}
     (e,) = record.events(event("IPVS", hook="INPUT", state=act, **{**given, **fields}))
     return e
 
@@ -67,10 +67,10 @@ def test_no_real_server_and_no_reason() -> None:
 def sent_on() -> Trail:
     """A SYN to a cluster IP: IPVS takes it in INPUT and sends it by OUTPUT and POSTROUTING, where it is masqueraded."""
     t = Trail(CLIENT, in_name="eth0").hook("PREROUTING")
-    given = {"orig": CLIENT, "reply": turned(SENT), "table": "rr", "object": CONNECTION}
+    given = {"orig": CLIENT, "reply": swapped(SENT), "table": "rr", "object": CONNECTION}
     t.rows.append(event("IPVS", hook="INPUT", state=1, manip=1, packet=t.packet, time=t.time, hop=t.hop, **t.fields, **given))
     t.hop, t.time = t.hop + 1, t.time + 1000
-    return t.now(header=SENT, orig=CLIENT, reply=turned(INSIDE), in_name="", out_name="cni0").hook("OUTPUT")
+    return t.now(header=SENT, orig=CLIENT, reply=swapped(INSIDE), in_name="", out_name="cni0").hook("OUTPUT")
 
 
 def test_the_rewrite_of_ipvs_is_confirmed_by_the_next_event() -> None:
@@ -80,7 +80,7 @@ def test_the_rewrite_of_ipvs_is_confirmed_by_the_next_event() -> None:
     assert hop.nat == Nat("DNAT", Endpoints(*CLIENT), Endpoints(*SENT)) and hop.evidence is Evidence.OBSERVED
     assert (hop.hook, hop.verdict, hop.decisive) == ("INPUT", "", True)
     assert (p.verdict, p.outcome) == ("forwarded to cni0", "forwarded")
-    assert p.flow and p.flow.reply == Endpoints(*turned(INSIDE)), "the connection of IPVS is not that of conntrack"
+    assert p.flow and p.flow.reply == Endpoints(*swapped(INSIDE)), "the connection of IPVS is not that of conntrack"
 
 
 def test_a_rewrite_without_confirmation_is_derived() -> None:
@@ -90,18 +90,18 @@ def test_a_rewrite_without_confirmation_is_derived() -> None:
 
 
 def test_answers_get_the_address_of_the_virtual_server() -> None:
-    back = turned(SENT)
+    back = swapped(SENT)
     answer: Any = {"orig": CLIENT, "reply": back, "header": back, "protocol": 6, "netns": NODE, "table": "rr"}
     (e,) = record.events(event("IPVS", hook="FORWARD", state=3, manip=2, **answer))
     hop: Hop = hops().make(e)
-    assert hop.nat == Nat("reverse DNAT", Endpoints(*back), Endpoints(*turned(CLIENT)))
+    assert hop.nat == Nat("reverse DNAT", Endpoints(*back), Endpoints(*swapped(CLIENT)))
     assert hop.ipvs and (hop.ipvs.virtual, hop.ipvs.real) == ("172.30.253.123", "10.244.0.11")
 
 
 def test_later_packets_of_a_connection_refer_to_its_choice() -> None:
     first = sent_on()
     later = Trail(CLIENT, packet=2 << 8, start=2 * SECOND, in_name="eth0", tcp_flags=16).hook("PREROUTING")
-    later.add("IPVS", hook="INPUT", state=2, manip=1, object=CONNECTION, orig=CLIENT, reply=turned(SENT), table="rr")
+    later.add("IPVS", hook="INPUT", state=2, manip=1, object=CONNECTION, orig=CLIENT, reply=swapped(SENT), table="rr")
     chosen = [h.ipvs for p in packets(first, later) for h in p.hops if h.ipvs]
     assert [(i.chosen, i.evidence.value) for i in chosen] == [("now", "observed"), ("earlier", "observed")]
     assert raw(chosen[0].real) == raw("10.244.0.11")
@@ -113,4 +113,4 @@ def test_short_events_are_not_completed_from_the_ipvs_connection() -> None:
     del t.rows[-2]
     p = packet(t)
     assert not p.complete and p.hops[-1].hook == "POSTROUTING"
-    assert not p.flow or p.flow.orig != Endpoints(*CLIENT) or p.flow.reply != Endpoints(*turned(SENT))
+    assert not p.flow or p.flow.orig != Endpoints(*CLIENT) or p.flow.reply != Endpoints(*swapped(SENT))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import POD, SECOND, Ends, Trail, packet, turned
+from tests.support.builders import POD, SECOND, Ends, Trail, packet, swapped
 from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Packet
 from tracer.packets.outcome import BAD, RULES, classify, is_benign
 
@@ -155,7 +155,7 @@ def test_every_rule_decides_a_case() -> None:
 
 
 def test_no_listener_names_the_address_after_dnat() -> None:
-    t = Trail(REQUEST, protocol=17, in_name="eth0", orig=REQUEST, reply=turned(INSIDE)).nat("PREROUTING", 1, INSIDE)
+    t = Trail(REQUEST, protocol=17, in_name="eth0", orig=REQUEST, reply=swapped(INSIDE)).nat("PREROUTING", 1, INSIDE)
     p = packet(t.hook("PREROUTING").now(netns=POD).hook("INPUT").add("DROP", reason=NO_SOCKET, object=IN_UDP))
     assert (p.verdict, p.outcome) == ("nobody listens in pod-a: UDP 10.244.0.11:8080", "refused")
 

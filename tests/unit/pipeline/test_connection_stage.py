@@ -8,8 +8,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from tests.support.ctnetlink import REMOVED, TOLD, Heard, message
-from tests.support.syns import ASKED, MS, FakeSpaces, at_listener, last_ack, packet, syn, synack, way
+from tests.support.ctnetlink import ADDED, REMOVED, FakeConntrack, message
+from tests.support.syns import MS, REQUESTED, FakeInspector, at_listener, last_ack, packet, syn, synack, way
 from tracer.connections.change_log import ChangeLog
 from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
@@ -38,7 +38,7 @@ def written(stage: ConnectionStage, *packets: Any, output: type[Output] = TextOu
 
 
 def test_a_line_for_each_syn() -> None:
-    text, totals = written(ConnectionStage(HandshakeAnalyzer(FakeSpaces())), syn(*at_listener(True)), synack(), last_ack())
+    text, totals = written(ConnectionStage(HandshakeAnalyzer(FakeInspector())), syn(*at_listener(True)), synack(), last_ack())
     (line,) = text.strip().splitlines()
     assert "SYN 192.168.56.1:40812 -> 192.168.56.10:30285" in line
     assert "accepted by nginx (pid 4242) in pod-a, accept queue 0/128  after 5.00 ms" in line
@@ -46,14 +46,14 @@ def test_a_line_for_each_syn() -> None:
 
 
 def test_drops_only_prints_failed_syns() -> None:
-    stage = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), drops_only=True)
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), drops_only=True)
     text, totals = written(stage, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
     (line,) = text.strip().splitlines()
     assert line.endswith("should have answered  (derived)") and sum(totals.causes.values()) == 2
 
 
 def test_by_connection_the_verdict_is_an_entry() -> None:
-    stage = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker())
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker())
     assert stage.by_connection
     text, totals = written(stage, syn(*at_listener(True)), synack(), last_ack())
     head, *lines = text.strip().splitlines()
@@ -65,19 +65,23 @@ def test_by_connection_the_verdict_is_an_entry() -> None:
 
 
 def test_verdicts_and_timelines_in_json() -> None:
-    by_packet, _ = written(ConnectionStage(HandshakeAnalyzer(FakeSpaces())), syn(), output=JsonOutput)
+    by_packet, _ = written(ConnectionStage(HandshakeAnalyzer(FakeInspector())), syn(), output=JsonOutput)
     (line,) = map(json.loads, by_packet.splitlines())
     assert (line["type"], line["cause"], line["good"], line["evidence"]) == ("syn", "no answer", False, "derived")
     assert line["asked"] == {"src": "192.168.56.1", "sport": 40812, "dst": "192.168.56.10", "dport": 30285}
-    by_connection, _ = written(ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker()), syn(), output=JsonOutput)
+    by_connection, _ = written(
+        ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker()), syn(), output=JsonOutput
+    )
     (line,) = map(json.loads, by_connection.splitlines())
     assert line["type"] == "timeline" and [s["what"] for s in line["steps"]] == ["packet", "verdict"]
     assert line["steps"][0]["stages"][0]["text"].startswith("PREROUTING DNAT")
 
 
 def test_a_conntrack_event_waits_for_a_packet_of_its_connection() -> None:
-    mine, stranger = (message(*TOLD, protocol=protocol, orig=ASKED, zone=0) for protocol in (6, 17))
-    stage = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), conntrack=Heard((1, mine), (1, stranger)))
+    mine, stranger = (message(*ADDED, protocol=protocol, orig=REQUESTED, zone=0) for protocol in (6, 17))
+    stage = ConnectionStage(
+        HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), conntrack=FakeConntrack((1, mine), (1, stranger))
+    )
     out, totals = io.StringIO(), RunSummary()
     form = TextOutput(out, out)
     stage.expire(2, form)
@@ -93,7 +97,7 @@ def test_a_conntrack_event_waits_for_a_packet_of_its_connection() -> None:
 
 def test_replaced_rules_are_shown_between_packets() -> None:
     changes = ChangeLog()
-    stage = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), changes)
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), changes)
     changes.add_rule_change(3 * MS, "nat")
     text, _ = written(stage, syn(*at_listener(True)), synack())
     assert "+3.00 ms  %% an unknown program replaced nat" in text
@@ -102,16 +106,18 @@ def test_replaced_rules_are_shown_between_packets() -> None:
 def test_a_finding_is_printed_with_its_verdict() -> None:
     findings = Findings(FindingContext())
     text, _ = written(
-        ConnectionStage(HandshakeAnalyzer(FakeSpaces()), findings=findings), syn(*at_listener(False, accept_queue=129))
+        ConnectionStage(HandshakeAnalyzer(FakeInspector()), findings=findings), syn(*at_listener(False, accept_queue=129))
     )
     assert "accept queue full 129/128" in text and "FINDING syn_dropped" in text
     assert [f.name for f in findings.all] == ["syn_dropped"]
 
 
 def test_the_process_that_removed_an_entry_is_named() -> None:
-    event = message(*REMOVED, orig=ASKED, zone=0, port=77)
+    event = message(*REMOVED, orig=REQUESTED, zone=0, port=77)
     stage = ConnectionStage(
-        HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), conntrack=Heard((3 * MS, event), names={77: "conntrack (pid 77)"})
+        HandshakeAnalyzer(FakeInspector()),
+        ConnectionTracker(),
+        conntrack=FakeConntrack((3 * MS, event), names={77: "conntrack (pid 77)"}),
     )
     text, _ = written(stage, syn(*at_listener(True)), synack())
     assert "## conntrack entry removed by conntrack (pid 77)" in text
@@ -120,15 +126,15 @@ def test_the_process_that_removed_an_entry_is_named() -> None:
 def test_missing_conntrack_events_are_reported_only_with_follow() -> None:
     err = io.StringIO()
     for connections in (ConnectionTracker(), None):
-        listener = Heard(why="conntrack's events are not told: so")
-        with ConnectionStage(HandshakeAnalyzer(FakeSpaces()), connections, conntrack=listener) as stage:
+        listener = FakeConntrack(why="conntrack's events cannot be read: so")
+        with ConnectionStage(HandshakeAnalyzer(FakeInspector()), connections, conntrack=listener) as stage:
             stage.start(TextOutput(io.StringIO(), err))
         assert listener.listens == (connections is not None)
-    assert err.getvalue() == "Conntrack's events are not told: so.\n"
+    assert err.getvalue() == "Conntrack's events cannot be read: so.\n"
 
 
 def test_the_summary_compares_counters() -> None:
-    spaces = FakeSpaces()
+    spaces = FakeInspector()
     stage = ConnectionStage(HandshakeAnalyzer(spaces))
     spaces.counted = {"ListenDrops": 2, "ListenOverflows": 1}
     _, totals = written(stage, syn(*at_listener(False, accept_queue=129)))
@@ -141,8 +147,8 @@ def test_the_summary_compares_counters() -> None:
 
 def test_a_verdict_without_its_timeline_is_a_line() -> None:
     """Every SYN is reported, also if its connection was removed from the full table before."""
-    stage = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(max_timelines=1))
-    other = replace(ASKED, sport=50000)
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(max_timelines=1))
+    other = replace(REQUESTED, sport=50000)
     later = packet(
         other, "SYN", [replace(h, nat=None) for h in way(SECOND)], 9, seq=77, flow=Flow(other, other.reversed, "NEW", False, 0)
     )
@@ -153,13 +159,13 @@ def test_a_verdict_without_its_timeline_is_a_line() -> None:
 
 
 def test_drops_only_prints_failed_connections() -> None:
-    stage = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker(), drops_only=True)
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), drops_only=True)
     text, _ = written(stage, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
     assert text.count("TCP 192.168.56.1:40812") == 1 and "  no answer  1 packet" in text
 
 
 def test_neighbor_discovery_is_no_connection() -> None:
-    stage = ConnectionStage(HandshakeAnalyzer(FakeSpaces()), ConnectionTracker())
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker())
     ends = Endpoints("fd00:56::1", 0, "ff02::1:ff00:10", 0)
     ask = Packet(
         1, 0, "node", "eth0", "IPv6", "ICMPv6", ends, hops=[Hop(0, "hook", "node")], outcome="delivered", icmp=(135, 0)

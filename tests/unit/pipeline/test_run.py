@@ -63,21 +63,21 @@ class Written(Output):
     def doctor(self, results: Sequence[CheckResult], status: int) -> None: ...
 
 
-class Given:
-    """In place of a session: batches and losses, one per turn of the loop; `ask` is called when there are no more."""
+class FakeSession:
+    """Replaces a session: batches, each with its losses; `on_end` is called when there are no more batches."""
 
-    def __init__(self, *turns: npt.NDArray[Any], losses: dict[int, list[Loss]] | None = None) -> None:
-        self.turns, self._losses, self.turn = list(turns), losses or {}, 0
-        self.ask: Callable[[], object] = lambda: None
+    def __init__(self, *batches: npt.NDArray[Any], losses: dict[int, list[Loss]] | None = None) -> None:
+        self.batches, self._losses, self.number = list(batches), losses or {}, 0
+        self.on_end: Callable[[], object] = lambda: None
 
     def events(self) -> npt.NDArray[Any]:
-        self.turn += 1
-        if not self.turns:
-            self.ask()
-        return self.turns.pop(0) if self.turns else np.zeros(0, DTYPE)
+        self.number += 1
+        if not self.batches:
+            self.on_end()
+        return self.batches.pop(0) if self.batches else np.zeros(0, DTYPE)
 
     def losses(self) -> list[Loss]:
-        return self._losses.get(self.turn, [])
+        return self._losses.get(self.number, [])
 
     def poll_losses(self) -> None: ...
 
@@ -96,17 +96,17 @@ def dropped(packet: int) -> npt.NDArray[Any]:
     return Trail(ENDS, packet << 8, packet * 1_000_000).table("INPUT", "filter", verdict="DROP").batch
 
 
-def trace(given: Given, limits: RunLimits | None = None, idle_ns: int = 0) -> tuple[Run, Written]:
+def trace(given: FakeSession, limits: RunLimits | None = None, idle_ns: int = 0) -> tuple[Run, Written]:
     """Traces all given batches. Their times are long past, so packets are closed at once."""
     out, stop = Written(), StopRequest()
-    given.ask = stop.request
+    given.on_end = stop.request
     run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=idle_ns), out, limits or RunLimits())
     run.trace(stop)
     return run, out
 
 
 def test_everything_is_printed_and_counted() -> None:
-    run, out = trace(Given(forwarded(1), dropped(2), np.concatenate([forwarded(3), forwarded(4)])))
+    run, out = trace(FakeSession(forwarded(1), dropped(2), np.concatenate([forwarded(3), forwarded(4)])))
     assert [p.outcome for p in out.packets] == ["forwarded", "dropped", "forwarded", "forwarded"]
     assert [p.number for p in out.packets] == [1, 2, 3, 4]
     assert run.summary.outcomes == {"forwarded": 3, "dropped": 1}
@@ -115,32 +115,32 @@ def test_everything_is_printed_and_counted() -> None:
 
 
 def test_packets_open_at_the_end_are_printed_at_the_end() -> None:
-    _, out = trace(Given(forwarded(1), forwarded(2)), idle_ns=1 << 62)
+    _, out = trace(FakeSession(forwarded(1), forwarded(2)), idle_ns=1 << 62)
     assert [p.outcome for p in out.packets] == ["forwarded", "forwarded"]
 
 
 def test_drops_only() -> None:
-    run, out = trace(Given(forwarded(1), dropped(2), forwarded(3)), RunLimits(drops_only=True))
+    run, out = trace(FakeSession(forwarded(1), dropped(2), forwarded(3)), RunLimits(drops_only=True))
     assert [p.outcome for p in out.packets] == ["dropped"]
     assert (run.summary.packets, run.summary.events) == (1, 5)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_count(count: int) -> None:
-    given = Given(forwarded(1), np.concatenate([forwarded(2), forwarded(3), forwarded(4)]), forwarded(5))
+    given = FakeSession(forwarded(1), np.concatenate([forwarded(2), forwarded(3), forwarded(4)]), forwarded(5))
     run, out = trace(given, RunLimits(count=count))
     assert [p.number for p in out.packets] == list(range(1, count + 1))
     assert run.summary.packets == count
 
 
 def test_count_counts_what_is_printed() -> None:
-    _, out = trace(Given(forwarded(1), dropped(2), dropped(3), dropped(4)), RunLimits(count=2, drops_only=True))
+    _, out = trace(FakeSession(forwarded(1), dropped(2), dropped(3), dropped(4)), RunLimits(count=2, drops_only=True))
     assert [p.number for p in out.packets] == [2, 3]
 
 
 def test_losses_are_reported_and_make_open_packets_incomplete() -> None:
     loss = Loss("table", 1, 17, "the ring buffer was full")
-    run, out = trace(Given(forwarded(1), forwarded(2), losses={2: [loss]}))
+    run, out = trace(FakeSession(forwarded(1), forwarded(2), losses={2: [loss]}))
     assert out.losses == [loss]
     assert out.lost_by_probe == {"table": 17}
     assert [p.complete for p in out.packets] == [True, False]
@@ -156,7 +156,7 @@ def many() -> npt.NDArray[Any]:
 
 @pytest.mark.parametrize("idle_ns", [0, 1 << 62], ids=["closed", "open"])
 def test_ctrl_c_leaves_time_to_explain_seen_packets(idle_ns: int) -> None:
-    run, out = trace(Given(many()), idle_ns=idle_ns)
+    run, out = trace(FakeSession(many()), idle_ns=idle_ns)
     assert [p.number for p in out.packets] == list(range(1, MANY + 1))
     assert run.summary.unexplained == 0
 
@@ -173,7 +173,7 @@ def test_ctrl_c_ends_soon_and_unexplained_packets_are_counted(seconds: float, mo
             stop.end_now() if seconds else time.sleep(0.001)
 
     out = Written(end)
-    run = Run(LiveSource(cast(Session, Given(many()))), PacketAssembler(hops(), idle_ns=0), out, RunLimits())
+    run = Run(LiveSource(cast(Session, FakeSession(many()))), PacketAssembler(hops(), idle_ns=0), out, RunLimits())
     run.trace(stop)
     assert [p.number for p in out.packets] == list(range(1, 2 * CHUNK_PACKETS + 1))
     assert (run.summary.packets, run.summary.unexplained) == (2 * CHUNK_PACKETS, MANY - 2 * CHUNK_PACKETS)
@@ -183,7 +183,7 @@ def test_ctrl_c_ends_soon_and_unexplained_packets_are_counted(seconds: float, mo
 def test_a_notice_is_printed_while_seen_packets_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     stop = StopRequest()
     run = Run(
-        LiveSource(cast(Session, Given(many()))),
+        LiveSource(cast(Session, FakeSession(many()))),
         PacketAssembler(hops(), idle_ns=0),
         Written(lambda packet: stop.request()),
         RunLimits(),
@@ -194,22 +194,24 @@ def test_a_notice_is_printed_while_seen_packets_are_explained(capsys: pytest.Cap
 
 
 def test_packets_left_out_do_not_make_others_incomplete() -> None:
-    run, out = trace(Given(forwarded(1), forwarded(2), losses={2: [Loss(LEFT_OUT, 0, 5, "the ring buffer was nearly full")]}))
+    run, out = trace(
+        FakeSession(forwarded(1), forwarded(2), losses={2: [Loss(LEFT_OUT, 0, 5, "the ring buffer was nearly full")]})
+    )
     assert [p.complete for p in out.packets] == [True, True]
     assert (run.summary.lost, run.summary.incomplete, out.lost_by_probe) == (5, 0, {LEFT_OUT: 5})
 
 
 def test_seconds() -> None:
-    run = Run(LiveSource(cast(Session, Given())), PacketAssembler(hops()), Written(), RunLimits(seconds=0.05))
+    run = Run(LiveSource(cast(Session, FakeSession())), PacketAssembler(hops()), Written(), RunLimits(seconds=0.05))
     run.trace(StopRequest())
     assert run.summary.seconds >= 0.05
 
 
 def test_a_run_ends_with_its_command_and_reads_the_remaining_events() -> None:
-    given, out = Given(), Written()
+    given, out = FakeSession(), Written()
     command = start([sys.executable, "-c", ""])
     command.wait()
-    given.turns = [forwarded(1)]
+    given.batches = [forwarded(1)]
     Run(LiveSource(cast(Session, given)), PacketAssembler(hops()), out, RunLimits()).trace(StopRequest(), command)
     assert [p.outcome for p in out.packets] == ["forwarded"]
 
@@ -218,7 +220,9 @@ def test_a_broken_pipe_ends_the_run() -> None:
     def broken(packet: Packet) -> None:
         raise BrokenPipeError
 
-    run = Run(LiveSource(cast(Session, Given(forwarded(1)))), PacketAssembler(hops(), idle_ns=0), Written(broken), RunLimits())
+    run = Run(
+        LiveSource(cast(Session, FakeSession(forwarded(1)))), PacketAssembler(hops(), idle_ns=0), Written(broken), RunLimits()
+    )
     with pytest.raises(BrokenPipeError):
         run.trace(StopRequest())
 
@@ -259,8 +263,8 @@ class Finds(Findings):
 
 def test_findings_are_printed_at_once_and_kept_for_the_end() -> None:
     out, stop = Written(), StopRequest()
-    given = Given(forwarded(1), dropped(2), forwarded(3))
-    given.ask = stop.request
+    given = FakeSession(forwarded(1), dropped(2), forwarded(3))
+    given.on_end = stop.request
     run = Run(
         LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=0), out, RunLimits(drops_only=True), findings=Finds()
     )

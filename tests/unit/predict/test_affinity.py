@@ -30,7 +30,7 @@ ENDS = tuple((f"10.244.0.{n}", 8080) for n in (11, 12, 13))
 
 def predict(ends: int, sets: IpSetReader | None = None) -> list[PredictedPath]:
     service = Service("shop/checkout", "172.30.5.109", 443, 31222, ENDS[:ends], "tls", affinity=True)
-    predictor = audits.journey(audits.of_text(iptables.rules([service])))
+    predictor = audits.path_predictor(audits.of_text(iptables.rules([service])))
     predictor.sets = sets or predictor.sets
     return predictor.predict(PathQuery(CLIENT, 0, NODE, 31222))
 
@@ -80,7 +80,7 @@ def test_in_nftables_the_update_of_a_set_always_holds() -> None:
     listed: list[Any] = [{"chain": base}, {"rule": {**place, "chain": "nat-prerouting", "handle": 2, "expr": [update]}},
                          {"rule": {**place, "chain": "nat-prerouting", "handle": 3, "expr": [dnat]}}]  # fmt: skip
     installed = RuleInventory(nft=json_parser.parse(json.dumps({"nftables": listed})))
-    (path,) = audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes())).predict(
+    (path,) = audits.path_predictor(NodeState(FindingContext(), installed, audits.FakeRoutes())).predict(
         PathQuery(CLIENT, 0, NODE, 31222)
     )
     assert not path.conditions and target(path) == "10.244.0.11"
@@ -101,7 +101,7 @@ def test_a_statement_that_always_goes_on_is_no_condition(statement: Any) -> None
     rule = {**place, "handle": 2, "expr": [statement, {"drop": None}]}
     listed = {"nftables": [{"chain": base}, {"rule": rule}]}
     installed = RuleInventory(nft=json_parser.parse(json.dumps(listed)))
-    (path,) = audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes())).predict(
+    (path,) = audits.path_predictor(NodeState(FindingContext(), installed, audits.FakeRoutes())).predict(
         PathQuery(CLIENT, 0, NODE, 80)
     )
     assert not path.conditions and path.packet.outcome == "dropped"
@@ -112,14 +112,16 @@ def test_a_statement_in_unknown_text_is_a_condition() -> None:
     base = {"family": "ip", "table": "t", "name": "in", "handle": 1, "type": "filter", "hook": "prerouting", "prio": 0}
     rule = {**place, "handle": 2, "expr": ["brand new 5", {"drop": None}]}
     installed = RuleInventory(nft=json_parser.parse(json.dumps({"nftables": [{"chain": base}, {"rule": rule}]})))
-    found = audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes())).predict(PathQuery(CLIENT, 0, NODE, 80))
+    found = audits.path_predictor(NodeState(FindingContext(), installed, audits.FakeRoutes())).predict(
+        PathQuery(CLIENT, 0, NODE, 80)
+    )
     assert sorted(s.conditions for s in found) == [(f"brand new 5 is {value} in rule 1 of in",) for value in ("false", "true")]
 
 
 def test_physdev_is_decided_by_an_interface_that_is_no_bridge() -> None:
     rule = "-A PREROUTING -d 192.168.56.10/32 -m physdev ! --physdev-is-in -j DNAT --to-destination 10.244.0.11:80"
     text = f"*nat\n:PREROUTING ACCEPT [0:0]\n{rule}\nCOMMIT\n"
-    predictor = audits.journey(audits.of_text(text))
+    predictor = audits.path_predictor(audits.of_text(text))
     (path,) = predictor.predict(PathQuery(CLIENT, 0, NODE, 80))
     assert not path.conditions and target(path) == "10.244.0.11"
     (from_pod,) = predictor.predict(PathQuery("10.244.0.12", 0, NODE, 80))
@@ -148,7 +150,7 @@ def test_physdev_is_decided_by_an_interface_that_is_no_bridge() -> None:
 def test_physdev_in_forward(option: str, source: str, dest: str, outcomes: set[str]) -> None:
     """A routed packet has an input port if it came in by a bridge, and it has no output port."""
     text = f"*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m physdev {option} -j DROP\nCOMMIT\n"
-    found = audits.journey(audits.of_text(text)).predict(PathQuery(source, 0, dest, 80))
+    found = audits.path_predictor(audits.of_text(text)).predict(PathQuery(source, 0, dest, 80))
     assert {s.packet.outcome for s in found} == outcomes and all(bool(s.conditions) == (len(outcomes) > 1) for s in found)
 
 

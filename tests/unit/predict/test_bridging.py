@@ -22,7 +22,7 @@ def paths(
     text: str, to: str = OTHER, setting: str = "0", routes: FakeRoutes | None = None, forwarding: str = "1"
 ) -> list[PredictedPath]:
     state = audits.of_text(text)
-    predictor = audits.journey(replace(state, routes=routes or state.routes))
+    predictor = audits.path_predictor(replace(state, routes=routes or state.routes))
     predictor.node.settings["net/bridge/bridge-nf-call-iptables"] = setting  # type: ignore[attr-defined]
     predictor.node.settings["net/ipv4/ip_forward"] = forwarding  # type: ignore[attr-defined]
     return predictor.predict(PathQuery(POD, 0, to, 80))

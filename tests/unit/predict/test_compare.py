@@ -28,7 +28,7 @@ QUERY = PathQuery(CLIENT, 0, NODE, 30285)
 @pytest.fixture
 def predictions(tmp_path: Path) -> list[PredictedPath]:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
-    return audits.journey(state).predict(QUERY)
+    return audits.path_predictor(state).predict(QUERY)
 
 
 def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
@@ -114,7 +114,7 @@ def test_rules_that_could_not_be_read_are_a_condition(
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
     rules = replace(state.installed, unread=unread)
     monkeypatch.setattr(inventory, "read", lambda _: rules)
-    monkeypatch.setattr(explain, "PathPredictor", lambda _: audits.journey(state))
+    monkeypatch.setattr(explain, "PathPredictor", lambda _: audits.path_predictor(state))
     kube: Any = SimpleNamespace(cluster=state.context.cluster)
     predicted_paths, reported = explain.predict_paths(QUERY, kube)
     assert predicted_paths and reported == unread

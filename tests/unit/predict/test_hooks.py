@@ -35,7 +35,7 @@ def predictor(*chains: tuple[Any, ...]) -> PathPredictor:
         rule = {**place, "chain": name, "handle": 100 + handle, "expr": statements}
         listed += [{"chain": head}, {"rule": rule}]
     installed = RuleInventory(nft=json_parser.parse(json.dumps({"nftables": listed})))
-    return audits.journey(NodeState(FindingContext(), installed, audits.FakeRoutes()))
+    return audits.path_predictor(NodeState(FindingContext(), installed, audits.FakeRoutes()))
 
 
 def predict(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[PredictedPath]:

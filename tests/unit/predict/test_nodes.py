@@ -46,7 +46,7 @@ def entry_points(this_node: Node) -> Iterator[tuple[str, str, int, str, int]]:
 
 def predicted_paths(this_node: Node, query: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
     state = audits.state(this_node, folder)
-    found = audits.journey(state).predict(query)
+    found = audits.path_predictor(state).predict(query)
     for predicted in found:
         attribute(predicted.packet, state.cluster)
     return found, state.cluster
@@ -91,7 +91,7 @@ def test_two_back_ends_with_the_same_services(tmp_path: Path) -> None:
     state = audits.state(node("1.36.2-iptables-legacy", "S2-three"), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", "S2-three"))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
-    found = audits.journey(both).predict(PathQuery(CLIENT, 0, NODE, 30285))
+    found = audits.path_predictor(both).predict(PathQuery(CLIENT, 0, NODE, 30285))
     assert [s.conditions for s in found] == [()] * 3 and len(targets(found)) == 3
     for predicted in found:
         post, pre = sorted(predicted.notes)
@@ -105,7 +105,7 @@ def test_two_back_ends_that_refuse_in_the_same_way(scenario: str, port: int, end
     state = audits.state(node("1.36.2-iptables-legacy", scenario), tmp_path)
     other = audits.recorded(node("1.20.2-iptables-nft", scenario))
     both = replace(state, installed=replace(state.installed, nft=other.nft, saved=other.saved))
-    (predicted,) = audits.journey(both).predict(PathQuery(CLIENT, 0, NODE, port))
+    (predicted,) = audits.path_predictor(both).predict(PathQuery(CLIENT, 0, NODE, port))
     assert not predicted.conditions and predicted.packet.verdict.startswith(f"{end} in filter/INPUT")
     (note,) = predicted.notes
     assert note.startswith("the same by ip filter INPUT ") and " if in INPUT ip filter was registered after" in note
@@ -120,7 +120,7 @@ def test_two_back_ends_that_refuse_differently(tmp_path: Path) -> None:
     legacy = audits.of_text(text.format(rule, "REJECT --reject-with tcp-reset"))
     nft = save_parser.parse(text.format(rule, "DROP"), "ip", "nft")
     both = RuleInventory(legacy.installed.legacy, json_parser.NftListing(nft), frozenset({("ip", "filter")}))
-    found = audits.journey(replace(legacy, installed=both)).predict(PathQuery(CLIENT, 0, NODE, 80))
+    found = audits.path_predictor(replace(legacy, installed=both)).predict(PathQuery(CLIENT, 0, NODE, 80))
     assert {s.packet.outcome for s in found} == {"rejected", "dropped"} and all(len(s.conditions) == 1 for s in found)
 
 
@@ -136,7 +136,7 @@ def test_a_pods_request_to_itself_through_its_service_is_masqueraded(tmp_path: P
 def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> None:
     state = audits.of_text((RULESETS / f"{name}.rules").read_text())
     routes = audits.FakeRoutes(gateways={"192.168.66.0/24": ("192.168.66.0", "flannel.1")})
-    found = audits.journey(replace(state, routes=routes)).predict(PathQuery(NODE, 0, "172.30.253.123", 8080))
+    found = audits.path_predictor(replace(state, routes=routes)).predict(PathQuery(NODE, 0, "172.30.253.123", 8080))
     first = found[0]
     open_set = "-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing"
     assert first.conditions == ((open_set,) if name == "canal-stale" else ()), "either of them masquerades"
@@ -149,7 +149,7 @@ def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> 
 def test_the_outcome_behind_ipvs_is_unknown(tmp_path: Path) -> None:
     state = audits.state(node("1.20.2-ipvs-nft", "S2-one"), tmp_path)
     (tmp_path / "ip_vs").write_text("IP Virtual Server version 1.2.1\nTCP  C0A8380A:764D rr \n  -> 0AF4000B:1F90 Masq 1 0 0\n")
-    found = audits.journey(state, node("1.20.2-ipvs-nft", "S2-one"), VirtualServers(tmp_path)).predict(
+    found = audits.path_predictor(state, node("1.20.2-ipvs-nft", "S2-one"), VirtualServers(tmp_path)).predict(
         PathQuery(CLIENT, 0, NODE, 30285)
     )
     assert {s.packet.outcome for s in found} == {"unknown"} and not found[0].conditions, "its sets are known"

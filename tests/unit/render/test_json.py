@@ -91,7 +91,7 @@ def test_a_drop_without_a_reason_and_an_unknown_answer() -> None:
 
 def test_an_icmp_error_carries_the_ports_of_its_connection_only() -> None:
     packet = samples.ping()
-    packet.flow = Flow(samples.ASKED, samples.ASKED.reversed, "RELATED", False, 0)
+    packet.flow = Flow(samples.REQUESTED, samples.REQUESTED.reversed, "RELATED", False, 0)
     found = line(packet)
     assert found["flow"]["orig"]["dport"] == 30285 and "dport" not in found
 

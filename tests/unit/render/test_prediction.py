@@ -24,7 +24,7 @@ from tracer.predict.query import PathQuery
 
 def predicted_paths(folder: Path, mode: str, scenario: str, query: PathQuery) -> list[PredictedPath]:
     state = audits.state(node(mode, scenario), folder)
-    found = audits.journey(state).predict(query)
+    found = audits.path_predictor(state).predict(query)
     for predicted in found:
         attribute(predicted.packet, state.cluster)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 
-from tests.support.syns import ASKED
+from tests.support.syns import REQUESTED
 from tracer.model.timeline import ConnectionKey, Stage, Timeline, TimelineEntry
 from tracer.render import _timeline
 from tracer.render._style import Styler
@@ -24,8 +24,8 @@ def a_timeline(**more: object) -> Timeline:
         TimelineEntry(4 * MS, "conntrack", "created"),
         TimelineEntry(9 * MS, "packet", "SYN ACK, 60 B", "<-", "dropped", "joined by its addresses", bad=True),
     ]
-    fields: dict[str, object] = {"key": ConnectionKey("TCP", ASKED, 7, "node"), "entries": steps, "packets": 2, **more}
-    return Timeline(began=0, origin=0, asked=ASKED, **fields)  # type: ignore[arg-type]
+    fields: dict[str, object] = {"key": ConnectionKey("TCP", REQUESTED, 7, "node"), "entries": steps, "packets": 2, **more}
+    return Timeline(began=0, origin=0, asked=REQUESTED, **fields)  # type: ignore[arg-type]
 
 
 def test_a_tree() -> None:
@@ -47,7 +47,7 @@ def test_a_timeline_that_was_printed_before_is_marked_as_continued() -> None:
 
 
 def test_entries_left_out_and_missing_tracking_are_reported() -> None:
-    printed = lines(a_timeline(left_out=12, key=ConnectionKey("UDP", ASKED)))
+    printed = lines(a_timeline(left_out=12, key=ConnectionKey("UDP", REQUESTED)))
     assert printed[0].endswith("30285  no answer seen  2 packets  not tracked") and "UDP" in printed[0]
     assert printed[-1].strip() == "12 steps between the first and the last were not kept"
 
@@ -98,4 +98,4 @@ def test_the_result_is_in_the_first_line() -> None:
     refused = a_timeline(state="refused", cause="no endpoints", last=5 * MS, retransmitted=2)
     assert "  no endpoints, refused after 5.00 ms  2 packets  2 sent again  tracked" in lines(refused)[0]
     assert "  SYN not settled, open  " in lines(a_timeline(whole=True))[0]
-    assert "  answered  2 packets" in lines(a_timeline(key=ConnectionKey("UDP", ASKED), state="answered"))[0]
+    assert "  answered  2 packets" in lines(a_timeline(key=ConnectionKey("UDP", REQUESTED), state="answered"))[0]

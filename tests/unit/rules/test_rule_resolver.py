@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.blobs import R, build
-from tests.support.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, turned
+from tests.support.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, swapped
 from tests.unit.rules.iptables.test_generations import READER_THREAD, FakeTableReader, new_generations
 from tracer.events import record
 from tracer.events.record import DTYPE, Flag, Kind
@@ -44,22 +44,22 @@ def read_rules(node: TableGenerations, reader: FakeTableReader) -> None:
 
 
 def first_packet(packet: int = 1 << 8) -> Trail:
-    trail = Trail(CLIENT, packet, orig=CLIENT, reply=turned(AFTER_SNAT), ct_info=2, pf=2)
+    trail = Trail(CLIENT, packet, orig=CLIENT, reply=swapped(AFTER_SNAT), ct_info=2, pf=2)
     trail.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
     trail.nat("PREROUTING", 1, AFTER_DNAT)
     return trail.hook("PREROUTING")
 
 
 def reply(packet: int = 2 << 8) -> Trail:
-    trail = Trail(turned(AFTER_SNAT), packet, start=2_000_000_000, orig=CLIENT, reply=turned(AFTER_SNAT), ct_info=3, pf=2)
-    return trail.nat("POSTROUTING", 2, turned(AFTER_DNAT)).hook("POSTROUTING")
+    trail = Trail(swapped(AFTER_SNAT), packet, start=2_000_000_000, orig=CLIENT, reply=swapped(AFTER_SNAT), ct_info=3, pf=2)
+    return trail.nat("POSTROUTING", 2, swapped(AFTER_DNAT)).hook("POSTROUTING")
 
 
 def other_reply() -> Trail:
     """The answer of a connection to another pod."""
     elsewhere: Ends = ("10.244.0.1", 23711, "10.244.0.12", 8080)
-    trail = Trail(turned(elsewhere), 2 << 8, start=2_000_000_000, orig=CLIENT, reply=turned(elsewhere), ct_info=3, pf=2)
-    return trail.nat("POSTROUTING", 2, turned(("192.168.56.1", 40812, "10.244.0.12", 8080))).hook("POSTROUTING")
+    trail = Trail(swapped(elsewhere), 2 << 8, start=2_000_000_000, orig=CLIENT, reply=swapped(elsewhere), ct_info=3, pf=2)
+    return trail.nat("POSTROUTING", 2, swapped(("192.168.56.1", 40812, "10.244.0.12", 8080))).hook("POSTROUTING")
 
 
 def rule_traces(packet: Packet) -> list[tuple[str, str, bool]]:
@@ -125,7 +125,7 @@ def test_a_lost_event_does_not_show_another_translator() -> None:
     """The table's event was lost, so it is not known whether a rule was evaluated."""
     assembler, *_ = assembler_with_rules()
     new = (
-        Trail(CLIENT, orig=CLIENT, reply=turned(AFTER_DNAT), ct_info=2, pf=2)
+        Trail(CLIENT, orig=CLIENT, reply=swapped(AFTER_DNAT), ct_info=2, pf=2)
         .lose()
         .nat("PREROUTING", 1, AFTER_DNAT)
         .hook("PREROUTING")
@@ -137,7 +137,7 @@ def test_a_lost_event_does_not_show_another_translator() -> None:
 def test_no_rule_is_computed_from_a_header_that_was_lost() -> None:
     """A table's short event refers to a whole one; without that its addresses are zero."""
     assembler, _, node, reader = assembler_with_rules()
-    table = Trail(CLIENT, orig=CLIENT, reply=turned(AFTER_SNAT), ct_info=2, pf=2)
+    table = Trail(CLIENT, orig=CLIENT, reply=swapped(AFTER_SNAT), ct_info=2, pf=2)
     table.table("PREROUTING", "nat", object=0x1000, state=WATCHED)
     for name in FIELDS[SHORT:]:
         table.rows[0][name] = np.zeros((), DTYPE[name])
@@ -152,7 +152,7 @@ def test_a_translation_without_a_legacy_table_has_no_rule() -> None:
     """nftables or IPVS may have translated: without an event of a legacy table no table is named."""
     assembler, *_ = assembler_with_rules()
     new = (
-        Trail(CLIENT, orig=CLIENT, reply=turned(AFTER_SNAT), ct_info=2, pf=2)
+        Trail(CLIENT, orig=CLIENT, reply=swapped(AFTER_SNAT), ct_info=2, pf=2)
         .nat("PREROUTING", 1, AFTER_DNAT)
         .hook("PREROUTING")
     )

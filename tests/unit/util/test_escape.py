@@ -233,9 +233,9 @@ def test_a_capture(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(captures, "FUNCTIONS", {0x10: EVIL})
     evil = [CheckResult(EVIL, "degraded", EVIL)]
     monkeypatch.setattr(captures, "FACTS", {"full": evil, "missed": evil})
-    turns = captures.some_turns()
-    turns.insert(1, (NOTHING, [Loss("hook" + EVIL, 1, 2, EVIL)]))
-    made = captures.capture(tmp_path / "a.k8st", turns)
+    batches = captures.some_batches()
+    batches.insert(1, (NOTHING, [Loss("hook" + EVIL, 1, 2, EVIL)]))
+    made = captures.capture(tmp_path / "a.k8st", batches)
     monkeypatch.setattr("tracer.capture.replay.source.ReplaySource.notes", lambda self: [EVIL])
     options = {"outputs": [OutputSpec(form)], "verbose": True, "read": (str(made.path),)}
     reading.read([str(made.path)], options)

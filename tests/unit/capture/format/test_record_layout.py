@@ -18,7 +18,7 @@ from tracer.events.record import Kind
 
 
 def events() -> Any:
-    return np.concatenate([captures.looked(5), captures.request(1, 10), captures.refused(2, 20)])
+    return np.concatenate([captures.table_lookup(5), captures.request(1, 10), captures.refused(2, 20)])
 
 
 def described() -> Any:

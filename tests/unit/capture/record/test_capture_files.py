@@ -38,7 +38,7 @@ def test_a_replay_reads_objects_from_the_capture_only(tmp_path: Path, monkeypatc
     def look(path: str | None) -> None:
         raise AssertionError("looked for a kubeconfig")
 
-    made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8), form="json")
+    made = captures.capture(tmp_path / "a.k8st", captures.some_batches(8), form="json")
     monkeypatch.setattr("tracer.kube.kubeconfig.find", look)
     totals, text = read(made.files[0])
     assert totals.packets == made.summary.packets and "Service default/http-proxy" in text
@@ -47,7 +47,7 @@ def test_a_replay_reads_objects_from_the_capture_only(tmp_path: Path, monkeypatc
 def test_a_replay_explains_packets_that_the_run_did_not_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of drops are asked for when the drop events arrive."""
     monkeypatch.setattr(Run, "_packets", lambda run, turn: iter(()))
-    made = captures.capture(tmp_path / "a.k8st", captures.some_turns(8))
+    made = captures.capture(tmp_path / "a.k8st", captures.some_batches(8))
     monkeypatch.undo()
     assert made.summary.packets == 0
     _, text = read(made.files[0])
@@ -56,7 +56,9 @@ def test_a_replay_explains_packets_that_the_run_did_not_explain(tmp_path: Path, 
 
 
 def test_each_file_of_a_rotation_can_be_read_alone(tmp_path: Path) -> None:
-    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(200), sizes=RotationLimits(rotate=40_000), form="json")
+    made = captures.capture(
+        tmp_path / "night.k8st", captures.some_batches(200), sizes=RotationLimits(rotate=40_000), form="json"
+    )
     assert len(made.files) > 2 and made.files[1].name == "night.2.k8st"
     totals = [read(path) for path in made.files]
     assert sum(t.packets for t, _ in totals) == made.summary.packets == 200
@@ -72,12 +74,12 @@ def test_the_files_of_a_rotation_are_one_capture(
 ) -> None:
     """The output is equal byte for byte, in any order of the files."""
     packets = 200 if sizes.rotate else 20
-    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(packets), sizes=sizes, form="json")
+    made = captures.capture(tmp_path / "night.k8st", captures.some_batches(packets), sizes=sizes, form="json")
     words = [word for path in reversed(made.files) for word in ("-r", str(path))]
     with pytest.raises(SystemExit) as e:
         main.main([*words, "-o", "json"])
     printed = capsys.readouterr()
-    assert (e.value.code, printed.out, printed.err) == (0, made.text["json"], made.said)
+    assert (e.value.code, printed.out, printed.err) == (0, made.text["json"], made.messages)
     with pytest.raises(SystemExit):
         main.main(["stats", *map(str, made.files), "--only", "verdicts", "-o", "json"])
     assert f"Outcomes of {packets} packets" in capsys.readouterr().out
@@ -116,13 +118,13 @@ def test_a_late_record_is_only_in_a_later_file(tmp_path: Path) -> None:
 
 
 def test_files_are_rotated_by_age(tmp_path: Path) -> None:
-    made = captures.capture(tmp_path / "night.k8st", captures.some_turns(40), sizes=RotationLimits(seconds=0.0001))
+    made = captures.capture(tmp_path / "night.k8st", captures.some_batches(40), sizes=RotationLimits(seconds=0.0001))
     assert len(made.files) > 2
 
 
 def test_a_ring_keeps_the_last_packets(tmp_path: Path) -> None:
     size = 80_000
-    made = captures.capture(tmp_path / "ring.k8st", captures.some_turns(600), sizes=RotationLimits(ring=size), form="json")
+    made = captures.capture(tmp_path / "ring.k8st", captures.some_batches(600), sizes=RotationLimits(ring=size), form="json")
     assert made.path.stat().st_size <= size * 1.1
     totals, text = read(made.path)
     assert 0 < totals.packets < made.summary.packets == 600

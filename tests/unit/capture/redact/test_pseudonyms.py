@@ -95,7 +95,7 @@ def test_a_capture_exported_and_redacted(
     from tracer.cli import main
 
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
-    path = captures.capture(tmp_path / "a.k8st", captures.some_turns(20)).path
+    path = captures.capture(tmp_path / "a.k8st", captures.some_batches(20)).path
     target = tmp_path / "out.jsonl"
     with pytest.raises(SystemExit) as e:
         main.main(["export", str(path), "--to", "jsonl", "--redact", str(target)])

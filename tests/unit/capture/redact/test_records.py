@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import captures
 from tests.support.builders import Trail
-from tests.support.ctnetlink import Heard
+from tests.support.ctnetlink import FakeConntrack
 from tests.unit.events.test_payload import CLIENT, ip, records
 from tracer.capture.format import record_layout
 from tracer.capture.format.codec import from_json, to_json
@@ -53,16 +53,20 @@ def everything(path: Path) -> bytes:
 
 @pytest.mark.parametrize("explained", [True, False], ids=["-w", "record"])
 def test_no_name_and_no_address_reaches_the_file(run: Any, tmp_path: Path, explained: bool) -> None:
-    turns = captures.some_turns(8)
-    turns[0] = (np.concatenate([records(256, ip(CLIENT)), turns[0][0]]), [])
+    batches = captures.some_batches(8)
+    batches[0] = (np.concatenate([records(256, ip(CLIENT)), batches[0][0]]), [])
     datagram = (1, ipaddress.ip_address("192.168.56.1").packed)
-    made = captures.capture(tmp_path / "a.k8st", turns, explained=explained, heard=Heard(datagram), redacted=RecordRedactor())
+    made = captures.capture(
+        tmp_path / "a.k8st", batches, explained=explained, conntrack=FakeConntrack(datagram), redacted=RecordRedactor()
+    )
     content = everything(made.path)
     for word in WORDS:
         assert word not in content, word
     for address in ADDRESS:
         assert address.encode() not in content and ipaddress.ip_address(address).packed not in content, address
-    plain_file = captures.capture(tmp_path / "b.k8st", captures.some_turns(8), explained=explained, heard=Heard(datagram))
+    plain_file = captures.capture(
+        tmp_path / "b.k8st", captures.some_batches(8), explained=explained, conntrack=FakeConntrack(datagram)
+    )
     assert all(word in everything(plain_file.path) for word in WORDS[:2]), "the test would find them"
 
 

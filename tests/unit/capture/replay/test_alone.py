@@ -117,11 +117,11 @@ def test_every_command_either_reads_a_capture_or_looks_at_the_machine() -> None:
 def test_reading_a_capture_asks_the_machine_nothing(api: Api) -> None:
     strace, log = shutil.which("strace"), api.place / "calls"
     found = run(api, *((strace, "-f", "-qq", "-o", str(log), "-e", f"trace={CALLS}") if strace else ()))
-    statuses = {" ".join(one["command"]): (one["status"], one["err"]) for one in found["told"]}
+    statuses = {" ".join(one["command"]): (one["status"], one["err"]) for one in found["results"]}
     assert {words: status for words, status in statuses.items() if status[0] not in (0, 1, 10)} == {}
     assert {words.split()[0] for words in statuses} == {"-r", *READERS - {"trace"}}
     assert api.connections() == 0
-    assert found["asked"] == []
+    assert found["requests"] == []
     assert found["opened"] == []
     if strace:
         assert calls(log, (*roots(), *OF_LIBRARIES, *ITS_OWN, "/tmp", str(api.place))) == []

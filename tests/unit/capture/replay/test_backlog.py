@@ -119,8 +119,8 @@ FIRST, SECOND, THIRD = 3, 2 * CHUNK_PACKETS + 9, 5
 
 def made(place: Path, late: int) -> captures.Printed:
     """A run of three batches. late: number of packets after which the run ends at once, 0 = never."""
-    turns = [requests(1, FIRST), requests(100, SECOND), requests(1000, THIRD), record.NOTHING]
-    return captures.capture(place / "a.k8st", [(batch, []) for batch in turns], late=late)
+    batches = [requests(1, FIRST), requests(100, SECOND), requests(1000, THIRD), record.NOTHING]
+    return captures.capture(place / "a.k8st", [(batch, []) for batch in batches], end_after=late)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_no_answer_is_not_reported_when_the_answer_may_be_unexplained(
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
     trail = Trail(("192.168.56.9", 7, "192.168.56.10", 30285), 1 << 8, 1000, in_name="eth0").hook("PREROUTING")
     syn = trail.hook("POSTROUTING", in_name="", out_name="cni0").batch
-    cut = captures.capture(tmp_path / "a.k8st", [(np.concatenate([syn, requests(5, CHUNK_PACKETS)]), [])], late=late)
+    cut = captures.capture(tmp_path / "a.k8st", [(np.concatenate([syn, requests(5, CHUNK_PACKETS)]), [])], end_after=late)
     (line,) = (block for block in blocks(cut.text["text"]) if "  SYN 192.168.56.9" in block and "=>" not in block)
     assert ("no SYN-ACK in 1 s" in line) is (not late)
     assert ("packets were left unexplained while its answer was awaited" in line) is bool(late)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.support.syns import (
-    ASKED,
-    HALF,
+    AFTER_DNAT,
     INSIDE,
     MS,
+    REQUESTED,
     SEQ,
-    FakeSpaces,
+    FakeInspector,
     at_listener,
     cause,
     decision_detail,
@@ -113,7 +113,7 @@ def test_cookie(details: dict[str, int], expected: str) -> None:
 
 def test_old_timestamp_in_time_wait() -> None:
     detail = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT", ts_recent=5000, tsval=1000, seconds=4)
-    result = cause(syn(detail, drop("NOT_SPECIFIED")), inspector=FakeSpaces({"net/ipv4/tcp_timestamps": "1"}))
+    result = cause(syn(detail, drop("NOT_SPECIFIED")), inspector=FakeInspector({"net/ipv4/tcp_timestamps": "1"}))
     assert result[0] == "old timestamp"
     assert "its timestamp 1000 is older than 5000 of 4 s ago" in result[1]
     assert "MASQUERADE gives clients the one address 10.244.0.1" in result[1]
@@ -133,7 +133,7 @@ def test_old_timestamp_by_the_kernels_drop_reason(reason: str) -> None:
 
 def test_tw_recycle_in_recordings() -> None:
     """On kernels before 4.12: no reason is given, the queues are not full, and the setting is on."""
-    spaces = FakeSpaces({"net/ipv4/tcp_tw_recycle": "1", "net/ipv4/tcp_timestamps": "1"})
+    spaces = FakeInspector({"net/ipv4/tcp_tw_recycle": "1", "net/ipv4/tcp_timestamps": "1"})
     name, text, evidence = cause(syn(*at_listener(False)), inspector=spaces)
     assert (name, evidence) == ("old timestamp", "derived")
     assert "tcp_tw_recycle rejects such SYNs; MASQUERADE gives clients the one address 10.244.0.1" in text
@@ -155,13 +155,13 @@ def test_no_listener() -> None:
 
 
 def test_listener_on_another_address() -> None:
-    spaces = FakeSpaces(listening=(BoundSocket("127.0.0.1", 8080, 48213), BoundSocket("10.0.0.1", 80, 7)))
+    spaces = FakeInspector(listening=(BoundSocket("127.0.0.1", 8080, 48213), BoundSocket("10.0.0.1", 80, 7)))
     result = cause(syn(drop("NO_SOCKET")), inspector=spaces)
     assert result[:2] == (
         "listener on another address",
         "nobody listens on 10.244.0.11:8080 in pod-a, but nginx (pid 4242) on 127.0.0.1:8080 does",
     )
-    late = FakeSpaces(listening=(BoundSocket("0.0.0.0", 8080, 48213),))
+    late = FakeInspector(listening=(BoundSocket("0.0.0.0", 8080, 48213),))
     assert cause(syn(drop("NO_SOCKET")), inspector=late)[0] == "no listener", "the listener that would take the SYN came later"
 
 
@@ -189,11 +189,11 @@ def test_invalid() -> None:
 
 def test_conntracks_table() -> None:
     gone = drop("NETFILTER_DROP", "nf_hook_slow", "node")
-    spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "8", "net/netfilter/nf_conntrack_max": "8"})
+    spaces = FakeInspector({"net/netfilter/nf_conntrack_count": "8", "net/netfilter/nf_conntrack_max": "8"})
     result = cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)
     full = "dropped: conntrack's table is full"
     assert result[:2] == ("conntrack table full", f"{full} (8 of 8 entries when it was read afterwards)")
-    spaces = FakeSpaces({"net/netfilter/nf_conntrack_count": "4", "net/netfilter/nf_conntrack_max": "65536"})
+    spaces = FakeInspector({"net/netfilter/nf_conntrack_count": "4", "net/netfilter/nf_conntrack_max": "65536"})
     assert cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)[1] == full, "figures of a later time"
     name, text, _ = cause(syn(decision_detail("confirm", 15, "node"), gone))
     assert name == "conntrack race lost" and "(10.244.0.1:23711 -> 10.244.0.11:8080)" in text
@@ -241,8 +241,8 @@ def test_other_drops(reason: str, function: str, name: str) -> None:
 
 
 def test_a_synack_that_bypasses_the_translation_is_not_recognised() -> None:
-    other = HALF.reversed
-    reset = packet(HALF, "RST", way(9 * MS), 4, seq=SEQ + 1, ack=0)
+    other = AFTER_DNAT.reversed
+    reset = packet(AFTER_DNAT, "RST", way(9 * MS), 4, seq=SEQ + 1, ack=0)
     answer = synack(ends=other, hops=[drop("NO_SOCKET", netns="client", at=6 * MS)], flow=None)
     name, text, evidence = cause(syn(*at_listener(True)), answer, reset)
     assert (name, evidence) == ("SYN-ACK not recognised", "observed")
@@ -259,7 +259,7 @@ def test_a_synack_that_is_dropped_on_its_path_back() -> None:
 
 
 def test_the_clients_reset_alone() -> None:
-    reset = packet(HALF, "RST", way(9 * MS), 4, seq=SEQ + 1)
+    reset = packet(AFTER_DNAT, "RST", way(9 * MS), 4, seq=SEQ + 1)
     name, text, _ = cause(syn(*at_listener(True)), reset)
     assert name == "SYN-ACK not recognised" and "to 10.244.0.11:8080, while it had asked 192.168.56.10:30285" in text
 
@@ -268,7 +268,7 @@ def test_refused_elsewhere() -> None:
     reset = packet(INSIDE.reversed, "RST ACK", [Hop(4 * MS, "hook", "node", "PREROUTING", in_iface="cni0")], 4, ack=SEQ + 1)
     assert cause(syn(), reset)[:2] == ("refused elsewhere", "answered with a reset by 10.244.0.11:8080")
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
-    flow = Flow(ASKED, INSIDE.reversed, "RELATED", True, 0)
+    flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0)
     hops = [Hop(4 * MS, "hook", "node", "PREROUTING")]
     icmp = Packet(5, 4 * MS, "node", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1))
     assert cause(syn(), icmp)[1] == "answered with ICMP icmp-host-unreachable by 10.9.0.1"
@@ -285,7 +285,7 @@ def test_an_incomplete_syn_has_no_known_cause() -> None:
 
 def cause_with_drops_only(*packets: Packet) -> tuple[str, str]:
     """The cause in a run with --drops-only."""
-    syns = HandshakeAnalyzer(FakeSpaces(), partial=True)
+    syns = HandshakeAnalyzer(FakeInspector(), partial=True)
     for each in packets:
         syns.feed(each)
     (only,) = syns.flush()
@@ -298,7 +298,7 @@ def test_an_ack_that_was_not_recorded_is_not_reported_as_missing() -> None:
     by_process = "answered by nginx (pid 4242) in pod-a; what came after it was not recorded"
     assert cause_with_drops_only(syn(*at_listener(True)), synack()) == ("answered", by_process), "the last ACK is not recorded"
     assert cause_with_drops_only(syn(*at_listener(True))) == ("answered", by_process)
-    aborts = packet(ASKED, "RST", [*way(9 * MS)], 4, seq=SEQ + 1)
+    aborts = packet(REQUESTED, "RST", [*way(9 * MS)], 4, seq=SEQ + 1)
     assert cause_with_drops_only(syn(), synack(), aborts)[0] == "answered", "an ACK may have come before the reset"
     assert cause(syn(), synack(), aborts)[0] == "SYN-ACK not recognised"
 

@@ -183,7 +183,7 @@ def test_the_bridges_own_masquerade(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_every_rule_of_every_small_node(mode: str) -> None:
     """As `make owners` does, without the large clusters."""
-    counts = {setting: check_owners.Count() for setting in check_owners.WAYS}
+    counts = {setting: check_owners.Count() for setting in check_owners.COMPARISONS}
     for one in nodes(mode):
         if not one.scenario.startswith("big"):
             check_owners.check(one, counts)
