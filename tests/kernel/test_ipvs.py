@@ -41,12 +41,11 @@ def ipvs(packet: Packet) -> list[Hop]:
     return [h for h in packet.hops if h.ipvs]
 
 
-def show(packets: list[Packet]) -> str:
-    """Prints what a user would have seen, for a test that fails."""
+def show(packets: list[Packet]) -> None:
+    """Prints the packets as a run would have, for a test that fails."""
     text = TextOutput(verbose=True)
     for packet in packets:
         text.packet(packet)
-    return ""
 
 
 @pytest.mark.parametrize(

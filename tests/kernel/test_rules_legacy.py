@@ -51,6 +51,7 @@ def test_the_tracer_agrees_with_the_kernels_trace(watch: Watch, restored: None) 
         result = rounds(truth, watch.session, PACKETS, seed=3)
     watch.lost += result.lost
     assert not truth.overruns
+    assert result.packets == PACKETS, str(result)
     assert result.mismatches == 0, "\n".join([str(result), *result.examples])
     # Kernels differ in what they do with an extension header that ends after the packet (docs/kernel-facts.md).
     assert all(why.startswith("the header that rule ") for why in result.undecided), result.undecided

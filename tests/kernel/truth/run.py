@@ -41,6 +41,8 @@ AT_ONCE = 2
 QUIET_SECONDS, QUIET_WITHIN = 0.3, 5
 """A round begins and ends where nothing came for QUIET_SECONDS; the longest wait for that is QUIET_WITHIN seconds."""
 RULES_SECONDS = 60
+TRIES, SPARE_TRIES = 3, 3
+"""The most rounds that may be started: TRIES for each round that is needed, and SPARE_TRIES. A round may prove nothing."""
 REPORT_EVERY = 250
 """Packets after which a long run reports its progress."""
 
@@ -74,10 +76,20 @@ class Truth(Protocol):
 
 @dataclass
 class Result:
-    """packets: sent. rules: places compared. hotdrop: rule traces that ended in a match that dropped the packet. undecided:
-    rule traces reported as not known, by reason."""
+    """Counts of all rounds.
+
+    Attributes:
+        packets: Packets compared.
+        tries: Rounds started.
+        limit: The most rounds that may be started.
+        rules: Places compared.
+        hotdrop: Rule traces that ended in a match that dropped the packet.
+        undecided: Rule traces reported as not known, by reason.
+    """
 
     packets: int = 0
+    tries: int = 0
+    limit: int = 0
     rules: int = 0
     mismatches: int = 0
     lost: int = 0
@@ -89,18 +101,20 @@ class Result:
     def __str__(self) -> str:
         seen = " ".join(f"{k}={n}" for k, n in sorted(self.evidence.items()))
         counts = f"packets={self.packets} rules={self.rules} {seen} hotdrop={self.hotdrop} lost={self.lost}"
-        return f"{counts} undecided={self.undecided.total()} mismatches={self.mismatches}"
+        return f"{counts} undecided={self.undecided.total()} tries={self.tries}/{self.limit} mismatches={self.mismatches}"
 
 
 def rounds(truth: Truth, session: Session, count: int, seed: int, each: int = 60) -> Result:
-    """Sends `count` packets, `each` through a new set of random rules."""
-    rng, result, namespaces = random.Random(seed), Result(), Namespaces()
+    """Compares `count` packets, `each` through a new set of random rules; fewer when too many rounds prove nothing."""
+    rng, namespaces = random.Random(seed), Namespaces()
+    result = Result(limit=TRIES * -(-count // each) + SPARE_TRIES)
     session.drain()
     session.losses()
     resolver = RuleResolver(legacy_rules(namespaces, session.extensions))
     try:
         with Sender() as sender:
-            while result.packets < count:
+            while result.packets < count and result.tries < result.limit:
+                result.tries += 1
                 before, known = result.packets, len(result.examples)
                 truth.restore(rng)
                 _round(truth, session, sender, resolver, rng, min(each, count - before), result)

@@ -233,7 +233,7 @@ class Kernel:
     running = classmethod(lambda cls: cls())
 
 class Run:
-    def __init__(self, session, journeys, output, limits, kube, findings, following):
+    def __init__(self, source, assembler, output, limits, kube, findings, connections):
         self.output = output
     def begin(self):
         pass

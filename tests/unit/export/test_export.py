@@ -142,8 +142,8 @@ def test_an_interface_has_packets_of_both_families(tmp_path: Path) -> None:
         made.packet(each)
     made.close(RunSummary())
     with RawPcapNgReader(str(target)) as reader:
-        (first, metadata), (second, _), *_ = list(reader)
-    assert metadata.linktype == LINKTYPE_RAW, "the first bits show the IP version"
+        (first, of_first), (second, of_second), *_ = list(reader)
+    assert of_first.linktype == of_second.linktype == LINKTYPE_RAW, "the first bits show the IP version"
     assert (IPv6(first).dst, IP(second).dst) == ("fd00:56::10", "192.168.56.10")
 
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ def found(packets: list[Packet], on: f.FakeNode | None = None) -> tuple[list[Fin
     return f.findings_of(packets, ClusterView(), on or f.FakeNode())
 
 
-def test_a_full_accept_queue(tmp_path: Path) -> None:
+def test_a_full_accept_queue() -> None:
     on = f.FakeNode(counted={"ListenOverflows": 280, "ListenDrops": 280}, settings={"net/core/somaxconn": "128"})
     reported, (at_the_end,) = found([syn(ROOM), syn(FULL, 2), syn(FULL, 3)], on)
     (first,) = reported
