@@ -10,7 +10,7 @@ from tests.fuzz.files import Parts, taken_apart
 from tests.support import captures
 from tests.support.ctnetlink import FakeConntrack
 from tests.unit.capture.format.test_rulesets import snapshot
-from tests.unit.capture.test_change_events import heard
+from tests.unit.capture.test_change_events import conntrack_of_a_connection
 from tracer.capture.format import rulesets
 from tracer.capture.format.codec import to_json
 from tracer.kube.cni_cache import Sandbox
@@ -40,7 +40,9 @@ OBJECTS: list[dict[str, Any]] = [
 def bases(directory: Path) -> list[Parts]:
     """An explained run, a run that was only recorded, and a run with all records that a real run can have."""
     made = [
-        captures.capture(directory / "a.k8st", captures.some_batches(6), follow=True, conntrack=heard()).path,
+        captures.capture(
+            directory / "a.k8st", captures.some_batches(6), follow=True, conntrack=conntrack_of_a_connection()
+        ).path,
         captures.capture(
             directory / "b.k8st", captures.some_batches(6), explained=False, conntrack=FakeConntrack(why="no")
         ).path,

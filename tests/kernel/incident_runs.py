@@ -42,7 +42,7 @@ class Result:
         words: Words that must occur in the causes, each in at least one.
         findings: All findings.
         packets: All packets.
-        said: Requests of the client with their results.
+        requests: Requests of the client with their results.
     """
 
     finding: str

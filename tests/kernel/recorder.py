@@ -91,7 +91,7 @@ class Recorded:
         files: The capture, in order.
         text: The text output.
         json: The JSON output.
-        said: Messages beside the text.
+        messages: Messages beside the text.
         summary: The run's summary.
         lost: Number of events that are not in the capture.
     """

@@ -51,9 +51,9 @@ def test_the_last_line(
     for name in ("5.10", "6.1")[: 2 - silent]:
         (tmp_path / f"{name}.json").write_text(json.dumps(kernel(name, failed if name == "5.10" else 0)))
     assert matrix_table.main([str(tmp_path), str(tmp_path / "matrix.md"), "5.10", "6.1"]) == status
-    said = capsys.readouterr().out.splitlines()
-    assert said[-1] == last
-    assert ("6.1: the machine ended before the tests did" in said) == silent
-    assert said.count("5.10: a::0 failed") == (failed > 0)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == last
+    assert ("6.1: the machine ended before the tests did" in lines) == silent
+    assert lines.count("5.10: a::0 failed") == (failed > 0)
     assert (tmp_path / "matrix.md").read_text().startswith("# What is reported on which kernel\n")
     assert ("- 5.10: `a::0` failed\n" in (tmp_path / "matrix.md").read_text()) == (failed > 0)

@@ -45,7 +45,7 @@ class Situation:
     name: str
     backend: str
     build: Callable[[str], list[Object]]
-    asked: tuple[Service, ...] = (SHOP,)
+    requested: tuple[Service, ...] = (SHOP,)
     packets: str = ""
     audit: str = ""
     perhaps: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Situation:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        return tuple(s.port if self.from_node else s.node_port for s in self.asked)
+        return tuple(s.port if self.from_node else s.node_port for s in self.requested)
 
     def up(self) -> list[Object]:
         """Removes what is there, builds the situation, and returns the API's objects."""
@@ -73,7 +73,7 @@ class Situation:
     def traffic(self) -> Requests:
         """Two requests to each Service, from the client to its NodePort, or from the node to its cluster IP."""
         results: Requests = []
-        for s in (s for s in self.asked for _ in range(2)):
+        for s in (s for s in self.requested for _ in range(2)):
             ns, address, port = (None, s.address, s.port) if self.from_node else (CLIENT, NODE4, s.node_port)
             reply = ask.http_get(address, port, ns=ns, timeout=1.0)
             results.append((f"{ns or 'node-1'} $ curl {address}:{port}", reply.body or reply.outcome))

@@ -21,8 +21,8 @@ from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.model.packet import Endpoints
 
 MS = 1_000_000
-ASKED = Endpoints(*captures.CLIENT)
-CREATED, GONE = message(*ADDED, orig=ASKED, zone=0), message(*REMOVED, orig=ASKED, zone=0, port=77)
+ORIGINAL = Endpoints(*captures.CLIENT)
+CREATED, GONE = message(*ADDED, orig=ORIGINAL, zone=0), message(*REMOVED, orig=ORIGINAL, zone=0, port=77)
 WHY = "Conntrack's events cannot be read: so."
 NAMES = {77: "conntrack (pid 77)"}
 
@@ -32,13 +32,13 @@ def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
 
 
-def heard() -> FakeConntrack:
+def conntrack_of_a_connection() -> FakeConntrack:
     return FakeConntrack((1100, CREATED), (6 * MS, GONE), names=NAMES)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_replay_prints_the_same_timelines(tmp_path: Path, run: Any, form: str) -> None:
-    made = captures.capture(tmp_path / "a.k8st", form=form, follow=True, conntrack=heard())
+    made = captures.capture(tmp_path / "a.k8st", form=form, follow=True, conntrack=conntrack_of_a_connection())
     mine = Path(f"/proc/{os.getpid()}/comm").read_text().strip()
     for line in (
         "created assured, SYN_SENT, 120 s",
@@ -50,8 +50,8 @@ def test_a_replay_prints_the_same_timelines(tmp_path: Path, run: Any, form: str)
 
 
 def test_a_replay_can_follow_connections_that_the_run_did_not_follow(tmp_path: Path, run: Any) -> None:
-    live = captures.capture(tmp_path / "a.k8st", follow=True, conntrack=heard())
-    made = captures.capture(tmp_path / "b.k8st", conntrack=heard())
+    live = captures.capture(tmp_path / "a.k8st", follow=True, conntrack=conntrack_of_a_connection())
+    made = captures.capture(tmp_path / "b.k8st", conntrack=conntrack_of_a_connection())
     assert "created assured, SYN_SENT" not in made.text["text"] and "created assured, SYN_SENT" in live.text["text"]
     status, out, err = run("-r", made.path, "--follow")
     assert (status, err) == (0, live.messages)
@@ -59,7 +59,7 @@ def test_a_replay_can_follow_connections_that_the_run_did_not_follow(tmp_path: P
 
 
 def test_a_capture_recorded_without_explaining_has_conntrack_events(tmp_path: Path, run: Any) -> None:
-    made = captures.capture(tmp_path / "a.k8st", explained=False, conntrack=heard())
+    made = captures.capture(tmp_path / "a.k8st", explained=False, conntrack=conntrack_of_a_connection())
     out = json_lines(run("-r", made.path, "--follow", "-o", "json")[1])
     steps = [step["text"] for line in out if line["type"] == "timeline" for step in line["steps"]]
     assert "created assured, SYN_SENT, 120 s" in steps and "removed by conntrack (pid 77)" in steps
@@ -85,7 +85,7 @@ def test_only_events_of_the_requested_ports_are_kept() -> None:
     other = message(*ADDED, orig=Endpoints("10.0.0.1", 5000, "10.0.0.2", 53))
     kept = RecordedConntrackListener(buffer, FakeConntrack((1, CREATED), (2, other), (3, GONE), names=NAMES))
     assert kept.listen(False) == "", "also when this run does not print them"
-    kept.ports = (ASKED.dport,)
+    kept.ports = (ORIGINAL.dport,)
     assert kept.read() == [(1, CREATED), (3, GONE)] and kept.process(77) == NAMES[77]
     kept = RecordedConntrackListener(buffer, FakeConntrack((2, other)))
     kept.ports = (REPLY.sport,)
@@ -108,7 +108,7 @@ def test_changes_are_stored_when_they_are_read(tmp_path: Path) -> None:
 
 
 def test_an_older_capture_has_no_change_events(tmp_path: Path, run: Any) -> None:
-    made = captures.capture(tmp_path / "a.k8st", conntrack=heard())
+    made = captures.capture(tmp_path / "a.k8st", conntrack=conntrack_of_a_connection())
     with sqlite3.connect(made.path) as connection:
         connection.execute("DELETE FROM records WHERE key LIKE 'conntrack events%' OR kind IN ('conntrack', 'change')")
     _, out, err = run("-r", made.path, "--follow")

@@ -129,10 +129,10 @@ def test_an_answer_that_cannot_be_recorded_is_reported_and_does_not_end_the_run(
 
 
 def test_journaled_classes_ask_through_their_journal(tmp_path: Path) -> None:
-    asked: list[Any] = []
+    questions: list[Any] = []
 
     def journal(question: Any, ask: Any, default: Any) -> Any:
-        asked.append(question)
+        questions.append(question)
         return default
 
     assert JournaledProcesses(journal).owner(7) == (0, "")
@@ -141,7 +141,7 @@ def test_journaled_classes_ask_through_their_journal(tmp_path: Path) -> None:
     node = JournaledHostReader(journal, tmp_path, tmp_path)
     assert node.listener("10.0.0.1", 80, "tcp") is None and node.setting("a/b") == "" and not node.is_kube_proxy(1)
     assert node.kube_proxy() is None and node.flannel_subnets() == () and node.interface_of("10.0.0.1") == ""
-    assert asked == [
+    assert questions == [
         ("process", 7), ("netns", NODE), ("netns", 9), ("node", ("bound", "tcp")), ("node", ("setting", "a/b", 0)),
         ("node", ("is kube-proxy", 1)), ("node", "kube-proxy"), ("node", "flannel"), ("node", "addresses"),
     ]  # fmt: skip
@@ -165,12 +165,12 @@ def test_a_reading_of_the_cni_cache_is_replayed_from_the_same_question_on(
     monkeypatch.setattr("tracer.kube.cni_cache.SCAN_INTERVAL_SECONDS", -1)
     kept: list[tuple[int, list[Sandbox]]] = []
     result(tmp_path, "cart", "10.0.0.1/24")
-    live_cache = RecordedCniCache(lambda asked, found: kept.append((asked, found)), (tmp_path,))
+    live_cache = RecordedCniCache(lambda number, found: kept.append((number, found)), (tmp_path,))
     live_cache.begin_batch()
     first = live_cache.at("10.0.0.1")
     result(tmp_path, "web", "10.0.0.2/24")
     second = live_cache.at("10.0.0.2")
-    assert first and second and [asked for asked, _ in kept] == [0, 2]
+    assert first and second and [number for number, _ in kept] == [0, 2]
     replayed = ReplayedCniCache()
     replayed.begin_batch([kept[0]])
     replayed.begin_batch([kept[1]])
@@ -199,14 +199,14 @@ class Watcher:
 
     def __init__(self) -> None:
         self.updates: list[RulesetUpdate] = []
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def changes(self) -> list[RulesetUpdate]:
         found, self.updates = self.updates, []
         return found
 
     def is_coming(self, inode: int, generation: int) -> bool:
-        self.asked.append(generation)
+        self.requested.append(generation)
         return False
 
 
@@ -219,7 +219,7 @@ def test_a_cache_changes_only_on_refresh() -> None:
 
     watcher = Watcher()
     view = SnapshotCache(watcher)
-    assert view.is_coming(1, 7) and watcher.asked == [7]
+    assert view.is_coming(1, 7) and watcher.requested == [7]
     watcher.updates.append(RulesetUpdate(1, 7, False, snapshot(7)))
     assert view.find(1, 7) is None and view.is_coming(1, 7)
     view.refresh()
@@ -233,26 +233,26 @@ def test_a_cache_changes_only_on_refresh() -> None:
 
 
 def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: Path) -> None:
-    asked: list[Any] = []
+    questions: list[Any] = []
 
     def journal(question: Any, ask: Any, default: Any) -> Any:
-        asked.append(question)
+        questions.append(question)
         return (5, "nginx") if question[0] == "process" else default
 
     spaces, node = JournaledNamespaces(journal, None, NODE, NODE, {}), JournaledHostReader(journal, tmp_path, tmp_path)
-    function = cast(Any, lambda address: asked.append(("function", address)))
+    function = cast(Any, lambda address: questions.append(("function", address)))
     processes = JournaledProcesses(journal)
     prefetch = Prefetcher(
         spaces, processes, function, RuleResolver(), node, None, JournaledNamespaceInspector(journal, spaces, processes)
     )
     prefetch.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
-    assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(asked)
+    assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(questions)
     settings = {("node", ("setting", NODE_SETTINGS[0], 0)), ("node", ("setting", LISTENER_SETTINGS[0], 5))}
-    assert {("node", ("bound", "tcp"))} | settings <= set(asked)
+    assert {("node", ("bound", "tcp"))} | settings <= set(questions)
     assert prefetch.events == 7 and prefetch.closed(1 << 62) == prefetch.flush() == [] and not prefetch.is_waiting_for_rules
-    before = len(asked)
+    before = len(questions)
     prefetch.feed(np.zeros(0, DTYPE))
-    assert len(asked) == before, "the node is asked only every two seconds"
+    assert len(questions) == before, "the node is read only every two seconds"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.blobs import R, build
 from tests.support.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, swapped
-from tests.unit.rules.iptables.test_generations import READER_THREAD, FakeTableReader, new_generations
+from tests.support.table_generations import READER_THREAD, FakeTableReader, new_generations
 from tracer.events import record
 from tracer.events.record import DTYPE, Flag, Kind
 from tracer.events.table_trace import STEPS, WATCHED, TableLookup

@@ -76,7 +76,7 @@ def test_a_missing_answer_is_not_asked() -> None:
 
 def test_every_unasked_question_to_the_node() -> None:
     """A question to a capture without answers never gets the answer of an unreadable file."""
-    asked = JournaledHostReader(ReplayedAnswers().journal)
+    reader = JournaledHostReader(ReplayedAnswers().journal)
     questions: dict[str, tuple[Any, ...]] = {
         "bound": ("tcp",), "listener": ("10.0.0.1", 80, "tcp"), "is_kube_proxy": (1,), "kube_proxy": (), "setting": ("x", 0),
         "counters": (1,), "addresses": (), "conntrack_counters": (), "mtu": ("eth0",), "way_out": ("10.0.0.1",),
@@ -85,7 +85,7 @@ def test_every_unasked_question_to_the_node() -> None:
     assert {name for name, _ in inspect.getmembers(HostReader, inspect.isfunction) if name[0] != "_"} == set(questions)
     for name, arguments in questions.items():
         with pytest.raises(NotAsked):
-            getattr(asked, name)(*arguments)
+            getattr(reader, name)(*arguments)
 
 
 def test_an_unasked_process_of_a_listener_is_not_an_unknown_process() -> None:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.support.blobs import R, build
 from tests.support.builders import NODE, POD, Ends, event
+from tests.support.table_generations import READER_THREAD, FakeTableReader, new_generations
 from tracer.events import table_trace
 from tracer.events.record import Event, Kind
 from tracer.events.table_trace import WATCHED, TableLookup, TableReplaced, TableTrace
@@ -18,27 +19,11 @@ from tracer.rules.iptables import generations as generations_module
 from tracer.rules.iptables.generations import FORGOTTEN, GONE, TableGenerations
 from tracer.rules.iptables.path_search import TARGET, TRUE
 from tracer.rules.iptables.save_join import SavedRules
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 FILTER = TableRequest(NODE, "ip", "filter")
 OLD, NEW = 0x1000, 0x2000
-READER_THREAD = 77
-
-
-class FakeTableReader(TableReader):
-    """A table reader; the test puts its answers into `ready`."""
-
-    def __init__(self) -> None:
-        self.requests: list[TableRequest] = []
-        self.ready: list[TableSnapshot] = []
-
-    def request(self, request: TableRequest) -> None:
-        self.requests.append(request)
-
-    def read(self) -> list[TableSnapshot]:
-        ready, self.ready = self.ready, []
-        return ready
 
 
 def reading(*rules: R, began: int = 100, ended: int = 200, request: TableRequest = FILTER, why: str = "") -> TableSnapshot:
@@ -55,11 +40,6 @@ def lookup(time: int, address: int = OLD, thread: int = READER_THREAD, netns: in
 def table(time: int = 300, address: int = OLD, watched: int = WATCHED, **fields: Any) -> Event:
     given = {"netns": NODE, "header": CLIENT, "protocol": 6, "pf": 2, "hook": "INPUT", "table": "filter", **fields}
     return table_trace.event(event("TABLE", time=time, object=address, state=watched, **given)[0])
-
-
-def new_generations() -> tuple[TableGenerations, FakeTableReader]:
-    reader = FakeTableReader()
-    return TableGenerations(cast(TableReader, reader), lambda extension: extension == ("target", "DNAT", 2, "ip")), reader
 
 
 def finish(node: TableGenerations, reader: FakeTableReader, done: TableSnapshot, *changes: TableLookup | TableReplaced) -> None:

@@ -3,36 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
 
+from tests.support.predicted_state import PredictedState
 from tracer.model.condition import MatchResult
 from tracer.rules.iptables.match_forecast import forecast
 from tracer.rules.iptables.rule_parser import parse, split
 from tracer.rules.packet_view import PacketView
 
 PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=40000, dport=80)
-
-
-@dataclass(frozen=True)
-class PredictedState:
-    states: frozenset[str] = frozenset({"NEW"})
-    assumed: frozenset[tuple[Hashable, bool]] = frozenset()
-
-    def in_recent(self, name: str, address: str) -> bool | None:
-        return None if name == "FULL" else False
-
-    def by_bridge(self, face: str) -> bool | None:
-        return None if face == "cni0" else False
-
-    def in_set(self, name: str, flags: tuple[str, ...], packet: PacketView) -> bool | None:
-        return {"A": None, "X": None}.get(name, (name, flags) == ("FULL", ("src", "dst")))
-
-    def type_of(self, address: str) -> str:
-        return {"192.168.56.10": "LOCAL", "10.0.0.1": "UNICAST"}.get(address, "")
 
 
 def answer(name: str, text: str, world: PredictedState | None = None) -> MatchResult:

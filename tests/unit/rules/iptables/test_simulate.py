@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from tests.unit.rules.iptables.test_match_forecast import PredictedState
+from tests.support.predicted_state import PredictedState
 from tracer.model.rule import format_path
 from tracer.rules import save_parser
 from tracer.rules.iptables.assemble import assemble

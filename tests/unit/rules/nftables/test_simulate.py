@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.rules.iptables.test_match_forecast import PredictedState
+from tests.support.predicted_state import PredictedState
 from tracer.model.rule import format_path
 from tracer.rules.nftables import json_parser
 from tracer.rules.nftables.simulate import NftablesSimulator
