@@ -117,7 +117,7 @@ def in_force(mode: str, scenario: str, folder: Path) -> ClusterView:
     """Restores the node's rules; returns the view of its objects."""
     recorded_node = node(mode, scenario)
     restored.put(recorded_node, restored.MODES[mode])
-    cluster = recorded_node.known(folder)
+    cluster = recorded_node.cluster_view(folder)
     for address in cluster.sandboxes.addresses("default", "mysql-b"):
         links.ip(f"-n pod-b addr replace {address}/24 dev eth0")
     if scenario == "S2-three":

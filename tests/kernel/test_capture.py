@@ -15,7 +15,7 @@ import pytest
 from scenes import topology
 from tests.kernel.captured import FILTER, check_same_output, read, send_requests, send_requests_slowly, until
 from tests.kernel.recorder import Recorder
-from tests.unit.capture.redact.test_records import everything
+from tests.support.capture_bytes import everything
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.redact.records import RecordRedactor
 from tracer.model.filter import Filter

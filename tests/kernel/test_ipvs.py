@@ -33,7 +33,7 @@ def cluster(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         pytest.skip(refused["ipvs_schedule"])
     recorded_node = node(MODE, "S2-three")
     restored.put(recorded_node, "ipvs")
-    yield recorded_node.known(tmp_path_factory.mktemp("cni"))
+    yield recorded_node.cluster_view(tmp_path_factory.mktemp("cni"))
     restored.plain()
 
 

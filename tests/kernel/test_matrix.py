@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be reported on this kernel, and how it is known: the rows of docs/matrix.md. `make matrix` writes it."""
+"""What is reported on this kernel, and with which evidence: the rows of docs/matrix.md. `make matrix` writes it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tracer.model.packet import Hop, Packet
 
 pytestmark = pytest.mark.matrix
 
-CLOSED = 9123
-NATIVE = f"""table ip shop {{
+CLOSED_PORT = 9123
+NFTABLES_RULES = f"""table ip shop {{
     chain services {{ type nat hook prerouting priority -100; tcp dport {traffic.NODEPORT_HTTP} goto web; }}
     chain web {{
         meta mark set mark or 0x4000
@@ -30,44 +30,46 @@ NATIVE = f"""table ip shop {{
     chain enter {{ type filter hook input priority 0;
         tcp dport {traffic.NODEPORT_LONELY} reject comment "default/lonely-web:http has no endpoints"; }}
 }}"""
-NOTHING = "not available"
+NOT_AVAILABLE = "not available"
 
 
-def _rule(hop: Hop) -> Evidence | None:
+def _of_rule(hop: Hop) -> Evidence | None:
+    """The evidence of the deciding rule, if its text is known."""
     decision = hop.rule_trace.decision if hop.rule_trace and not hop.from_conntrack else None
     return decision.evidence if decision and decision.rule and decision.rule.text else None
 
 
-def _seen(which: Callable[[Hop], object]) -> Callable[[Hop], Evidence | None]:
-    return lambda hop: hop.evidence if which(hop) else None
+def _of_hop(has_detail: Callable[[Hop], object]) -> Callable[[Hop], Evidence | None]:
+    """The evidence of a hop that has this detail."""
+    return lambda hop: hop.evidence if has_detail(hop) else None
 
 
 ROWS: dict[str, Callable[[Hop], Evidence | None]] = {
-    "verdict of a table or chain": _seen(lambda h: h.what in ("table", "chain")),
-    "rule that translated": lambda h: _rule(h) if h.nat else None,
-    "rule that rejected": lambda h: _rule(h) if h.verdict == "REJECT" else None,
-    "header before and after": _seen(lambda h: h.nat),
-    "owner of the rule": lambda h: _rule(h) if h.owner and h.nat else None,
-    "listener, its queues, the SYN's verdict": _seen(lambda h: h.handshake),
-    "process": _seen(lambda h: h.socket and h.socket.pid),
-    "function that dropped": _seen(lambda h: h.drop and h.drop.function),
-    "the kernel's reason": _seen(lambda h: h.drop and h.drop.reason not in ("", "NOT_SPECIFIED")),
+    "verdict of a table or chain": _of_hop(lambda h: h.what in ("table", "chain")),
+    "rule that translated": lambda h: _of_rule(h) if h.nat else None,
+    "rule that rejected": lambda h: _of_rule(h) if h.verdict == "REJECT" else None,
+    "header before and after": _of_hop(lambda h: h.nat),
+    "owner of the rule": lambda h: _of_rule(h) if h.owner and h.nat else None,
+    "listener, its queues, the SYN's verdict": _of_hop(lambda h: h.handshake),
+    "process": _of_hop(lambda h: h.socket and h.socket.pid),
+    "function that dropped": _of_hop(lambda h: h.drop and h.drop.function),
+    "the kernel's reason": _of_hop(lambda h: h.drop and h.drop.reason not in ("", "NOT_SPECIFIED")),
 }
-"""What there is to report, and how a hop shows that it is known."""
+"""Each row of the table, and the evidence of a hop that has it."""
 
 
 def known_rows(packets: Iterable[Packet]) -> dict[str, str]:
-    """How each of ROWS is known: "observed", "derived", "observed or derived", or that it is not available."""
+    """The evidence of each of ROWS: "observed", "derived", "observed or derived", or NOT_AVAILABLE."""
     hops = [hop for packet in packets for hop in packet.hops]
-    found = {what: {evidence for hop in hops if (evidence := known(hop))} for what, known in ROWS.items()}
-    return {what: " or ".join(e for e in Evidence if e in how) or NOTHING for what, how in found.items()}
+    found = {row: {evidence for hop in hops if (evidence := evidence_of(hop))} for row, evidence_of in ROWS.items()}
+    return {row: " or ".join(e for e in Evidence if e in evidences) or NOT_AVAILABLE for row, evidences in found.items()}
 
 
 @pytest.fixture
 def backend(watch: Watch, request: pytest.FixtureRequest) -> Iterator[str]:
     rules.flush()
     if request.param == "nftables":
-        subprocess.run(["nft", "-f", "-"], input=NATIVE, text=True, check=True)
+        subprocess.run(["nft", "-f", "-"], input=NFTABLES_RULES, text=True, check=True)
     else:
         rules.restore("http-proxy", "http-proxy-v6", backend="nft" if request.param == "iptables-nft" else "legacy")
     yield request.param
@@ -77,18 +79,18 @@ def backend(watch: Watch, request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.parametrize("backend", ["legacy", "iptables-nft", "nftables"], indirect=True)
 def test_what_is_reported(watch: Watch, backend: str, record_property: Callable[[str, object], None]) -> None:
-    known = ClusterView(ObjectStore(), CniCache())
-    with watch(Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, CLOSED)), nft=backend != "legacy") as seen:
+    view = ClusterView(ObjectStore(), CniCache())
+    with watch(Filter(ports=(traffic.NODEPORT_HTTP, traffic.NODEPORT_LONELY, CLOSED_PORT)), nft=backend != "legacy") as seen:
         assert traffic.http_get().outcome == "answered"
         assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
-        assert traffic.tcp_connect(topology.NODE4, CLOSED).outcome == "refused"
+        assert traffic.tcp_connect(topology.NODE4, CLOSED_PORT).outcome == "refused"
     for packet in seen.packets:
-        attribute(packet, known)
+        attribute(packet, view)
         print(packet.tcp_flags, packet.endpoints, packet.verdict, [h.rule_trace.undecided for h in packet.hops if h.rule_trace])
     rows = known_rows(seen.packets)
     record_property("reported", (backend, rows))
     assert all(p.complete for p in seen.packets)
-    missing = {what for what, how in rows.items() if how == NOTHING}
+    missing = {row for row, evidence in rows.items() if evidence == NOT_AVAILABLE}
     assert missing <= {"the kernel's reason"} if watch.kernel.types.builtin_layouts else not missing, rows
     syns = {p.endpoints.dport: p.verdict for p in seen.packets if p.tcp_flags == "SYN"}
     assert syns[traffic.NODEPORT_HTTP].startswith("SYN answered by pid ")

@@ -54,7 +54,7 @@ def test_each_target_of_a_node_is_its_owners(watch: Watch, restored_after: None,
     for scenario in SCENARIOS:
         recorded_node = node(mode, scenario)
         restored.put(recorded_node, restored.MODES[mode])
-        known = recorded_node.known(tmp_path)
+        known = recorded_node.cluster_view(tmp_path)
         expected: dict[int, str] = {}
         with watch(Filter(protocol=6), nft=restored.MODES[mode] != "legacy") as seen:
             time.sleep(READING_SECONDS)

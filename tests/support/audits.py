@@ -124,7 +124,7 @@ def _saved(one: Recorded, family: str, table: str) -> dict[str, tuple[Rule, ...]
 
 def state(one: Recorded, folder: Path, node: FakeNode | None = None, with_api: bool = True) -> NodeState:
     """The state of a recorded node, as the audit checks read it."""
-    known = one.known(folder, with_api)
+    known = one.cluster_view(folder, with_api)
     services = frozenset(re.findall(r"^-A -[tu] (\d[\d.]+):", one.files.get("ipvsadm-save", ""), re.M))
     return NodeState(
         FindingContext(known, node or healthy()), recorded(one), FakeRoutes(local=LOCAL | services),

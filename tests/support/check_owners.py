@@ -54,7 +54,7 @@ def check(node: Node, counts: dict[str, Count]) -> None:
     expected = Expected(node)
     for with_api in (True, False):
         with tempfile.TemporaryDirectory() as folder:
-            known = node.known(Path(folder), with_api)
+            known = node.cluster_view(Path(folder), with_api)
             _rules(node, expected, known, with_api, counts)
             count = counts[COMPARISONS[0] if with_api else COMPARISONS[1]]
             for nft_map in node.maps().values():

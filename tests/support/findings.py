@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from tests.support.nodes import Node as Recorded
 from tests.support.syns import FakeInspector
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
@@ -117,10 +115,6 @@ def findings_of(packets: list[Packet], cluster: ClusterView, node: HostReader) -
 
 def proofs(finding: Finding, what: str) -> list[str]:
     return [f"{p.text} ({p.evidence})" for p in finding.proofs if p.what == what]
-
-
-def known(one: Recorded, folder: Path, with_api: bool = True) -> ClusterView:
-    return one.known(folder, with_api)
 
 
 def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: int = 40000) -> Packet:

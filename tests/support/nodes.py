@@ -81,7 +81,7 @@ class Node:
                 found |= {(family, table, chain, rule.handle): text.comment for rule, text in pairs if text.comment}
         return found
 
-    def known(self, folder: Path, with_api: bool = True) -> ClusterView:
+    def cluster_view(self, folder: Path, with_api: bool = True) -> ClusterView:
         """The cluster view of a tracer on that node. folder: the CNI cache is written there."""
         for name, text in self.files.items():
             if "cache/results/" in name:

@@ -35,7 +35,7 @@ def text(name: str) -> str:
     return lzma.decompress((DATA / f"{name}.xz").read_bytes()).decode()
 
 
-def known(ready: bool = False) -> ClusterView:
+def cluster_view(ready: bool = False) -> ClusterView:
     """The cluster view. ready: count pods as ready that are not ready in the recorded objects."""
     store, objects = ObjectStore("worker-7"), text("objects.json")
     store.load(json.loads(objects.replace('"ready":false', '"ready":true') if ready else objects)["items"])
@@ -72,7 +72,7 @@ def switched_to_ipvs(
     listeners: Mapping[tuple[int, str], object] | None = None, rules: str = "", ready: bool = False
 ) -> NodeState:
     """The node after the switch. listeners: as in FakeNode. rules: used instead of the recorded rules. ready: as in known()."""
-    of = known(ready)
+    of = cluster_view(ready)
     node: FakeNode = replace(audits.healthy(), listeners=dict(listeners or {}))  # type: ignore[arg-type]
     state = audits.of_text(rules or text("ipvs-iptables-save"), of, node, "nft", sets(of), servers(of))
     cluster = {a for p in of.store.services.values() for a in p.cluster_ips}

@@ -133,7 +133,7 @@ def _objects(*services: Service, local: tuple[Service, ...] = ()) -> list[Object
 
 
 def _host_port(mode: str) -> list[Object]:
-    """portmap writes after kube-proxy. When each has its own base chain, the chain registered last is asked first."""
+    """portmap writes after kube-proxy. When each has its own base chain, the chain registered last runs first."""
     return _beside_portmap(mode, portmap_last=True)
 
 

@@ -43,7 +43,7 @@ _WORDS = [
 @dataclass(frozen=True)
 class Variation:
     """One variation. family: 4 or 6. services: the affected Services; beside: a healthy one. busy: other clients use the
-    healthy one at the same time. first: for incident 5, the program whose jump is first. expected: number of findings.
+    healthy one at the same time. first: for incident 5, the program that has the first jump. expected: number of findings.
     """
 
     incident: int

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import audits
 from tests.support.nodes import MODES, nodes
-from tests.unit.render.test_finding import FOUND, VALIDATOR
+from tests.support.sample_findings import FOUND, VALIDATOR
 from tracer import render
 from tracer.audit import audit, checks
 from tracer.commands.audit import status

@@ -43,7 +43,7 @@ def found(mode: str, folder: Path, ready: bool | None) -> list[Finding]:
         items = [o for o in items if o["metadata"]["name"].startswith("lonely-web") is False or o["kind"] == "Service"] + [
             slice_
         ]
-    cluster = Node(mode, "S1", {**one.files, "objects.json": json.dumps({"items": items})}).known(folder)
+    cluster = Node(mode, "S1", {**one.files, "objects.json": json.dumps({"items": items})}).cluster_view(folder)
     made = f.ipvs("192.168.56.10", 30584) if "ipvs" in mode else packet(mode)
     return f.findings_of([made], cluster, f.FakeNode())[1]
 

@@ -28,7 +28,7 @@ def packet(after: Endpoints = ITSELF, masquerade: bool = False, left: bool = Tru
 
 
 def found(made: Packet, folder: Path) -> list[Finding]:
-    return f.findings_of([made], node("1.36.2-iptables-legacy", "S2-three").known(folder), f.FakeNode())[1]
+    return f.findings_of([made], node("1.36.2-iptables-legacy", "S2-three").cluster_view(folder), f.FakeNode())[1]
 
 
 def test_without_masquerade(tmp_path: Path) -> None:

@@ -39,8 +39,8 @@ def request(rules: Ruleset, to: str, port: int = 3306) -> Packet:
     return f.packet([f.nat(rules, "PREROUTING", "DNAT", before, after, hit)], before)
 
 
-def known(mode: str, folder: Path, *local: str, scenario: str = "S5-nodeport", with_api: bool = True) -> ClusterView:
-    whole = node(mode, scenario).known(folder, with_api)
+def cluster_view(mode: str, folder: Path, *local: str, scenario: str = "S5-nodeport", with_api: bool = True) -> ClusterView:
+    whole = node(mode, scenario).cluster_view(folder, with_api)
     return replace(whole, local=whole.local | set(local))
 
 
@@ -50,7 +50,7 @@ def found(made: Packet, of: ClusterView, **on: Mapping[object, object]) -> list[
 
 def test_ipvs_makes_every_cluster_ip_local(tmp_path: Path) -> None:
     rules = jump_first(node(IPVS, "S5-nodeport").iptables())
-    of = known(IPVS, tmp_path, MYSQL_A)
+    of = cluster_view(IPVS, tmp_path, MYSQL_A)
     (finding,) = found(request(rules, MYSQL_A), of, interfaces={MYSQL_A: "kube-ipvs0"})
     assert finding.cause == (
         "hostPort 3306 of pod default/mysql-b takes the packets for Service default/mysql-np:mysql (cluster IP 172.30.33.7):"
@@ -65,21 +65,21 @@ def test_ipvs_makes_every_cluster_ip_local(tmp_path: Path) -> None:
 
 def test_ipvs_without_the_api(tmp_path: Path) -> None:
     rules = jump_first(node(IPVS, "S5-nodeport").iptables())
-    of = known(IPVS, tmp_path, MYSQL_A, with_api=False)
+    of = cluster_view(IPVS, tmp_path, MYSQL_A, with_api=False)
     (finding,) = found(request(rules, MYSQL_A), of, interfaces={MYSQL_A: "kube-ipvs0"})
     assert "takes the packets for the Service at 172.30.33.7" in finding.cause
 
 
 def test_portmaps_jump_in_front_without_an_address_match(tmp_path: Path) -> None:
     rules = jump_first(node(IPTABLES, "S5-nodeport").iptables(), local=False)
-    of = known(IPTABLES, tmp_path)
+    of = cluster_view(IPTABLES, tmp_path)
     (service,) = found(request(rules, MYSQL_A), of)
     assert service.cause.endswith(
         "portmap's jump is rule 1 of PREROUTING, kube-proxy's rule 2, and it does not ask whether the address is local."
     )
     (elsewhere,) = found(request(rules, "192.168.56.20"), of)
     assert "takes the packets for NodePort 3306 of Service default/mysql-np:mysql at 192.168.56.20" in elsewhere.cause
-    rules, of = jump_first(node(IPTABLES, "S5").iptables(), local=False), known(IPTABLES, tmp_path, scenario="S5")
+    rules, of = jump_first(node(IPTABLES, "S5").iptables(), local=False), cluster_view(IPTABLES, tmp_path, scenario="S5")
     (machine,) = found(request(rules, "192.168.56.20"), of)
     assert "takes the packets for node node-2 at 192.168.56.20" in machine.cause
     assert not found(request(rules, "192.168.56.77"), of, interfaces={"192.168.56.77": "eth0"}), (
@@ -91,7 +91,7 @@ def test_portmaps_jump_in_front_without_an_address_match(tmp_path: Path) -> None
 
 def test_a_node_port_of_the_same_number(tmp_path: Path) -> None:
     rules = jump_first(node(IPTABLES, "S5-nodeport").iptables())
-    (finding,) = found(request(rules, "192.168.56.10"), known(IPTABLES, tmp_path))
+    (finding,) = found(request(rules, "192.168.56.10"), cluster_view(IPTABLES, tmp_path))
     assert "takes the packets for NodePort 3306 of Service default/mysql-np:mysql" in finding.cause
     assert finding.cause.endswith("portmap's jump is rule 1 of PREROUTING, kube-proxy's rule 2.")
 
@@ -104,7 +104,7 @@ def test_in_nftables_the_order_of_registration_decides(tmp_path: Path) -> None:
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
     trace = RuleTrace((RuleHit(hit, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
     hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace)
-    (finding,) = found(f.packet([hop], before), one.known(tmp_path))
+    (finding,) = found(f.packet([hop], before), one.cluster_view(tmp_path))
     assert finding.cause.endswith(
         "portmap's base chain ran before kube-proxy's: of two chains at one priority the one registered last runs first."
     )
@@ -114,7 +114,7 @@ def test_in_nftables_the_order_of_registration_decides(tmp_path: Path) -> None:
 def test_its_own_port_at_its_own_address_is_no_finding(tmp_path: Path) -> None:
     rules = node(IPTABLES, "S5").iptables()
     for scenario, with_api in (("S5", True), ("S5", False)):
-        of = known(IPTABLES, tmp_path, scenario=scenario, with_api=with_api)
+        of = cluster_view(IPTABLES, tmp_path, scenario=scenario, with_api=with_api)
         assert not found(request(rules, "192.168.56.10"), of)
         assert not found(request(rules, "127.0.0.1"), of)
 
@@ -132,7 +132,7 @@ def test_a_service_that_wins_is_no_finding(tmp_path: Path) -> None:
     )
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
     hop = f.nat(rules, "PREROUTING", "DNAT", before, replace(before, dst="10.244.0.11", dport=8080), hit)
-    assert not found(f.packet([hop], before), known(IPTABLES, tmp_path))
+    assert not found(f.packet([hop], before), cluster_view(IPTABLES, tmp_path))
 
 
 def test_another_programs_dnat_is_no_finding(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_another_programs_dnat_is_no_finding(tmp_path: Path) -> None:
         "ip", "nat", "PREROUTING", 1, "-p tcp -m tcp --dport 3306 -j DNAT --to-destination 10.9.9.9:3306", target="DNAT"
     )
     rules = Ruleset("legacy", 0, "", {("ip", "nat", "PREROUTING"): (rule,)})
-    of = known(IPTABLES, tmp_path)
+    of = cluster_view(IPTABLES, tmp_path)
     assert owner_of(rule, rules, of).kind == "administrator"
     before = Endpoints(f.CLIENT, 40000, MYSQL_A, 3306)
     hit = RuleHit((RuleLocation("PREROUTING", 1),), rule, "DNAT", Evidence.OBSERVED)
@@ -149,7 +149,7 @@ def test_another_programs_dnat_is_no_finding(tmp_path: Path) -> None:
 
 def test_the_check_says_what_ss_and_ipvsadm_show(tmp_path: Path) -> None:
     rules = jump_first(node(IPTABLES, "S5-nodeport").iptables())
-    of, made = known(IPTABLES, tmp_path), request(rules, "192.168.56.10")
+    of, made = cluster_view(IPTABLES, tmp_path), request(rules, "192.168.56.10")
     (finding,) = found(made, of)
     assert "`ss -lntp 'sport = :3306'` shows nothing, because a hostPort has no socket" in finding.check
     assert "ipvsadm" not in finding.check
@@ -157,13 +157,13 @@ def test_the_check_says_what_ss_and_ipvsadm_show(tmp_path: Path) -> None:
     (finding,) = found(made, of, listeners={(3306, "tcp"): held})
     assert "shows kube-proxy (pid 88), and not the pod" in finding.check
     rules = jump_first(node(IPVS, "S5-nodeport").iptables())
-    (finding,) = found(request(rules, MYSQL_A), known(IPVS, tmp_path, MYSQL_A), interfaces={MYSQL_A: "kube-ipvs0"})
+    (finding,) = found(request(rules, MYSQL_A), cluster_view(IPVS, tmp_path, MYSQL_A), interfaces={MYSQL_A: "kube-ipvs0"})
     assert "`ipvsadm -Ln | grep :3306` shows the Service's virtual server" in finding.check
 
 
 def test_the_check_names_the_tool_of_the_back_end(tmp_path: Path) -> None:
     rules = jump_first(node(IPTABLES, "S5-nodeport").iptables())
-    (finding,) = found(request(rules, "192.168.56.10"), known(IPTABLES, tmp_path))
+    (finding,) = found(request(rules, "192.168.56.10"), cluster_view(IPTABLES, tmp_path))
     assert finding.check.startswith(
         "`iptables-legacy-save -t nat | grep -e CNI-HOSTPORT -e KUBE-SERVICES` shows portmap's rules"
     )

@@ -19,7 +19,7 @@ def test_a_drop_by_the_rule_is_a_finding(mode: str, tmp_path: Path) -> None:
     hit = f.hit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "block incoming localnet"))
     made = f.packet([f.table(rules, "INPUT", "filter", hit, verdict="DROP")], Endpoints(f.CLIENT, 4000, "127.0.0.1", 10250))
     on = f.FakeNode(settings={"net/ipv4/conf/all/route_localnet": "1"})
-    (finding,) = f.findings_of([made], one.known(tmp_path), on)[0]
+    (finding,) = f.findings_of([made], one.cluster_view(tmp_path), on)[0]
     assert finding.name == "martian_localnet" and finding.cause.startswith(
         "kubelet's firewall drops 192.168.56.1 -> 127.0.0.1:10250"
     )
@@ -31,4 +31,4 @@ def test_another_drop_of_that_chain_is_no_finding(tmp_path: Path) -> None:
     rules = one.iptables()
     hit = f.hit(rules, "filter", ("INPUT", "-j KUBE-FIREWALL"), ("KUBE-FIREWALL", "dropping marked packets"))
     made = f.packet([f.table(rules, "INPUT", "filter", hit, verdict="DROP")], Endpoints(f.CLIENT, 4000, "192.168.56.10", 80))
-    assert f.findings_of([made], one.known(tmp_path), f.FakeNode())[1] == []
+    assert f.findings_of([made], one.cluster_view(tmp_path), f.FakeNode())[1] == []

@@ -37,7 +37,7 @@ def kube(rules: Ruleset) -> RuleHit:
 
 
 def found(mode: str, made: Packet, folder: Path, with_api: bool = True, on: f.FakeNode | None = None) -> list[Finding]:
-    return f.findings_of([made], node(mode, "S3").known(folder, with_api), on or f.FakeNode())[1]
+    return f.findings_of([made], node(mode, "S3").cluster_view(folder, with_api), on or f.FakeNode())[1]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -102,6 +102,6 @@ def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) ->
     first.flow = flow
     later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)
     later.flow = replace(flow, is_reply=replies)
-    (finding,) = f.findings_of([first, later], node(MODES[0], "S3").known(tmp_path), f.FakeNode())[1]
+    (finding,) = f.findings_of([first, later], node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())[1]
     assert f.proofs(finding, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {expected} (observed)"
     assert finding.certain and finding.packets == 2

@@ -122,8 +122,8 @@ def test_without_another_name_it_is_only_likely(proxy: KubeProxy | None) -> None
 @pytest.mark.parametrize("proxy", [BARE, RIGHT, None])
 def test_pods_that_run_elsewhere_are_no_finding(proxy: KubeProxy | None, tmp_path: Path) -> None:
     """The policy works as intended."""
-    assert not found(marked_and_dropped(), node(LEGACY, "S4").known(tmp_path), proxy)
-    assert not found(marked_and_dropped(), node(LEGACY, "S4").known(tmp_path, with_api=False), proxy)
+    assert not found(marked_and_dropped(), node(LEGACY, "S4").cluster_view(tmp_path), proxy)
+    assert not found(marked_and_dropped(), node(LEGACY, "S4").cluster_view(tmp_path, with_api=False), proxy)
 
 
 def test_another_drop_is_no_finding() -> None:
@@ -143,5 +143,5 @@ def test_ipvs_refuses_a_request_without_local_endpoint() -> None:
 
 
 def test_ipvs_without_the_policy(tmp_path: Path) -> None:
-    cluster = node("1.20.2-ipvs-nft", "S1").known(tmp_path)
+    cluster = node("1.20.2-ipvs-nft", "S1").cluster_view(tmp_path)
     assert not found(f.ipvs("192.168.56.10", 30584), cluster, BARE), "the Service has no pods, and its policy is Cluster"

@@ -35,14 +35,14 @@ def sent_to_a_pod() -> Packet:
 
 
 def found(packets: list[Packet], scenario: str, folder: Path, on: f.FakeNode, with_api: bool = True) -> list[Finding]:
-    return f.findings_of(packets, node("1.20.2-iptables-legacy", scenario).known(folder, with_api), on)[0]
+    return f.findings_of(packets, node("1.20.2-iptables-legacy", scenario).cluster_view(folder, with_api), on)[0]
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.20.2-iptables-nft", "1.36.2-iptables-legacy"])
 @pytest.mark.parametrize("with_api", [True, False])
 def test_refused_without_endpoints(mode: str, with_api: bool, tmp_path: Path) -> None:
     on = f.FakeNode(listeners={(30584, "tcp"): NGINX})
-    (finding,) = f.findings_of([refused(mode)], node(mode, "S1").known(tmp_path, with_api), on)[0]
+    (finding,) = f.findings_of([refused(mode)], node(mode, "S1").cluster_view(tmp_path, with_api), on)[0]
     assert finding.name == "nodeport_host_process" and finding.certain
     assert finding.cause == (
         "nginx (pid 812) listens on port 30584 of this node, but tcp 30584 is also the NodePort of Service"
@@ -72,14 +72,14 @@ def test_the_socket_that_kube_proxy_holds_is_no_finding(tmp_path: Path) -> None:
 
 def test_an_unseen_process_may_be_kube_proxy(tmp_path: Path) -> None:
     on = f.FakeNode(listeners={(30584, "tcp"): ListeningSocket("0.0.0.0", 30584, 0, "")})
-    reported, every = f.findings_of([refused()], node("1.20.2-iptables-legacy", "S1").known(tmp_path), on)
+    reported, every = f.findings_of([refused()], node("1.20.2-iptables-legacy", "S1").cluster_view(tmp_path), on)
     assert not reported and [e.certain for e in every] == [False]
 
 
 def test_one_cause_is_reported_once_and_counted(tmp_path: Path) -> None:
     on = f.FakeNode(listeners={(30584, "tcp"): NGINX})
     reported, (at_the_end,) = f.findings_of(
-        [refused(number=n) for n in (3, 4, 9)], node("1.20.2-iptables-legacy", "S1").known(tmp_path), on
+        [refused(number=n) for n in (3, 4, 9)], node("1.20.2-iptables-legacy", "S1").cluster_view(tmp_path), on
     )
     assert len(reported) == 1
     assert (at_the_end.packets, at_the_end.numbers) == (3, (3, 4, 9))
@@ -95,7 +95,7 @@ def test_a_port_in_the_ephemeral_range_is_shown_unless_reserved(reserved: str, s
 
 def test_ipvs_sends_it_to_a_pod(tmp_path: Path) -> None:
     on = f.FakeNode(listeners={(30285, "tcp"): ListeningSocket("::", 30285, 812, "nginx")})
-    cluster = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
+    cluster = node("1.20.2-ipvs-nft", "S2-three").cluster_view(tmp_path)
     (finding,) = f.findings_of([f.ipvs("192.168.56.10", 30285, "10.244.0.11")], cluster, on)[0]
     assert finding.name == "nodeport_host_process" and finding.certain
     assert "and IPVS sends every request to one of the Service's pods, and the process never" in finding.cause
@@ -111,6 +111,6 @@ def test_ipvs_sends_it_to_a_pod(tmp_path: Path) -> None:
 
 def test_ipvs_refuses_it(tmp_path: Path) -> None:
     on = f.FakeNode(listeners={(30584, "tcp"): NGINX})
-    (finding,) = f.findings_of([f.ipvs("192.168.56.10", 30584)], node("1.20.2-ipvs-nft", "S1").known(tmp_path), on)[0]
+    (finding,) = f.findings_of([f.ipvs("192.168.56.10", 30584)], node("1.20.2-ipvs-nft", "S1").cluster_view(tmp_path), on)[0]
     assert "which has no endpoints here: IPVS refuses every request, and the process never" in finding.cause
     assert "tcp 192.168.56.10:30584 has no real server (" in f.proofs(finding, "server")[0]

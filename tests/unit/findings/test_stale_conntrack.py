@@ -24,7 +24,7 @@ def packet(after: Endpoints, **more: object) -> Packet:
 
 
 def found(made: Packet, folder: Path, with_api: bool = True) -> list[Finding]:
-    return f.findings_of([made], node("1.36.2-iptables-legacy", "S2-three").known(folder, with_api), f.FakeNode())[0]
+    return f.findings_of([made], node("1.36.2-iptables-legacy", "S2-three").cluster_view(folder, with_api), f.FakeNode())[0]
 
 
 def test_a_pod_that_is_gone(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_without_objects_it_is_unknown_whether_the_pod_is_gone(tmp_path: Path) -
 def test_two_pods_at_one_address_are_not_gone(tmp_path: Path) -> None:
     """It is unknown which of them it is: one may be an old pod, and the API has not reported its end yet."""
     one = node("1.36.2-iptables-legacy", "S2-three")
-    cluster = one.known(tmp_path)
+    cluster = one.cluster_view(tmp_path)
     for name in ("old", "new"):
         meta, status = {"namespace": "default", "name": name}, {"phase": "Running", "podIPs": [{"ip": GONE.dst}]}
         cluster.store.apply("Pod", {"metadata": meta, "spec": {"nodeName": "node-1", "containers": []}, "status": status})

@@ -164,7 +164,7 @@ def test_a_loaded_module_without_the_function_has_another_reason() -> None:
     }
 
 
-def test_verbose_rows_only_when_asked() -> None:
+def test_verbose_rows_only_when_requested() -> None:
     k = kernel("6.12")
     assert set(planned(k, NEW, verbose=True)) - set(planned(k, NEW, verbose=False)) == {"nat_hook"}
     assert refused(k, NEW, verbose=False) == {}
@@ -181,7 +181,7 @@ def test_arguments_at_unknown_positions_are_refused(tmp_path: Path) -> None:
     assert str(e.value).startswith("Tracing needs netfilter hooks and their verdicts, but the positions")
 
 
-def test_kprobe_only_when_asked() -> None:
+def test_kprobe_only_when_requested() -> None:
     rows, _ = choose(kernel("6.12"), NEW, verbose=True, only="kprobe")
     assert {row.way for row in rows} == {"KPROBE", "KRETPROBE", "RAWTP"}
 

@@ -38,7 +38,7 @@ def numbered(rules: Ruleset, table: str, chain: str, fragment: str) -> tuple[str
 
 def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S2-one")
-    rules, known = one.iptables(), one.known(tmp_path)
+    rules, known = one.iptables(), one.cluster_view(tmp_path)
     path = [numbered(rules, "nat", "PREROUTING", "KUBE-SERVICES"), numbered(rules, "nat", "KUBE-SERVICES", "KUBE-NODEPORTS")]
     mark, jump = (numbered(rules, "nat", "KUBE-NODEPORTS", f"30285 -j {to}") for to in ("KUBE-MARK-MASQ", "KUBE-SVC"))
     service = numbered(rules, "nat", "KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP")
@@ -84,7 +84,7 @@ def test_owners_when_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) ->
             Hop(1, "table", "node", "POSTROUTING", "nat", rule_trace=RuleTrace((masquerade,))),
         ]
     )
-    attribute(attributed, one.known(tmp_path, with_api))
+    attribute(attributed, one.cluster_view(tmp_path, with_api))
     texts = [hop.owner.text if hop.owner else "" for hop in attributed.hops]
     pod = " -> pod default/http-proxy-a (node-1)" if with_api else ""
     assert texts == [
@@ -98,7 +98,7 @@ def test_a_drop_has_the_owner_that_marked_the_packet(with_rules: bool, tmp_path:
     """Also from rules alone, and without the ruleset: the comment of the rule that jumped is on the path of the rule hit."""
     one = node("1.20.2-iptables-nft", "S4")
     rules = one.iptables()
-    known = one.known(tmp_path, with_api=not with_rules)
+    known = one.cluster_view(tmp_path, with_api=not with_rules)
     tracker = MarkTracker(known)
     kept = rules if with_rules else Ruleset("", 0, "", {})
     xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
@@ -113,7 +113,7 @@ def test_a_drop_has_the_owner_that_marked_the_packet(with_rules: bool, tmp_path:
 def test_a_remembered_rule_trace_has_the_same_owners(tmp_path: Path) -> None:
     """It is remembered by the marks at its start, and only while the objects are the same."""
     one = node("1.20.2-iptables-nft", "S4")
-    rules, known = one.iptables(), one.known(tmp_path, True)
+    rules, known = one.iptables(), one.cluster_view(tmp_path, True)
     xlb = numbered(rules, "nat", "KUBE-XLB-FGSWHB27NEIMUT22", "no local endpoints")
     marked = [hit(rules, "nat", ("PREROUTING", 1), ("KUBE-SERVICES", 9), xlb, ("KUBE-MARK-DROP", 1))]
     drop = [hit(rules, "filter", ("INPUT", 2), numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))]
@@ -125,7 +125,7 @@ def test_a_remembered_rule_trace_has_the_same_owners(tmp_path: Path) -> None:
     first, unmarked = attributed([marked, drop]), attributed([drop])
     assert first[1] != unmarked[0], "the same rule trace, with another mark before it"
     assert attributed([marked, drop]) == first and attributed([drop]) == unmarked
-    fresh = MarkTracker(one.known(tmp_path, True))
+    fresh = MarkTracker(one.cluster_view(tmp_path, True))
     assert [fresh.table(list(hits), rules) for hits in (marked, drop)] == first
     known.store.version += 1
     assert known.cache.get_trace(drop, rules, (None, ()), known.store.version) is None
@@ -135,7 +135,7 @@ def test_a_remembered_rule_trace_has_the_same_owners(tmp_path: Path) -> None:
 def test_a_mark_of_one_packet_is_not_used_for_another(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-nft", "S4")
     rules = one.iptables()
-    (owner,) = MarkTracker(one.known(tmp_path)).table(
+    (owner,) = MarkTracker(one.cluster_view(tmp_path)).table(
         [hit(rules, "filter", numbered(rules, "filter", "KUBE-FIREWALL", "0x8000"))], rules
     )
     assert owner and owner.cause == ""
@@ -143,7 +143,7 @@ def test_a_mark_of_one_packet_is_not_used_for_another(tmp_path: Path) -> None:
 
 def test_the_nftables_mode(tmp_path: Path) -> None:
     one = node("1.36.2-nftables-nft", "S2-one")
-    rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.known(tmp_path)
+    rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.cluster_view(tmp_path)
     external, service = "external-3I2DGWPK-default/http-proxy/tcp/", "service-3I2DGWPK-default/http-proxy/tcp/"
     element = f"tcp . 30285 : goto {external}"
     pre = [
@@ -163,7 +163,7 @@ def test_the_nftables_mode(tmp_path: Path) -> None:
 
 def test_the_clusterip_mark_of_the_nftables_mode_is_for_the_service_that_the_map_chose(tmp_path: Path) -> None:
     one = node("1.36.2-nftables-nft", "S2-one")
-    rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.known(tmp_path)
+    rules, known = next(r for name, r in one.rulesets() if name == "nft.json"), one.cluster_view(tmp_path)
     element = "172.30.253.123 . tcp . 8080 : goto service-3I2DGWPK-default/http-proxy/tcp/"
     tracker = MarkTracker(known)
     first = hit(rules, "kube-proxy", ("nat-output", 1), ("services", 1))
@@ -175,7 +175,7 @@ def test_the_clusterip_mark_of_the_nftables_mode_is_for_the_service_that_the_map
 def test_a_host_port_takes_packets_to_a_service(tmp_path: Path) -> None:
     """ipvs: the cluster IP is local, so portmap's rule takes its port 3306: the pod is named, not the Service."""
     one = node("1.20.2-ipvs-nft", "S5-nodeport")
-    known = one.known(tmp_path)
+    known = one.cluster_view(tmp_path)
     known = ClusterView(known.store, known.sandboxes, known.local | {"172.30.33.7"})
     owner = owner_of_rewrite(nat("DNAT", ("172.30.33.7", 3306), ("10.224.0.222", 3306)), "tcp", known)
     assert owner and owner.text == "hostPort 3306 of pod default/mysql-b"
@@ -205,12 +205,12 @@ def test_a_host_port_takes_packets_to_a_service(tmp_path: Path) -> None:
     ],
 )
 def test_ends(end: tuple[str, int], text: str, tmp_path: Path) -> None:
-    known = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path)
+    known = node("1.20.2-ipvs-nft", "S5-nodeport").cluster_view(tmp_path)
     assert end_of(*end, "tcp", known).text == text
 
 
 def test_ends_without_the_api(tmp_path: Path) -> None:
-    known = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path, with_api=False)
+    known = node("1.20.2-ipvs-nft", "S5-nodeport").cluster_view(tmp_path, with_api=False)
     texts = [end_of(a, p, "tcp", known).text for a, p in (("10.224.0.222", 3306), ("192.168.56.10", 3306), ("8.8.8.8", 53))]
     assert texts == ["pod default/mysql-b", "hostPort 3306 of pod default/mysql-b", "unknown"]
 
@@ -218,7 +218,7 @@ def test_ends_without_the_api(tmp_path: Path) -> None:
 def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
     one = packet([Hop(0, "hook", "cni-3", "OUTPUT")], "127.0.0.1", 80)
     one.endpoints, one.netns = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), "cni-3"
-    known = node("1.20.2-ipvs-nft", "S5").known(tmp_path)
+    known = node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path)
     attribute(one, known)
     assert one.src_owner and one.src_owner.text == "unknown, in network namespace cni-3"
     one.netns = "node"
@@ -233,7 +233,7 @@ def test_without_the_api_owners_come_from_conntrack_and_namespaces(tmp_path: Pat
     assert one.src_owner and one.dst_owner
     assert [one.src_owner.text, one.dst_owner.text] == [f"unknown, in network namespace cni-{n}" for n in (3, 7)]
     one.flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
-    attribute(one, node("1.20.2-ipvs-nft", "S5").known(tmp_path, with_api=False))
+    attribute(one, node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path, with_api=False))
     assert one.dst_owner and one.dst_owner.text == "unknown -> pod default/mysql-b"
 
 
@@ -247,7 +247,7 @@ def test_a_service_without_endpoints_in_the_nftables_mode(tmp_path: Path) -> Non
             hit(rules, "kube-proxy", *path, element=f"tcp . 30584{element} : goto reject-chain"),
             hit(rules, "kube-proxy", *path, ("reject-chain", 1)),
         ]
-        owners = MarkTracker(one.known(tmp_path, with_api)).table(hits)
+        owners = MarkTracker(one.cluster_view(tmp_path, with_api)).table(hits)
         assert [o and o.text for o in owners] == ["Service default/lonely-web:http, NodePort 30584, no endpoints"] * 2
 
 
@@ -257,14 +257,14 @@ def test_addresses_of_kube_ipvs0_are_no_nodes(tmp_path: Path) -> None:
     alone = ClusterView(local=local, ipvs=frozenset({cluster_ip}))
     assert end_of(cluster_ip, 3306, "tcp", alone).text == "unknown, a Service's, because it is an address of kube-ipvs0"
     assert end_of("192.168.56.10", 22, "tcp", alone).kind == "Node"
-    with_api = node("1.20.2-ipvs-nft", "S5-nodeport").known(tmp_path)
+    with_api = node("1.20.2-ipvs-nft", "S5-nodeport").cluster_view(tmp_path)
     known = ClusterView(with_api.store, local=local, ipvs=frozenset({cluster_ip}))
     assert end_of(cluster_ip, 3306, "tcp", known).kind == "Service"
 
 
 def test_a_request_of_the_node_from_a_services_address(tmp_path: Path) -> None:
     """In ipvs mode the node sends a request to a cluster IP from that cluster IP."""
-    known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
+    known = node("1.20.2-ipvs-nft", "S2-three").cluster_view(tmp_path)
     ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
     request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=[Hop(0, "hook", "node", "OUTPUT")])
     attribute(request, known)
@@ -275,7 +275,7 @@ def test_a_request_of_the_node_from_a_services_address(tmp_path: Path) -> None:
 def test_ipvs_names_the_service_and_the_service_of_a_mark(tmp_path: Path) -> None:
     """Its rules match sets of all Services: the packet's own destination shows which one."""
     one = node("1.20.2-ipvs-nft", "S2-three")
-    known = one.known(tmp_path)
+    known = one.cluster_view(tmp_path)
     rules = next(r for name, r in one.rulesets() if name == "iptables-nft-save")
     before, after = Endpoints("192.168.56.1", 5, "172.30.253.123", 8080), Endpoints("192.168.56.1", 5, "10.244.0.11", 8080)
     masqueraded = Endpoints("10.244.0.1", 77, "10.244.0.11", 8080)

@@ -58,7 +58,7 @@ def test_explain_shows_missing_endpoints(mode: str, tmp_path: Path) -> None:
 
 def test_a_packet_that_was_marked_and_dropped(tmp_path: Path) -> None:
     packet = marked_and_dropped()
-    attribute(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path))
+    attribute(packet, node("1.20.2-iptables-legacy", "S4").cluster_view(tmp_path))
     assert MARKED in printed(packet)
     found = cause(packet)
     assert found.text == f"no local endpoint: dropped in filter/INPUT: {MARKED}" and found.evidence.value == "observed"
@@ -66,7 +66,7 @@ def test_a_packet_that_was_marked_and_dropped(tmp_path: Path) -> None:
 
 def test_the_comment_alone_is_enough(tmp_path: Path) -> None:
     packet = marked_and_dropped()
-    attribute(packet, node("1.20.2-iptables-legacy", "S4").known(tmp_path, with_api=False))
+    attribute(packet, node("1.20.2-iptables-legacy", "S4").cluster_view(tmp_path, with_api=False))
     assert LOCAL in cause(packet).text and LABEL in cause(packet).text
 
 
@@ -77,7 +77,7 @@ def by_ipvs(cluster: ClusterView, port: int) -> Packet:
 
 
 def test_refused_by_ipvs_without_local_endpoints(tmp_path: Path) -> None:
-    packet = by_ipvs(node("1.20.2-ipvs-nft", "S4").known(tmp_path), PORT)
+    packet = by_ipvs(node("1.20.2-ipvs-nft", "S4").cluster_view(tmp_path), PORT)
     owner = f"Service {LABEL}, NodePort {PORT}, {LOCAL}"
     assert owner in printed(packet)
     found = cause(packet)
@@ -91,16 +91,16 @@ def test_refused_by_ipvs_without_local_endpoints(tmp_path: Path) -> None:
 
 
 def test_refused_by_ipvs_without_endpoints(tmp_path: Path) -> None:
-    text = cause(by_ipvs(node("1.20.2-ipvs-nft", "S1").known(tmp_path), 30584)).text
+    text = cause(by_ipvs(node("1.20.2-ipvs-nft", "S1").cluster_view(tmp_path), 30584)).text
     assert text.startswith("no endpoint: rejected by IPVS in INPUT with") and text.endswith("NodePort 30584, no endpoints")
 
 
 def test_refused_by_ipvs_for_an_unknown_reason(tmp_path: Path) -> None:
     """The Service has ready pods, and uses those of all nodes: perhaps kube-proxy does not know them yet."""
-    found = cause(by_ipvs(node("1.20.2-ipvs-nft", "S2-one").known(tmp_path), 30285))
+    found = cause(by_ipvs(node("1.20.2-ipvs-nft", "S2-one").cluster_view(tmp_path), 30285))
     assert found.name == "rejected" and "endpoint" not in found.text
     assert found.text.startswith(f"REJECTed by IPVS in INPUT with icmp-port-unreachable: TCP {NODE}:30285 has no real server")
-    without = cause(by_ipvs(node("1.20.2-ipvs-nft", "S4").known(tmp_path, with_api=False), PORT))
+    without = cause(by_ipvs(node("1.20.2-ipvs-nft", "S4").cluster_view(tmp_path, with_api=False), PORT))
     assert without.name == "rejected" and "local" not in without.text and "/INPUT" not in without.text
 
 

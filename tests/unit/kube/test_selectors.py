@@ -38,7 +38,7 @@ OBJECTS = node("1.36.2-iptables-nft", "S2-three").objects
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> ClusterView:
-    return node("1.36.2-iptables-nft", "S2-three").known(tmp_path)
+    return node("1.36.2-iptables-nft", "S2-three").cluster_view(tmp_path)
 
 
 def addresses(found: Filter) -> set[str]:
@@ -68,7 +68,7 @@ def test_a_pod_is_its_address_on_any_port(cluster: ClusterView) -> None:
 
 
 def test_a_host_port_is_known_without_the_api(tmp_path: Path) -> None:
-    known = node("1.36.2-iptables-nft", "S5").known(tmp_path, with_api=False)
+    known = node("1.36.2-iptables-nft", "S5").cluster_view(tmp_path, with_api=False)
     assert ends(Selectors(host_ports=(3306,)), known) == {("", 3306, ""), ("10.224.0.224", 3306, "tcp")}
     selectors.check(Selectors(host_ports=(3306,)), known)
 

@@ -50,7 +50,7 @@ def test_a_server_that_dies_and_comes_back(server: ApiServer) -> None:
     assert watch.wait(PATIENCE)
     server.die()
     until(lambda: watch.troubled)
-    time.sleep(0.3)  # it is asked again, without an answer
+    time.sleep(0.3)  # the list is requested again, without an answer
     assert store.by_address.one(("172.30.253.123", 8080, "tcp")), "known objects stay known"
     server.put(service("cart", 80))
     server.start()

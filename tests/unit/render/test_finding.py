@@ -6,25 +6,13 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
-from importlib import resources
 
 import pytest
-from jsonschema import Draft202012Validator
 
-from tests.support.sample_packets import EPOCH
+from tests.support.sample_findings import FOUND, SHOWN, VALIDATOR
 from tracer import render
-from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.finding import FindingEvidence
 from tracer.model.summary import RunSummary
-
-VALIDATOR = Draft202012Validator(json.loads(resources.files(render).joinpath("schema.json").read_text(encoding="utf-8")))
-SHOWN = (
-    FindingEvidence("rule", "INPUT 2 > KUBE-EXTERNAL-SERVICES 1: -p tcp -j REJECT", "observed"),
-    FindingEvidence("process", "ngi\x1bnx (pid 812) listens on tcp 0.0.0.0:30584 of the node", "/proc/net"),
-)
-FOUND = Finding(
-    "nodeport_host_process", (30584,), "nginx listens in vain.", SHOWN, "ss -lntp", "Take another port.",
-    packets=3, first=EPOCH, last=EPOCH + 2_000_000_000, numbers=(3, 4, 9),
-)  # fmt: skip
 
 
 def test_a_finding_as_text() -> None:

@@ -12,8 +12,8 @@ import pytest
 from tests.support import audits
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import node
+from tests.support.sample_findings import VALIDATOR
 from tests.unit.predict.test_compare import seen
-from tests.unit.render.test_finding import VALIDATOR
 from tracer import render
 from tracer.kube.attribution import attribute
 from tracer.model.prediction import PredictedPath

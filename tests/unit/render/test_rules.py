@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support import sample_packets as samples
+from tests.support.terminal import Terminal
 from tests.unit.render.test_json import line
-from tests.unit.render.test_text import Terminal, written
+from tests.unit.render.test_text import written
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace

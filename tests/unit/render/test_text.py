@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support import sample_packets as samples
+from tests.support.terminal import Terminal
 from tracer import render
 from tracer.errors import BadOption
 from tracer.model.check import CheckResult
@@ -25,11 +26,6 @@ from tracer.model.summary import RunSummary
 from tracer.render.text import TextOutput
 
 CODE = re.compile(r"\x1b\[[0-9;]*m")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Closed(io.StringIO):

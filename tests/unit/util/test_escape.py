@@ -17,8 +17,8 @@ import pytest
 from tests.support import captures
 from tests.support import sample_packets as samples
 from tests.support import syns as at_a_listener
-from tests.unit.render.test_finding import FOUND
-from tests.unit.render.test_text import Terminal
+from tests.support.sample_findings import FOUND
+from tests.support.terminal import Terminal
 from tests.unit.render.test_timeline import a_timeline
 from tracer import render
 from tracer.analysis.result_table import ResultTable, show

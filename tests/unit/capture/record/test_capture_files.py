@@ -45,7 +45,7 @@ def test_a_replay_reads_objects_from_the_capture_only(tmp_path: Path, monkeypatc
 
 
 def test_a_replay_explains_packets_that_the_run_did_not_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions of drops are asked for when the drop events arrive."""
+    """The functions of drops are looked up when the drop events arrive."""
     monkeypatch.setattr(Run, "_packets", lambda run, turn: iter(()))
     made = captures.capture(tmp_path / "a.k8st", captures.some_batches(8))
     monkeypatch.undo()

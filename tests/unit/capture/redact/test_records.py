@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import sqlite3
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests.support import captures
 from tests.support.builders import Trail
+from tests.support.capture_bytes import everything
 from tests.support.ctnetlink import FakeConntrack
 from tests.unit.events.test_payload import CLIENT, ip, records
 from tracer.capture.format import record_layout
@@ -36,19 +35,6 @@ ADDRESS = ("192.168.56.1", "192.168.56.10", "10.244.0.1", "10.244.0.11", "172.30
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
-
-
-def everything(path: Path) -> bytes:
-    """The bytes of a file as they are, followed by its compressed values decompressed."""
-    parts = [path.read_bytes()]
-    with sqlite3.connect(path) as connection:
-        for table in ("meta", "records", "batches"):
-            for row in connection.execute(f"SELECT * FROM {table}"):
-                parts += [zlib.decompress(v) for v in row if isinstance(v, bytes) and v[:1] == b"\x78"]
-        for (slots,) in connection.execute("SELECT slots FROM batches"):
-            columns = np.frombuffer(zlib.decompress(slots), np.uint8).reshape(record_layout.SLOT, -1)
-            parts.append(np.ascontiguousarray(columns.T).tobytes())
-    return b"\0".join(parts)
 
 
 @pytest.mark.parametrize("explained", [True, False], ids=["-w", "record"])

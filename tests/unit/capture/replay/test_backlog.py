@@ -102,7 +102,7 @@ def test_captures_of_a_real_cluster(tmp_path: Path, run: Any, name: str, left: i
 
 
 def test_no_finding_rests_on_an_unasked_question(tmp_path: Path, run: Any) -> None:
-    """The listener on both NodePorts was kube-proxy, which holds them; the run ended before it asked."""
+    """The listener on both NodePorts was kube-proxy, which holds them; the run ended before it looked this up."""
     path, before = real("B", tmp_path)
     _, now, _ = run("findings", path)
     assert "PERHAPS nodeport_host_process" not in before + now

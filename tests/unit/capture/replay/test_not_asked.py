@@ -124,10 +124,10 @@ def findings_without_answers(tmp_path: Path) -> dict[str, Callable[[Unasked], li
     one = node("1.20.2-iptables-legacy", "S1")
     ports = test_hostport_takes_service
     rules = ports.jump_first(node(ports.IPTABLES, "S5").iptables(), local=False)
-    elsewhere = ports.known(ports.IPTABLES, tmp_path, "192.168.56.10", scenario="S5", with_api=False)
+    elsewhere = ports.cluster_view(ports.IPTABLES, tmp_path, "192.168.56.10", scenario="S5", with_api=False)
     return {
         "mtu": lambda on: f.findings_of([mtu.packet("PKT_TOO_BIG", "ip_fragment")], ClusterView(), on)[1],
-        "node port": lambda on: f.findings_of([host_process.refused()], one.known(tmp_path), on)[1],
+        "node port": lambda on: f.findings_of([host_process.refused()], one.cluster_view(tmp_path), on)[1],
         "host port": lambda on: f.findings_of([ports.request(rules, "192.168.56.77")], elsewhere, on)[1],
         "syn": lambda on: syn_dropped.found([syn_dropped.syn(syn_dropped.FULL)], on)[1],
     }
@@ -142,7 +142,9 @@ def test_no_finding_needs_an_answer(which: str, tmp_path: Path) -> None:
 
 def test_a_known_listener_that_may_be_kube_proxy(tmp_path: Path) -> None:
     on = Unasked(listeners={(30584, "tcp"): ListeningSocket("0.0.0.0", 30584, 812, "nginx")})
-    certain, (likely,) = f.findings_of([host_process.refused()], node("1.20.2-iptables-legacy", "S1").known(tmp_path), on)
+    certain, (likely,) = f.findings_of(
+        [host_process.refused()], node("1.20.2-iptables-legacy", "S1").cluster_view(tmp_path), on
+    )
     assert not certain and not likely.certain
     assert "whether that is kube-proxy, which may hold the port, is not recorded (capture)" in f.proofs(likely, "process")
 

@@ -108,7 +108,7 @@ def test_bare_rules_of_flannel_need_each_other() -> None:
 
 def test_the_stale_rule_of_flannel(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S3")
-    known = one.known(tmp_path)
+    known = one.cluster_view(tmp_path)
     (_, rules), *_ = one.rulesets()
     texts = [owner_of(r, rules, known).text for r in rules.chain("ip", "nat", "POSTROUTING") if r.target == "RETURN"]
     assert texts == ["flannel", "flannel, podCIDR 10.244.3.0/24 (not this node's)"]
@@ -119,7 +119,7 @@ def test_the_stale_rule_of_flannel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-iptables-nft", "1.36.2-nftables-nft", "1.20.2-ipvs-nft"])
 def test_host_ports_by_the_cni_cache_and_without_it(mode: str, tmp_path: Path) -> None:
     one = node(mode, "S5")
-    known = one.known(tmp_path, with_api=False)
+    known = one.cluster_view(tmp_path, with_api=False)
     rules = next(r for name, r in one.rulesets() if ("nftables-nft" in mode) == name.startswith("nft.json"))
     dnat = [r for c in rules.chains.values() for r in c if r.target == "DNAT" and "3306" in r.text]
     assert {owner_of(r, rules, known).text for r in dnat} == {"hostPort 3306 of pod default/mysql-b (portmap)"}
@@ -130,7 +130,7 @@ def test_host_ports_by_the_cni_cache_and_without_it(mode: str, tmp_path: Path) -
 def test_host_port_by_the_api(tmp_path: Path) -> None:
     """The address and the host port must both be the pod's."""
     one = node("1.20.2-ipvs-nft", "S5")
-    known = ClusterView(one.known(tmp_path).store)
+    known = ClusterView(one.cluster_view(tmp_path).store)
     (_, rules), *_ = one.rulesets()
     (dnat,) = [r for c in rules.chains.values() for r in c if r.target == "DNAT"]
     assert owner_of(dnat, rules, known).evidence == "API: pod address and hostPort"
@@ -141,12 +141,12 @@ def test_host_port_by_the_api(tmp_path: Path) -> None:
 def test_where_a_dnat_leads(tmp_path: Path) -> None:
     one = node("1.20.2-iptables-legacy", "S2-one")
     (_, rules), *_ = one.rulesets()
-    texts = {owner_of(r, rules, one.known(tmp_path)).text for r in rules.chain("ip", "nat", "KUBE-SEP-66PQAUDBO7BH47NT")}
+    texts = {owner_of(r, rules, one.cluster_view(tmp_path)).text for r in rules.chain("ip", "nat", "KUBE-SEP-66PQAUDBO7BH47NT")}
     assert texts == {"Service default/http-proxy", "Service default/http-proxy -> pod default/http-proxy-a (node-1)"}
 
 
 def test_elements_and_virtual_servers(tmp_path: Path) -> None:
-    known = node("1.20.2-ipvs-nft", "S2-three").known(tmp_path)
+    known = node("1.20.2-ipvs-nft", "S2-three").cluster_view(tmp_path)
     assert owner_of_virtual_server("127.0.0.1", 30285, "tcp", known).text == "Service default/http-proxy, NodePort 30285"
     assert owner_of_virtual_server("172.30.253.123", 8080, "tcp", known).text == "Service default/http-proxy, cluster IP"
     assert not owner_of_virtual_server("172.30.253.123", 30285, "tcp", known).known, "a cluster IP has no NodePort"
@@ -175,7 +175,7 @@ def test_the_bridges_own_masquerade(tmp_path: Path) -> None:
     one = node("1.36.2-iptables-nft", "S5")
     container = next(c for c, pod in one.containers().items() if pod == "default/mysql-b")
     rule = f'-A POSTROUTING -s 10.224.0.224/32 -m comment --comment "name: \\"azure\\" id: \\"{container}\\"" -j CNI-{"0" * 24}'
-    assert owner(rule, cluster=one.known(tmp_path)).text == "pod default/mysql-b, ipMasq (CNI bridge)"
+    assert owner(rule, cluster=one.cluster_view(tmp_path)).text == "pod default/mysql-b, ipMasq (CNI bridge)"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An output that is a terminal."""
+
+from __future__ import annotations
+
+import io
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
