@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 import struct
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,14 +46,14 @@ def precious(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[Path]:
-    """A directory with the mode of /tmp."""
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o055)
-    place = tmp_path / "tmp"
-    place.mkdir()
-    place.chmod(0o1777)
-    yield place
+def shared() -> Iterator[Path]:
+    """A directory with the mode of /tmp. Not below tmp_path: any other run of pytest closes its parents to other users."""
+    with tempfile.TemporaryDirectory(prefix="k8snet-shared-") as top:
+        Path(top).chmod(0o755)
+        place = Path(top) / "tmp"
+        place.mkdir()
+        place.chmod(0o1777)
+        yield place
 
 
 def plant(path: Path, content: bytes, owner: int = NOBODY) -> bool:
