@@ -49,7 +49,9 @@ from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
+from tracer.pipeline.assembly import Assembler, AssemblyParts
 from tracer.pipeline.connection_stage import ConnectionStage
+from tracer.pipeline.environment import RunStart
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render import find
@@ -272,13 +274,13 @@ def capture(
         for family in ("ip", "ip6"):
             legacy.request(TableRequest(NODE, family, ""))
         hits, function = RuleResolver(legacy), machine.symbol_lookup(str)
-        assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, idle_ns=0, rules=hits)
+        parts = AssemblyParts(spaces, processes, machine.host_reader(), hits, function, REASONS, 10**18, set())
+        assembler: Assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, idle_ns=0, rules=hits)
         if not explained:
-            inspector = machine.inspector(spaces, processes)
-            assembler = Prefetcher(spaces, processes, function, hits, machine.host_reader(), machine.sandboxes, inspector)
+            assembler = Prefetcher(parts, machine.sandboxes, machine.inspector(spaces, processes))
         session, request = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
         request["record_only"] = not explained
-        machine.start(session, kube, spaces, "6.12.0", 10**18, REASONS, set(), FACTS, request)
+        machine.start(RunStart(session, kube, parts, "6.12.0", FACTS, request))
         output = find(form)(out, err)
         findings = Findings(FindingContext(kube.cluster, machine.host_reader()))
         syns, connections = (

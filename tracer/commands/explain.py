@@ -29,7 +29,7 @@ from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline import live_source
 from tracer.pipeline.child import end, start, write_ready
-from tracer.pipeline.environment import Environment
+from tracer.pipeline.environment import LiveEnvironment
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.wiring import rule_resolver
@@ -113,7 +113,7 @@ def compare_live(
         give_up()
         namespaces = Namespaces()
         hops = HopBuilder(namespaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-        rules = rule_resolver(session, namespaces, stack, Environment())
+        rules = rule_resolver(session, namespaces, stack, LiveEnvironment())
         assembler = PacketAssembler(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
         trace_run = Run(live_source.LiveSource(session, kube), assembler, comparison, RunLimits(0, live.seconds), kube)
         stop, command = StopSignals(), None

@@ -17,7 +17,6 @@ from typing import Any
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
 from tracer.capture.record.output import RecordOutput
-from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.redact.records import RecordRedactor
 from tracer.commands import doctor, filter_options
 from tracer.connections.tracker import ConnectionTracker
@@ -31,12 +30,11 @@ from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.node.capabilities import BITS, give_up, held, require_tracing
 from tracer.node.namespaces import tracking
-from tracer.packets.assembler import PacketAssembler
-from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline import sinks
+from tracer.pipeline.assembly import AssemblyParts
 from tracer.pipeline.child import end, start, write_ready
 from tracer.pipeline.connection_stage import ConnectionStage
-from tracer.pipeline.environment import Environment
+from tracer.pipeline.environment import Environment, LiveEnvironment, RunStart
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopSignals
@@ -78,8 +76,9 @@ def trace(
         TraceError: The run is impossible. It is raised before anything is attached.
     """
     redacted = RecordRedactor() if redact else None
-    recording = RecordingEnvironment(target, RotationLimits(*(size or 0 for size in sizes)), redacted) if target else None
-    environment: Environment = recording or Environment()
+    limits = RotationLimits(*(size or 0 for size in sizes))
+    recording = RecordingEnvironment(target, limits, redacted, explains=not record_only) if target else None
+    environment: Environment = recording or LiveEnvironment()
     with ExitStack() as stack:
         stack.callback(environment.close)
         kube = _kube(options, environment)
@@ -156,17 +155,14 @@ def prepare(
     """
     namespaces, processes, node = environment.namespaces(), environment.processes(), environment.host_reader()
     rules = RuleResolver() if request.no_rules else rule_resolver(session, namespaces, stack, environment)
-    reasons, tracked, clock = kernel.drop_reasons(), tracking(), time.time_ns() - time.monotonic_ns()
+    clock = time.time_ns() - time.monotonic_ns()
     function = environment.symbol_lookup(kernel.symbols.containing)
-    assembler = PacketAssembler(HopBuilder(namespaces, processes, reasons, function), clock, tracked, rules=rules)
-    if request.record_only and isinstance(environment, RecordingEnvironment):
-        spaces = environment.inspector(namespaces, processes)
-        assembler = Prefetcher(namespaces, processes, function, rules, node, environment.sandboxes, spaces)
+    parts = AssemblyParts(namespaces, processes, node, rules, function, kernel.drop_reasons(), clock, tracking())
+    assembler = environment.assembler(parts)
     limits = RunLimits(request.count, request.duration, kube.current.drops_only)
-    if isinstance(environment, RecordingEnvironment):
-        results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
-        request_fields = asdict(request) | {"drops_only": limits.drops_only, "words": asdict(kube.selectors)}
-        environment.start(session, kube, namespaces, kernel.release, clock, reasons, tracked, results, request_fields)
+    results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
+    request_fields = asdict(request) | {"drops_only": limits.drops_only, "words": asdict(kube.selectors)}
+    environment.start(RunStart(session, kube, parts, kernel.release, results, request_fields))
     findings, changes = Findings(FindingContext(kube.cluster, node)), environment.change_log()
     rules.replaced = changes.add_rule_change
     kube.cluster.store.on_apply(changes.begin_object_change)

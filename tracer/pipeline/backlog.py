@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
-from tracer.packets.assembler import PacketAssembler
+from tracer.pipeline.assembly import Assembler
 
 
 @dataclass
@@ -39,12 +39,12 @@ class Backlog:
         """
         self.evidence, self._first_packets, self._closed = evidence, first_packets or [], closed
 
-    def count(self, assembler: PacketAssembler) -> int:
+    def count(self, assembler: Assembler) -> int:
         """Number of packets in the backlog, including those that are still open."""
         self.open = assembler.open + self._closed if self.evidence else 0
         return self.open
 
-    def packets(self, assembler: PacketAssembler) -> Iterator[Packet]:
+    def packets(self, assembler: Assembler) -> Iterator[Packet]:
         """Yields all packets of the backlog, each marked as unexplained."""
         if not self.evidence:
             return

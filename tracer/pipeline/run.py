@@ -15,8 +15,9 @@ from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.packets.assembler import CHUNK_PACKETS, PacketAssembler
+from tracer.packets.assembler import CHUNK_PACKETS
 from tracer.packets.outcome import BAD
+from tracer.pipeline.assembly import Assembler
 from tracer.pipeline.backlog import Backlog
 from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.pipeline.shutdown import StopRequest
@@ -51,7 +52,7 @@ class Run:
     def __init__(
         self,
         source: EventSource,
-        assembler: PacketAssembler,
+        assembler: Assembler,
         output: Output,
         limits: RunLimits,
         kube: OwnerResolver | None = None,

@@ -30,6 +30,7 @@ from tracer.kube import objects
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import parse_host
+from tracer.pipeline.assembly import AssemblyParts
 from tracer.rules.nftables.namespace_snapshots import GENERATIONS_KEPT
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate
@@ -242,14 +243,14 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
     spaces, node = JournaledNamespaces(journal, None, NODE, NODE, {}), JournaledHostReader(journal, tmp_path, tmp_path)
     function = cast(Any, lambda address: questions.append(("function", address)))
     processes = JournaledProcesses(journal)
-    prefetch = Prefetcher(
-        spaces, processes, function, RuleResolver(), node, None, JournaledNamespaceInspector(journal, spaces, processes)
-    )
+    parts = AssemblyParts(spaces, processes, node, RuleResolver(), function, {}, 0, set())
+    prefetch = Prefetcher(parts, None, JournaledNamespaceInspector(journal, spaces, processes))
     prefetch.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
     assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(questions)
     settings = {("node", ("setting", NODE_SETTINGS[0], 0)), ("node", ("setting", LISTENER_SETTINGS[0], 5))}
     assert {("node", ("bound", "tcp"))} | settings <= set(questions)
-    assert prefetch.events == 7 and prefetch.closed(1 << 62) == prefetch.flush() == [] and not prefetch.is_waiting_for_rules
+    assert prefetch.events == 7 and [*prefetch.chunks(1 << 62)] == [*prefetch.chunks()] == []
+    assert not prefetch.is_waiting_for_rules
     before = len(questions)
     prefetch.feed(np.zeros(0, DTYPE))
     assert len(questions) == before, "the node is read only every two seconds"

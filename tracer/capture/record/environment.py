@@ -28,6 +28,7 @@ from tracer.capture.journal import (
 )
 from tracer.capture.record.buffer import RecordBuffer
 from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
+from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.record.writer import CaptureWriter
 from tracer.capture.redact.records import RecordRedactor
 from tracer.connections.conntrack_events import EntryEvents
@@ -37,11 +38,11 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.kube.store import ObjectStore
-from tracer.model.check import CheckResult
 from tracer.node import addresses
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
-from tracer.pipeline.environment import Environment
+from tracer.pipeline.assembly import Assembler, AssemblyParts
+from tracer.pipeline.environment import RunStart, packet_assembler
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.source import Batch
 from tracer.rules.iptables.table_reader import TableReader, TableSnapshot
@@ -82,17 +83,20 @@ class RecordedRulesetWatcher:
         return self._watcher.is_coming(inode, generation)
 
 
-class RecordingEnvironment(Environment):
+class RecordingEnvironment:
     """Creates the objects of a run that is recorded. Raises OutputNotWritten.
 
     Args:
         path: the capture.
         limits: sizes of its files.
         redactor: redacts everything that is written; None = nothing is redacted.
+        explains: packets are also explained; False: only what a replay will need is asked.
     """
 
-    def __init__(self, path: str, limits: RotationLimits, redactor: RecordRedactor | None = None) -> None:
-        self._redactor = redactor
+    def __init__(
+        self, path: str, limits: RotationLimits, redactor: RecordRedactor | None = None, explains: bool = True
+    ) -> None:
+        self._redactor, self._explains = redactor, explains
         self.buffer = RecordBuffer()
         self.files = CaptureFiles(Path(path), limits)
         self.writer: CaptureWriter | None = None
@@ -141,54 +145,37 @@ class RecordingEnvironment(Environment):
     def conntrack_listener(self) -> RecordedConntrackListener:
         return self.conntrack
 
-    def start(
-        self,
-        session: Session,
-        kube: OwnerResolver,
-        namespaces: Namespaces,
-        release: str,
-        clock: int,
-        drop_reasons: dict[int, str],
-        tracking: set[int],
-        facts: dict[str, list[CheckResult]],
-        options: dict[str, Any],
-    ) -> None:
-        """Begins to write the file. It begins with `meta`, the values that do not change in a run.
+    def assembler(self, parts: AssemblyParts) -> Assembler:
+        if self._explains:
+            return packet_assembler(parts)
+        return Prefetcher(parts, self.sandboxes, self.inspector(parts.namespaces, parts.processes))
 
-        Args:
-            session: the attached probes.
-            kube: current filter and addresses.
-            namespaces: network namespaces.
-            release: kernel release.
-            clock: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
-            drop_reasons: names of the kernel's drop reasons.
-            tracking: inodes of namespaces that track connections.
-            facts: check results, by amount: "full", "missed".
-            options: options of the run.
-        """
+    def start(self, run: RunStart) -> None:
+        """Begins to write the file. It begins with `meta`, the values that do not change in a run."""
+        session, kube, namespaces = run.session, run.kube, run.parts.namespaces
         names = {inode: namespaces.name(inode) for inode in namespaces.named()}
         current_filter = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
         system = os.uname()
         meta = {
             "program": __version__,
-            "host": {"name": system.nodename, "machine": system.machine, "kernel": release},
-            "clock": {"offset": clock, "zone": local_zone(), "began": time.time_ns()},
+            "host": {"name": system.nodename, "machine": system.machine, "kernel": run.release},
+            "clock": {"offset": run.parts.clock, "zone": local_zone(), "began": time.time_ns()},
             "layout": record_layout.describe(),
             "answers": ALL_ANSWERS,
             "ring": self.files.limits.ring,
-            "options": to_json(options),
-            "facts": to_json(facts),
+            "options": to_json(run.options),
+            "facts": to_json(run.results),
             "filter": to_json(current_filter),
             "probes": [[p.probe.name, p.way, p.symbol] for p in session.planned],
             "acts": to_json(session.extensions),
-            "drop_reasons": to_json(drop_reasons),
+            "drop_reasons": to_json(run.parts.drop_reasons),
             "namespaces": {"node": namespaces.node, "own": namespaces.own, "names": to_json(names), "named": list(names)},
-            "tracking": sorted(tracking),
+            "tracking": sorted(run.parts.tracking),
             "addresses": sorted(kube.cluster.local),
             "ipvs_addresses": sorted(kube.cluster.ipvs),
         }  # fmt: skip
         self.files.describe(self._redactor.meta(meta) if self._redactor else meta)
-        self.writer = CaptureWriter(self.files.insert, self.files.close, clock, self._redactor)
+        self.writer = CaptureWriter(self.files.insert, self.files.close, run.parts.clock, self._redactor)
         self.buffer.start(self.writer.put)
 
     def source(self, session: Session, kube: OwnerResolver) -> RecordingSource:

@@ -7,7 +7,7 @@ It replaces tracer/packets/assembler.py: it takes the batches, and yields no pac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,7 @@ from tracer.events.record import address as address_of
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.namespace_view import NamespaceInspector
-from tracer.node.namespaces import Namespaces
-from tracer.node.node import HostReader
-from tracer.node.processes import Processes
-from tracer.packets.assembler import PacketAssembler
-from tracer.rules.rule_resolver import RuleResolver
+from tracer.pipeline.assembly import AssemblyParts
 from tracer.util.octets import c_text
 
 NODE_SECONDS, COUNTER_SECONDS = 2.0, 10.0
@@ -64,24 +60,15 @@ LISTEN = 10
 """Kernel state TCP_LISTEN."""
 
 
-class Prefetcher(PacketAssembler):
+class Prefetcher:
     """Asks the questions of a replay while they can be answered; the journal records the answers."""
 
-    def __init__(
-        self,
-        namespaces: Namespaces,
-        processes: Processes,
-        function: Callable[[int], str],
-        rules: RuleResolver,
-        node: HostReader,
-        sandboxes: RecordedCniCache | None,
-        inspector: NamespaceInspector,
-    ) -> None:
-        self._namespaces, self._processes, self._function = namespaces, processes, function
-        self._resolver, self._node, self._sandboxes, self._inspector = rules, node, sandboxes, inspector
+    def __init__(self, parts: AssemblyParts, sandboxes: RecordedCniCache | None, inspector: NamespaceInspector) -> None:
+        self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.function
+        self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, inspector
         self._node_asked_at = self._counters_asked_at = float("-inf")
         self._listeners: dict[int, None] = {}
-        self.events = 0
+        self.events = self.unaddressed = 0
 
     def feed(self, batch: npt.NDArray[Any]) -> None:
         events, _ = payload.split(self._resolver.prefetch(batch))
