@@ -231,7 +231,7 @@ def _bomb(rows: Any, dice: random.Random) -> None:
         row = list(rows[at])
         blobs = [n for n, value in enumerate(row) if isinstance(value, bytes)]
         unit = dice.choice((b"\0", b" ", b"[],", b"{},", b"0,", b'"",', b'{"":', b"[", b'{"tuple":['))
-        row[dice.choice(blobs)] = _bomb_of(unit)
+        row[dice.choice(blobs or range(len(row)))] = _bomb_of(unit)
         rows[at] = tuple(row)
 
 

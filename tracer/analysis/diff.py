@@ -19,6 +19,7 @@ from tracer.capture.format.codec import MalformedRecord
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.model.packet import Packet
+from tracer.rules.iptables.entry import MalformedTable
 
 RuleKey = tuple[str, str, str, str, str]
 """Namespace, family, table, chain, text (or target and comment where there is no text)."""
@@ -73,7 +74,7 @@ def rules_of(capture: CaptureReader) -> dict[RuleKey, int]:
                     of = names.get(change.inode, str(change.inode))
                     rules = [r for chain in change.snapshot.ruleset.chains.values() for r in chain]
                     last[f"nft {change.inode}"] = [(_key(of, r), r.number) for r in rules]
-        except MalformedRecord:
+        except (MalformedRecord, MalformedTable):  # a table's rules are decoded on demand
             continue
     return {key: number for rules in last.values() for key, number in rules}
 

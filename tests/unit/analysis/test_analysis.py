@@ -6,18 +6,23 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.support import captures, sample_packets
+from tests.support import blobs, captures, sample_packets
 from tracer.analysis import diff, stats
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.rows import COLUMNS, of_finding, of_packet
 from tracer.analysis.stats.latencies import Distribution
+from tracer.capture.format.rulesets import encode_reading
+from tracer.capture.format.schema import Record
+from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.events.record import NOTHING
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.loss import Loss
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 
 
 @pytest.fixture(autouse=True)
@@ -148,6 +153,17 @@ def test_differences_are_shown(run: Any, capture: Path, tmp_path: Path, monkeypa
     assert found["Outcomes that differ"] == [
         {"asked for": "TCP 192.168.56.10:8080", "a.k8st": "dropped 10", "b.k8st": "not seen"}
     ]
+
+
+def test_a_rule_that_cannot_be_decoded_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules are decoded on demand: the table is read, and one of its targets has no length."""
+    made = blobs.build({"INPUT": [blobs.R("LOG"), blobs.R("DROP")]})
+    damaged = bytearray(made.data)
+    target = damaged.index(b"LOG\0") - 2
+    damaged[target : target + 2] = b"\0\0"
+    body = encode_reading(TableSnapshot(TableRequest(1, "ip", "filter"), 0, 0, 0, made.table(), blob=damaged))
+    capture = cast(CaptureReader, SimpleNamespace(meta={}, records=lambda: [(0, Record.READING, "a", body)]))
+    assert diff.rules_of(capture) == {}
 
 
 def test_a_profile_counts_by_the_requested_address() -> None:

@@ -34,6 +34,7 @@ OTHER_STRUCTURES = {
     int(Kind.EVENT_RAW): "raw",
 }
 _KNOWN = np.array([int(k) for k in Kind])
+_KNOWN_DETAILS = np.array([int(k) for k in record.DetailKind])
 MAX_BYTES, BASE_BYTES, MAX_RATIO = 48 << 20, 1 << 20, 96
 """Maximum length of the slots of one stored chunk: MAX_BYTES, and BASE_BYTES plus MAX_RATIO times the stored length. One batch
 has at most 16 MB, and is added to other batches of 4 MB."""
@@ -120,8 +121,15 @@ class RecordLayout:
         slots = _without_cut_event(slots, self._dtypes["event"].itemsize)
         if not self._is_current:
             return self._converted(slots)
-        found = record.unpack(slots)
+        return self._known(record.unpack(slots))
+
+    def _known(self, found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The events of kinds that this program knows; decision details have a kind of their own."""
         known = np.isin(found["kind"], _KNOWN)
+        details = np.flatnonzero(found["kind"] == int(Kind.EVENT_CLUE))
+        if len(details):
+            octets = found.view(np.uint8).reshape(len(found), found.itemsize)
+            known[details] = np.isin(octets[details, field_offset(record.DETAIL_DTYPE, "what")], _KNOWN_DETAILS)
         self.unknown += int((~known).sum())
         return found if known.all() else found[known]
 
@@ -142,7 +150,7 @@ class RecordLayout:
                     new[field] = old[field]
             new["kind"] = ours[name]
             out[rows] = _padded(new)
-        return out[out["kind"] > 0]
+        return self._known(out[out["kind"] > 0])
 
 
 def _dtype(fields: Any) -> np.dtype[Any]:

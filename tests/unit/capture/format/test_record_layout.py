@@ -14,7 +14,7 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.codec import MalformedRecord
 from tracer.capture.format.record_layout import RecordLayout
 from tracer.events import record
-from tracer.events.record import Kind
+from tracer.events.record import DETAIL_DTYPE, DetailKind, Kind
 
 
 def events() -> Any:
@@ -62,6 +62,17 @@ def test_an_unknown_kind_is_left_out() -> None:
     other["kinds"]["EVENT_NEW"] = other["kinds"].pop("EVENT_HOOK")
     found = RecordLayout(other).events(captures.slots(events()))
     assert len(found) == (events()["kind"] != Kind.EVENT_HOOK).sum()
+
+
+@pytest.mark.parametrize("kind", [0, 255])
+def test_an_unknown_kind_of_decision_detail_is_left_out(kind: int) -> None:
+    batch = events()
+    octets = batch.view(np.uint8).reshape(len(batch), batch.itemsize)
+    for place, what in ((0, kind), (1, int(DetailKind.DETAIL_LISTENER))):
+        batch["kind"][place] = Kind.EVENT_CLUE
+        octets[place, record_layout.field_offset(DETAIL_DTYPE, "what")] = what
+    layout = RecordLayout(described())
+    assert len(layout.events(captures.slots(batch))) == len(batch) - 1 and layout.unknown == 1
 
 
 def test_rulesets_are_found_among_slots() -> None:
