@@ -146,25 +146,34 @@ class ForkServer:
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1):
             os.dup2(null, number)
-        main: Any = import_module("tracer.commands.trace")
+        from tracer.commands import trace
+        from tracer.kernel.bcc_program import BccProgram
+        from tracer.pipeline.child import write_ready
+        from tracer.pipeline.run import RunLimits
+
         if POINTS[name].way:  # this kernel or these options may not use this way of attaching
-            main.write_ready = lambda *_: os._exit(NOT_REACHED)
+            _replace(trace, write_ready, lambda *_: os._exit(NOT_REACHED))
         if POINTS[name].few:
-            program: Any = import_module("tracer.kernel.bcc_program")
-            watch = program.Program.watch
-            program.Program.watch = lambda self, rows: watch(self, rows[::FEW])
+            watch = BccProgram.watch
+            _replace(BccProgram, watch, lambda self, rows: watch(self, rows[::FEW]))
         if POINTS[name].live:  # its --duration could end before the state is compared
-            limits = main.Limits
-            main.Limits = lambda count, _, drops_only: limits(count, 0, drops_only)
+            _replace(trace, RunLimits, lambda count, _, drops_only: RunLimits(count, 0, drops_only))
         arm(POINTS[name])
+
+
+def _replace(owner: object, attribute: Callable[..., Any], by: Callable[..., Any]) -> None:
+    """Replaces a function or class of a module or class. It is named by itself, so that a new name is noticed."""
+    assert getattr(owner, attribute.__name__) is attribute
+    setattr(owner, attribute.__name__, by)
 
 
 def early(name: str) -> None:
     """Dies before anything is compiled, or inside the compiler."""
     if name != "compiling":
         return arm(EARLY[name])
-    program: Any = import_module("tracer.kernel.bcc_program")
-    original = program.compiled
+    from tracer.kernel import bcc_program
+
+    original = bcc_program.compiled
 
     def compiled(*arguments: Any) -> Any:
         threading.Timer(IN_COMPILER, die).start()
@@ -172,7 +181,7 @@ def early(name: str) -> None:
         os._exit(NOT_REACHED)
         return program_text
 
-    program.compiled = compiled
+    _replace(bcc_program, original, compiled)
     return None
 
 
@@ -181,14 +190,16 @@ def main(first: str, options: list[str]) -> None:
     os.dup2(1, 3)
     os.dup2(2, 1)
     sys.argv[1:] = options
-    program: Any = import_module("tracer.kernel.bcc_program")
-    import_module("tracer.commands.trace")
+    from tracer.cli import main as command_line
+    from tracer.commands import trace  # noqa: F401  # imported before the text is compiled
+    from tracer.kernel import bcc_program
+
     if first in EARLY:
         early(first)
     else:
-        program.compiled = ForkServer(program.compiled)
+        _replace(bcc_program, bcc_program.compiled, ForkServer(bcc_program.compiled))
     with suppress(SystemExit):
-        import_module("tracer.cli.main").main(options)
+        command_line.main(options)
     os._exit(NOT_REACHED)
 
 
