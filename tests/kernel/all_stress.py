@@ -43,6 +43,8 @@ START_SECONDS, END_SECONDS, PATIENCE = 600.0, 300.0, 300.0
 LAST_BYTES = 1 << 20
 """Bytes read from the end of the output; the summary is shorter."""
 _PACKET, _LOST, _PORT = (re.compile(text) for text in (rb'\{"type": ?"packet"', rb'\{"type": ?"lost"', rb'"[sd]port": ?(\d+)'))
+GENERATIONS, GENERATION_SECONDS, MAP_ELEMENTS = 20, 10.0, 50_000
+"""How often rules with a large map change, after which time each, and the size of the map."""
 MEMORY_MB = 512
 """Upper limit of a run's memory, MB: half of the DaemonSet's limit."""
 
@@ -186,6 +188,21 @@ def connections(running: StressedTracer, options: argparse.Namespace) -> str:
     return f"{tcp}; {udp}; {running.figures()}"
 
 
+def changing_rules(running: StressedTracer, options: argparse.Namespace) -> str:
+    """A large map in rules that change again and again."""
+    began, before = time.monotonic(), running.reported(stress.HOSTILE)
+    stress.large_map(MAP_ELEMENTS)
+    for _ in range(GENERATIONS):
+        stress.change_rules()
+        stress.ask_hostile()
+        time.sleep(GENERATION_SECONDS)
+    reported = running.settled(stress.HOSTILE, before + GENERATIONS) - before
+    stress.remove_map()
+    require(reported + running.lost >= GENERATIONS, f"{reported} packets reported of {GENERATIONS}, {running.lost} lost")
+    text = f"{GENERATIONS} generations of a map of {MAP_ELEMENTS} elements, {reported} packets reported"
+    return f"{text}; {time.monotonic() - began:.0f} s, {running.figures()}"
+
+
 def hostile_rules(running: StressedTracer, options: argparse.Namespace) -> str:
     began, lost = time.monotonic(), running.lost
     stress.fan_out(10)
@@ -214,7 +231,7 @@ def ends(running: StressedTracer, options: argparse.Namespace) -> str:
 
 
 STARTS: tuple[Callable[[], str], ...] = (unwritable_output, nowhere_to_write, few_descriptors, memlock_without_rights)
-RUNS: tuple[Callable[[StressedTracer, argparse.Namespace], str], ...] = (namespaces, connections, hostile_rules, ends)
+RUNS: tuple[Callable[[StressedTracer, argparse.Namespace], str], ...] = (namespaces, connections, changing_rules, hostile_rules, ends)
 
 
 def run_case(name: str, case: Callable[[], str]) -> bool:

@@ -108,6 +108,28 @@ def fan_out(levels: int) -> None:
     _nft("\n".join(["table inet fan {", *chains, base, "}\n"]))
 
 
+def large_map(elements: int) -> None:
+    """Writes a verdict map with this many addresses, in which every packet of a port is looked up, and an empty chain."""
+    _nft(f"""table inet changing {{
+  map m {{ type ipv4_addr : verdict; }}
+  chain c {{ type filter hook input priority 9; udp dport {HOSTILE} ip saddr vmap @m; }}
+  chain x {{ }}
+}}
+""")
+    for begin in range(0, elements, 50_000):
+        addresses = (f"12.{n >> 16 & 255}.{n >> 8 & 255}.{n & 255} : drop" for n in range(begin, min(elements, begin + 50_000)))
+        _nft(f"add element inet changing m {{ {', '.join(addresses)} }}\n")
+
+
+def change_rules() -> None:
+    """Makes a new generation of the rules, with the same map."""
+    _nft("add rule inet changing x counter\n")
+
+
+def remove_map() -> None:
+    _nft("delete table inet changing\n")
+
+
 def huge_set(elements: int) -> None:
     """Writes a set and a verdict map with this many addresses; every packet of a port is looked up in both."""
     head = f"""table inet huge {{
