@@ -231,7 +231,9 @@ def ends(running: StressedTracer, options: argparse.Namespace) -> str:
 
 
 STARTS: tuple[Callable[[], str], ...] = (unwritable_output, nowhere_to_write, few_descriptors, memlock_without_rights)
-RUNS: tuple[Callable[[StressedTracer, argparse.Namespace], str], ...] = (namespaces, connections, changing_rules, hostile_rules, ends)
+RUNS: tuple[Callable[[StressedTracer, argparse.Namespace], str], ...] = (
+    namespaces, connections, changing_rules, hostile_rules, ends,
+)  # fmt: skip
 
 
 def run_case(name: str, case: Callable[[], str]) -> bool:
