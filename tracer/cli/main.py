@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tracer import __version__, log
+from tracer import __version__, log, render
 from tracer.cli import standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
@@ -157,7 +157,7 @@ for _each in commands(trace):
 
 @command.command("doctor")
 @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig for access to the Kubernetes API.")
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option("-o", "--output", "form", type=click.Choice(render.FORMATS), default="text", help="Output format.")
 def doctor(form: str, kubeconfig: str | None) -> int:
     """Check what works on this node, what does not, and why. Attaches nothing."""
     from tracer.commands import doctor as examination
@@ -167,7 +167,7 @@ def doctor(form: str, kubeconfig: str | None) -> int:
 
 @command.command("audit", context_settings={"help_option_names": ["-h", "--help"]})
 @with_kube
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option("-o", "--output", "form", type=click.Choice(render.FORMATS), default="text", help="Output format.")
 def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool) -> int:
     """Find conflicts on this node without traffic: from its rules, objects, sockets, routes and settings.
 
@@ -188,7 +188,7 @@ def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool)
 @click.option("--live", is_flag=True, help="Then trace such packets, sent by you or by CMD, and compare.")
 @click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="With --live: stop after S seconds.")
 @click.option("--ready-file", default="", metavar="PATH", help="With --live: written when the probes are attached.")
-@click.option("-o", "--output", "form", type=click.Choice(["text", "json"]), default="text", help="Output format.")
+@click.option("-o", "--output", "form", type=click.Choice(render.FORMATS), default="text", help="Output format.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)
 def explain(

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from tracer.errors import BadOption
-from tracer.render.base import Output
+
+if TYPE_CHECKING:
+    from tracer.render.base import Output
 
 FORMATS = tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "base" and m.name[0] != "_" and not m.ispkg))
 """The names of all formats, for `find`."""
