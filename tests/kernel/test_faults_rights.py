@@ -33,7 +33,7 @@ CONTAINED = (
 @pytest.mark.parametrize(
     ("before", "status", "message"),
     [
-        (with_capabilities("CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"), 3, "Tracing needs CAP_SYS_ADMIN, which this root lacks"),
+        (with_capabilities("CAP_BPF", "CAP_PERFMON", "CAP_NET_ADMIN"), 3, "Tracing needs CAP_SYS_ADMIN, which this process"),
         (LOCKDOWN, 6, "This kernel is locked down (confidentiality)"),
         ("unshare -m sh -c 'mount -t tmpfs none /sys/kernel/btf && exec \"$@\"' sh", 4, "This kernel gives no BTF"),
     ],

@@ -99,10 +99,10 @@ def test_what_is_reported(watch: Watch, backend: str, record_property: Callable[
 
 def test_probes(watch: Watch, record_property: Callable[[str, object], None]) -> None:
     """Where the kernel describes its modules every probe runs; where it does not, those of IPVS may be missing."""
-    ways = {row.probe.tells: f"{row.way}{' *' if row.assumed else ''}" for row in watch.session.planned}
+    ways = {row.probe.shows: f"{row.way}{' *' if row.assumed else ''}" for row in watch.session.planned}
     refused = {row.probe.name: row.why for row in watch.session.refused}
     record_property("probes", ways)
-    record_property("refused", {row.probe.tells: row.why for row in watch.session.refused})
+    record_property("refused", {row.probe.shows: row.why for row in watch.session.refused})
     record_property("release", watch.kernel.release)
     record_property("started", [watch.session.compile_seconds, watch.session.attach_seconds])
     record_property("watched", len(watch.session.watched))

@@ -191,7 +191,7 @@ def _attached_result(row: PlannedProbe, is_method_known: bool) -> CheckResult:
     how = f" by {ATTACH_NAMES[row.way]}" if is_method_known else ""
     guess = " (no BTF: assumes the usual order of its arguments)" if row.assumed else ""
     state: State = "degraded" if row.assumed else "ok"
-    return CheckResult(f"probe {row.probe.name}", state, f"{row.symbol}{how}: {row.probe.tells}{guess}")
+    return CheckResult(f"probe {row.probe.name}", state, f"{row.symbol}{how}: {row.probe.shows}{guess}")
 
 
 def _unavailable_result(row: UnavailableProbe, modules: set[str], has_ipv6: bool) -> CheckResult:
@@ -202,4 +202,4 @@ def _unavailable_result(row: UnavailableProbe, modules: set[str], has_ipv6: bool
     unloaded = probe.module and probe.module not in modules and row.why.endswith("is not loaded")
     if unloaded or (probe.name.endswith("6") and not has_ipv6):
         return CheckResult(subject, "ok", f"not needed: {row.why}")
-    return CheckResult(subject, "missing", f"{row.why}; not shown: {probe.tells}", 0 if probe.verbose else 1)
+    return CheckResult(subject, "missing", f"{row.why}; not shown: {probe.shows}", 0 if probe.verbose else 1)

@@ -194,7 +194,7 @@ def limitations(session: Session) -> list[CheckResult]:
 def unavailable_probes(refused: Sequence[UnavailableProbe]) -> list[CheckResult]:
     """Returns a result for each probe that could not attach, except for probes of modules that are not loaded."""
     return [
-        CheckResult(r.probe.name, "degraded", f"no {r.probe.tells}: {r.why}") for r in refused if "is not loaded" not in r.why
+        CheckResult(r.probe.name, "degraded", f"no {r.probe.shows}: {r.why}") for r in refused if "is not loaded" not in r.why
     ]
 
 

@@ -8,7 +8,7 @@ Its `EXPORT` is the class:
     finding(finding)        writes a finding in its final state
     close(summary)          ends the file
 
-TELLS is a short description of the format, for docs/capture.md.
+DESCRIPTION is a short description of the format, for docs/capture.md.
 
 Must not know: the format of a capture file, other formats.
 """

@@ -24,7 +24,7 @@ from tracer.render.parts.json_packet import packet_object
 from tracer.util.escape import escaped, json_line, mapped
 from tracer.util.new_file import fresh
 
-TELLS = "a report in one file, to be read in a browser, offline"
+DESCRIPTION = "a report in one file, to be read in a browser, offline"
 TEMPLATE = Path(__file__).with_name("report.html")
 MOST_BAD, MOST_GOOD = 1000, 1000
 """Maximum number of packets in the page, with bad and with good outcomes."""

@@ -13,7 +13,7 @@ from tracer.model.summary import RunSummary
 from tracer.render.json import JsonOutput
 from tracer.util.new_file import fresh
 
-TELLS = "one JSON object a line, as -o json"
+DESCRIPTION = "one JSON object a line, as -o json"
 
 
 class JsonLines:

@@ -19,7 +19,7 @@ from tracer.model.summary import RunSummary
 from tracer.util.new_file import fresh
 from tracer.util.optional import require_optional
 
-TELLS = "a directory of tables for DuckDB, pandas, Spark"
+DESCRIPTION = "a directory of tables for DuckDB, pandas, Spark"
 GROUP = 50_000
 """Number of rows of a table that are kept in memory and written together."""
 

@@ -23,7 +23,7 @@ from tracer.util.escape import escaped
 from tracer.util.new_file import fresh
 from tracer.util.optional import require_optional
 
-TELLS = "packets' headers with comments, for Wireshark"
+DESCRIPTION = "packets' headers with comments, for Wireshark"
 LINKTYPE_RAW = 101
 """Link type for IPv4 and IPv6; the packet's first bits tell which."""
 NUMBERS = {name: number for number, name in PROTOCOLS.items()}

@@ -20,7 +20,7 @@ class Probe:
         symbols: Functions to try in order.
         at: ENTRY, RETURN or TRACEPOINT.
         args: Types of the arguments, in the order of the C code.
-        tells: What the probe shows, as a noun phrase for messages.
+        shows: What the probe shows, as a noun phrase for messages.
         fallback: Positions of those arguments, from 1, for a kernel without BTF of the function's module.
         module: Module of the function, "" = the kernel itself.
         needed: A run is not possible without it.
@@ -33,7 +33,7 @@ class Probe:
     symbols: tuple[str, ...]
     at: str
     args: tuple[str, ...]
-    tells: str
+    shows: str
     fallback: tuple[int, ...] = ()
     module: str = ""
     needed: bool = False

@@ -99,7 +99,7 @@ def choose(
     planned, refused = attach_plan.plan(kernel.types, kernel.symbols, supported, verbose, rules)
     for row in refused:
         if row.probe.needed:
-            raise NoProbe(f"Tracing needs {row.probe.tells}, but {row.why}.")
+            raise NoProbe(f"Tracing needs {row.probe.shows}, but {row.why}.")
     return planned, refused
 
 

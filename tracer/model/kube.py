@@ -86,7 +86,7 @@ def _administrator(owner: Owner) -> str:
 
 
 def _unknown(owner: Owner) -> str:
-    return _join(f"{owner.program}, for whom is unknown" if owner.program else "unknown", owner)
+    return _join(f"{owner.program}, for an unknown object" if owner.program else "unknown", owner)
 
 
 _PHRASES: dict[str, Callable[[Owner], str]] = {

@@ -97,7 +97,7 @@ def require_tracing() -> None:
     require_root()
     _require_unlocked()
     if not held() & mask((NEEDED,)):
-        raise NotRoot(f"Tracing needs {NEEDED}, which this root lacks: run the container privileged.")
+        raise NotRoot(f"Tracing needs {NEEDED}, which this process does not have: run the container privileged.")
 
 
 def give_up(but: tuple[str, ...] = AFTERWARDS) -> None:

@@ -47,7 +47,7 @@ def fork(state: PathState, route: Route, devices: Sequence[NetworkDevice]) -> tu
         return None
     question = ("bridged", bridge, state.ends.dst)
     direct = Condition(f"the sender reaches {state.ends.dst} directly over bridge {bridge}", of=question)
-    routed = Condition("the sender sends it by way of this node", of=question)
+    routed = Condition("the sender routes it through this node", of=question)
     hop = Hop(0, "route", "node", verdict=f"bridged by {bridge}", evidence=Evidence.DERIVED, in_iface=bridge, out_iface=bridge)
     return (
         replace(state, hops=(*state.hops, hop), out_iface=bridge, conditions=(*state.conditions, direct)),

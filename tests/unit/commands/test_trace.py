@@ -22,6 +22,6 @@ def test_refused_probes_correct_the_check_results() -> None:
         UnavailableProbe(RULE, "no BTF"),
         UnavailableProbe(IPVS, "ip_vs is not loaded"),
     ]
-    corrected = CheckResult("probe nat", "degraded", f"no {NAT.tells}: the kernel refused it (EPERM)")
+    corrected = CheckResult("probe nat", "degraded", f"no {NAT.shows}: the kernel refused it (EPERM)")
     assert trace.corrected(full, refused) == [full[0], corrected, full[2]]
     assert [fact.subject for fact in trace.unavailable_probes(refused)] == ["nat", "nft_rule"]

@@ -63,8 +63,8 @@ def test_nothing_is_written_through_a_link(capture: captures.Printed, tmp_path: 
 
 def test_every_format_has_a_description() -> None:
     for name in export.names():
-        module = __import__(f"tracer.export.{name}", fromlist=["TELLS"])
-        assert module.TELLS and export.find(name)
+        module = __import__(f"tracer.export.{name}", fromlist=["DESCRIPTION"])
+        assert module.DESCRIPTION and export.find(name)
 
 
 def test_jsonl_is_equal_to_the_json_output(run: Any, capture: captures.Printed, tmp_path: Path) -> None:

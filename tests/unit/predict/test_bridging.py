@@ -36,7 +36,7 @@ def test_a_rule_is_a_condition_where_iptables_does_not_see_the_packet() -> None:
     found = outcomes(paths(DROPS))
     assert found == {
         "forwarded": ("the sender reaches 10.244.0.12 directly over bridge cni0",),
-        "dropped": ("the sender sends it by way of this node",),
+        "dropped": ("the sender routes it through this node",),
     }
 
 
@@ -67,7 +67,7 @@ def test_a_bridge_needs_no_forwarding(setting: str) -> None:
     """With net.ipv4.ip_forward 0 a bridge still passes its packets on; only a routed packet is dropped for it."""
     assert outcomes(paths(NO_RULES, setting=setting, forwarding="0")) == {
         "forwarded": ("the sender reaches 10.244.0.12 directly over bridge cni0",),
-        "dropped": ("the sender sends it by way of this node",),
+        "dropped": ("the sender routes it through this node",),
     }
 
 

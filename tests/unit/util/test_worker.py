@@ -366,5 +366,5 @@ def test_modules_that_are_loaded_late(warnings: Warnings, tmp_path: Path) -> Non
     until(lambda: warnings._queue)
     assert warnings.read() == [
         "The kernel module nft_fwd_netdev was loaded after this run began. Start again to see: "
-        f"{rows['nft_fwd'].tells}; {rows['nft_fwd_to'].tells}."
+        f"{rows['nft_fwd'].shows}; {rows['nft_fwd_to'].shows}."
     ]

@@ -31,7 +31,7 @@ def owner(text: str, table: str = "nat", cluster: ClusterView | None = None, oth
     [
         ("nat", "-A PREROUTING -j KUBE-SERVICES", "kube-proxy KUBE-SERVICES"),
         ("nat", '-A KUBE-SERVICES -d 10.0.0.1/32 -p tcp -m comment --comment "a/b:c cluster IP" -m tcp --dport 80 -j '
-         "KUBE-SVC-MNRNS2YGWPBPVXQH", "kube-proxy, for whom is unknown"),
+         "KUBE-SVC-MNRNS2YGWPBPVXQH", "kube-proxy, for an unknown object"),
         ("filter", '-A KUBE-EXTERNAL-SERVICES -p tcp -m comment --comment "default/lonely-web:http has no endpoints" '
          "-m addrtype --dst-type LOCAL -m tcp --dport 30584 -j REJECT",
          "Service default/lonely-web:http, NodePort 30584, no endpoints"),
@@ -43,7 +43,7 @@ def owner(text: str, table: str = "nat", cluster: ClusterView | None = None, oth
         ("filter", "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP", "kubelet KUBE-FIREWALL"),
         ("nat", "-A KUBE-FIREWALL -j KUBE-MARK-DROP", "kube-proxy KUBE-FIREWALL"),
         ("nat", "-A KUBE-MARK-DROP -j MARK --set-xmark 0x8000/0x8000", "kubelet KUBE-MARK-DROP"),
-        ("nat", "-A KUBE-SEP-AAAAAAAAAAAAAAAA -p tcp -j DNAT --to-destination 10.0.0.1:1", "kube-proxy, for whom is unknown"),
+        ("nat", "-A KUBE-SEP-AAAAAAAAAAAAAAAA -p tcp -j DNAT --to-destination 10.0.0.1:1", "kube-proxy, for an unknown object"),
         ("nat", "-A POSTROUTING -s 10.9.0.0/16 -d 10.9.0.0/16 -j RETURN", "the administrator"),
         ("filter", '-A FORWARD -m comment --comment "cali:wUHhoiAYhphO9Mso" -j cali-FORWARD', "Calico, chain cali-FORWARD"),
         ("filter", '-A cali-tw-cali1 -m comment --comment "cali:x" -j DROP', "Calico, chain cali-tw-cali1"),
@@ -62,7 +62,7 @@ def owner(text: str, table: str = "nat", cluster: ClusterView | None = None, oth
         ("filter", "-A CNI-ADMIN -j DROP", "the administrator CNI-ADMIN"),
         ("nat", '-A POSTROUTING -s 10.1.0.3/32 -m comment --comment "name: \\"n\\" id: \\"i\\"" -j CNI-012345'
          "6789abcdef01234567",
-         "CNI bridge, for whom is unknown"),
+         "CNI bridge, for an unknown object"),
         ("filter", "-A DOCKER-USER -s 1.2.3.4/32 -j DROP", "the administrator DOCKER-USER"),
         ("filter", "-A DOCKER-USER -j RETURN", "Docker DOCKER-USER"),
         ("filter", "-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT", "the administrator"),
@@ -70,7 +70,7 @@ def owner(text: str, table: str = "nat", cluster: ClusterView | None = None, oth
         ("nat", "-A KUBE-NODE-PORT -p tcp -m set --match-set KUBE-NODE-PORT-TCP dst -j KUBE-MARK-MASQ",
          "kube-proxy KUBE-NODE-PORT"),
         ("nat", "-A CNI-DN-0123456789abcdef01234 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.0.0.1:80",
-         "portmap, for whom is unknown, hostPort 80"),
+         "portmap, for an unknown object, hostPort 80"),
     ],
 )  # fmt: skip
 def test_from_the_rule_alone(table: str, rule: str, text: str) -> None:
@@ -124,7 +124,7 @@ def test_host_ports_by_the_cni_cache_and_without_it(mode: str, tmp_path: Path) -
     dnat = [r for c in rules.chains.values() for r in c if r.target == "DNAT" and "3306" in r.text]
     assert {owner_of(r, rules, known).text for r in dnat} == {"hostPort 3306 of pod default/mysql-b (portmap)"}
     without_cluster = {owner_of(r, rules, ClusterView()).text for r in dnat}
-    assert without_cluster == {"portmap, for whom is unknown, hostPort 3306"}
+    assert without_cluster == {"portmap, for an unknown object, hostPort 3306"}
 
 
 def test_host_port_by_the_api(tmp_path: Path) -> None:
