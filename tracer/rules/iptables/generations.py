@@ -128,8 +128,10 @@ class TableGenerations:
             why = snapshot.why or "it is not known which generation of the rules was read"
             self._keep(self._failures, request, why, TABLES_KEPT, "tables not read")
             return
-        generation = self._log.at(lookups[-1].object, snapshot.ended)
-        if len(objects) == 1 and snapshot.table and (not generation.until or generation.until > snapshot.ended):
+        # A look-up holds the table's lock, so its blob is in force at that time. Until the reading ends it may be replaced, and
+        # its address may stand for other rules.
+        generation = self._log.at(lookups[-1].object, lookups[-1].time)
+        if len(objects) == 1 and snapshot.table and self._log.at(lookups[0].object, lookups[0].time) is generation:
             self._log.read(generation, snapshot)
         elif not generation.until:
             generation.why = snapshot.why

@@ -109,6 +109,33 @@ def test_rules_replaced_while_they_were_read_are_not_used() -> None:
     assert node.is_waiting_for(table(300, NEW)), "they are being read again"
 
 
+def test_rules_replaced_after_their_last_look_up_belong_to_the_generation_that_was_looked_up() -> None:
+    """They are replaced before the reading has ended, and their address stands for other rules before the reading is taken."""
+    node, reader = new_generations()
+    node.request(FILTER)
+    finish(
+        node,
+        reader,
+        reading(R("ACCEPT")),
+        lookup(110),
+        lookup(150),
+        lookup(180, thread=5),
+        TableReplaced(190, 5, OLD, NEW),
+        lookup(900, NEW, thread=5),
+        TableReplaced(1000, 5, NEW, OLD),
+    )
+    assert verdicts(node, table(120)) == ["ACCEPT"]
+    assert isinstance(verdicts(node, table(1100)), str), "other rules, which have not been read"
+
+
+def test_an_address_that_stood_for_other_rules_between_two_look_ups_proves_nothing() -> None:
+    node, reader = new_generations()
+    node.request(FILTER)
+    changes = (TableReplaced(130, 5, OLD, NEW), lookup(140, NEW, thread=5), TableReplaced(150, 5, NEW, OLD))
+    finish(node, reader, reading(R("ACCEPT")), lookup(110), lookup(120, thread=5), *changes, lookup(190))
+    assert isinstance(verdicts(node, table(300)), str)
+
+
 def test_rules_that_were_replaced_before_they_were_read() -> None:
     node, _ = new_generations()
     node.add_changes([TableReplaced(1000, 5, OLD, NEW)])
