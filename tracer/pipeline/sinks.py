@@ -58,8 +58,7 @@ def parse(text: str) -> OutputSpec:
     form, colon, path = text.partition(":")
     if colon and not path:
         raise BadOption(f"-o {text} names no file: write -o {form}:FILE.")
-    if form not in render.FORMATS:
-        raise BadOption(f"There is no output format {form!r}: choose one of {', '.join(render.FORMATS)}.")
+    render.require(form)
     return OutputSpec(form, path)
 
 
@@ -102,6 +101,7 @@ class Sinks(Output):
         first = sinks[0].output
         super().__init__(first.out, first.err, first.verbose)
         self._sinks, self._recorded = sinks, recorded
+        self._summary: RunSummary | None = None
 
     def outputs(self) -> Iterator[Output]:
         return (sink.output for sink in self._sinks)
@@ -128,6 +128,7 @@ class Sinks(Output):
         for sink in self._sinks:
             sink.stream.is_last = True
         summary.not_written = [loss for sink in self._sinks if (loss := sink.loss)]
+        self._summary = summary
         self._each(lambda output: output.summary(summary))
 
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
@@ -164,14 +165,14 @@ class Sinks(Output):
         Raises:
             OutputNotWritten: A file lacks records.
         """
-        in_summary = {sink.spec.name: sink.loss for sink in self._sinks if sink.stream.is_last}
         for sink in sorted(self._sinks, key=lambda sink: not sink.spec.path):
             # A person may read standard output page by page.
             sink.stream.drain(END_PATIENCE if sink.spec.path else math.inf)
-        late = [s for s in self._sinks if s.loss and s.spec.name in in_summary and s.loss != in_summary[s.spec.name]]
-        for sink in late:
-            if sink.loss and not sink.is_noted:
-                self.note(f"{sink.spec.name}: {sink.loss.records} records were not written: {sink.loss.why}.")
+        for sink in self._sinks:
+            loss = sink.loss
+            if self._summary and loss and loss not in self._summary.not_written and not sink.is_noted:
+                records = f"{loss.records} records were" if loss.records > 1 else "1 record was"
+                self.note(f"{loss.output}: {records} not written: {loss.why}.")
         failed = [sink for sink in self._sinks if sink.spec.path and sink.stream.error]
         if failed and failed[0].stream.error:
             raise OutputNotWritten(f"{failed[0].spec.name} is not complete: {_reason(failed[0].stream.error)}.")

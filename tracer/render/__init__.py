@@ -21,9 +21,14 @@ FORMATS = tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name 
 """The names of all formats, for `find`."""
 
 
-def find(name: str) -> type[Output]:
-    """Returns the class of a format. Raises BadOption for an unknown name."""
+def require(name: str) -> None:
+    """Raises BadOption for an unknown format. Imports none."""
     if name not in FORMATS:
         raise BadOption(f"There is no output format {name!r}: choose one of {', '.join(FORMATS)}.")
+
+
+def find(name: str) -> type[Output]:
+    """Returns the class of a format. Raises BadOption for an unknown name."""
+    require(name)
     found: type[Output] = import_module(f"{__name__}.{name}").FORMAT
     return found

@@ -12,7 +12,6 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 
 from tracer.util.worker import Worker
 
@@ -103,19 +102,18 @@ class QueuedStream(io.TextIOBase):
         self._bytes = 0
         self._changed.notify_all()
 
-    def drain(self, patience: float, gives_up: Callable[[], bool] = lambda: False) -> None:
+    def drain(self, patience: float) -> None:
         """Waits until all records are written, and ends the thread.
 
         Args:
             patience: Longest time without progress, s. Then the remaining records are shed.
-            gives_up: Called every PAUSE_SECONDS; True = the remaining records are shed now.
         """
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
             self._progress = time.monotonic()
             while self._records:
-                if gives_up() or time.monotonic() - self._progress > patience:
+                if time.monotonic() - self._progress > patience:
                     self._is_given_up = True
                     self._give_up()
                     return

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 import threading
@@ -175,3 +176,20 @@ def test_the_end_does_not_wait_for_ever(
     assert len(lines(tmp_path / "good")) == 401
     note = capfd.readouterr().err
     assert note.startswith(f"json:{tmp_path}/pipe: ") and note.endswith(" records were not written: its reader was too slow.\n")
+
+
+def test_a_loss_after_the_summary_is_noted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The reader of a pipe ends while the summary still waits in the queue, so no summary has the loss."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(OutputNotWritten, match="is not complete: its reader has ended"):  # noqa: SIM117
+        with opened([parse(f"json:{tmp_path}/good"), parse(f"json:{tmp_path}/pipe")], False) as output:
+            for _ in range(400):
+                output.packet(samples.ping())
+            output.summary(RunSummary(400))
+            os.close(reader)
+            until(lambda: is_broken([*output.outputs()][1]))
+    assert "not_written" not in summary(lines(tmp_path / "good"))
+    assert re.fullmatch(
+        rf"json:{tmp_path}/pipe: [1-9]\d* records? w(ere|as) not written: its reader has ended\.\n", capfd.readouterr().err
+    )
