@@ -17,6 +17,7 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 from tests.support.ctnetlink import ADDED, CHANGED, FakeConntrack, message
@@ -100,20 +101,20 @@ def measure(count: int) -> dict[str, float]:
     output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, conntrack=listener) as following:
+    with closing(ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, conntrack=listener)) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)
             making += time.process_time() - at
             listener.waiting += events
             for packet in packets:
-                following.feed(packet)
+                following.feed(packet, output)
             if n % TURN == TURN - 1:
-                following.expire(n * SECOND // A_SECOND + SECOND // 5, output)
+                following.end_batch(n * SECOND // A_SECOND + SECOND // 5, output)
             if n % 10_000 == 9999:
                 most = max(most, memory())
         for later in range(1, 200):
-            following.expire(count * SECOND // A_SECOND + later * SECOND // 10, output)
+            following.end_batch(count * SECOND // A_SECOND + later * SECOND // 10, output)
         settled = memory()
         open_, unreported = len(connections), len(connections._pending)
         following.flush(totals, output)

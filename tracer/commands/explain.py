@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,16 +22,12 @@ from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.model.summary import RunSummary
 from tracer.node.capabilities import BITS, give_up, require_root, require_tracing
-from tracer.node.namespaces import Namespaces, tracking
-from tracer.node.processes import Processes
-from tracer.packets.assembler import PacketAssembler
-from tracer.packets.hop_builder import HopBuilder
-from tracer.pipeline import live_source
+from tracer.pipeline import builder
+from tracer.pipeline.builder import RunOptions
 from tracer.pipeline.child import end, start, write_ready
-from tracer.pipeline.environment import LiveEnvironment
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.live_environment import LiveEnvironment
 from tracer.pipeline.shutdown import StopSignals
-from tracer.pipeline.wiring import rule_resolver
+from tracer.pipeline.source import RunLimits
 from tracer.predict.compare import compare
 from tracer.predict.path import PathPredictor
 from tracer.predict.query import PathQuery
@@ -111,18 +106,17 @@ def compare_live(
         give_up(tuple(BITS))
         session = stack.enter_context(Session(kernel, packet_filter, True))
         give_up()
-        namespaces = Namespaces()
-        hops = HopBuilder(namespaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-        rules = rule_resolver(session, namespaces, stack, LiveEnvironment())
-        assembler = PacketAssembler(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-        trace_run = Run(live_source.LiveSource(session, kube), assembler, comparison, RunLimits(0, live.seconds), kube)
+        environment = LiveEnvironment()
+        environment.attach(kernel, session)
+        options = RunOptions(RunLimits(seconds=live.seconds))
+        trace_run = builder.build(environment, kube, comparison, options, stack).run
         stop, command = StopSignals(), None
         output.note("Tracing: send the packet now. Press Ctrl-C to stop.")
         if live.ready_file:
             write_ready(live.ready_file, os.getpid())
         try:
             command = start(live.command) if live.command else None
-            trace_run.trace(stop, command)
+            trace_run.run(stop, command)
         finally:
             stop.restore()
             end(command)

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from tracer.connections import conntrack_events
-from tracer.connections.change_log import ChangeLog
+from tracer.connections.change_log import ChangeLog, ChangeSource
 from tracer.connections.index import connection_key
 from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
@@ -18,14 +16,15 @@ from tracer.model.summary import RunSummary
 from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
 from tracer.packets import icmp
 from tracer.packets.outcome import BAD
+from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
 
 HOLD_NS = 2_000_000_000
 """Maximum time that a conntrack event waits for a packet of its connection, ns."""
 
 
-class ConnectionStage:
-    """Takes packets with their owners; writes verdicts and, if requested, timelines. A context manager.
+class ConnectionStage(Stage):
+    """Takes packets with their owners; writes verdicts and, if requested, timelines.
 
     Args:
         handshakes: gives each SYN its verdict.
@@ -40,7 +39,7 @@ class ConnectionStage:
         self,
         handshakes: HandshakeAnalyzer,
         connections: ConnectionTracker | None = None,
-        changes: ChangeLog | None = None,
+        changes: ChangeSource | None = None,
         findings: Findings | None = None,
         drops_only: bool = False,
         conntrack: conntrack_events.ConntrackListener | None = None,
@@ -51,30 +50,26 @@ class ConnectionStage:
         self._expiry = conntrack_events.EntryExpiry()
         self._held: list[tuple[conntrack_events.EntryEvent, TimelineEntry]] = []
 
-    @property
-    def by_connection(self) -> bool:
-        return self._connections is not None
-
-    def start(self, output: Output) -> None:
+    def begin(self, output: Output) -> None:
         """Begins to listen to conntrack events, where that does not change the node."""
-        reason = self._conntrack.listen(self.by_connection)
-        if reason and self.by_connection:
+        reason = self._conntrack.listen(self._connections is not None)
+        if reason and self._connections is not None:
             output.note(f"{reason[0].upper()}{reason[1:]}.")
 
-    def feed(self, packet: Packet) -> None:
-        """Takes a closed packet."""
+    def feed(self, packet: Packet, output: Output) -> Packet:
         self._handshakes.feed(packet)
         if self._connections is not None and (packet.outcome in BAD or not icmp.is_neighbor_discovery(packet)):
             self._connections.feed(packet)
+        return packet
 
-    def add_loss(self, now: int, unexplained: bool = False) -> None:
+    def add_loss(self, now: int, is_unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now` (ns, CLOCK_MONOTONIC).
 
         For connections that are open then, a missing packet proves nothing.
         """
-        self._handshakes.add_loss(now, unexplained)
+        self._handshakes.add_loss(now, is_unexplained)
 
-    def expire(self, now: int, output: Output) -> None:
+    def end_batch(self, now: int, output: Output) -> None:
         """Writes the verdicts and timelines that are final at `now` (ns, CLOCK_MONOTONIC)."""
         self._write_verdicts(self._handshakes.expire(now), output)
         # They are read even if no timeline is written: a recording may need them.
@@ -137,8 +132,5 @@ class ConnectionStage:
                 output.timeline(timeline)
             self._connections.mark_written(timeline)
 
-    def __enter__(self) -> ConnectionStage:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
         self._conntrack.close()

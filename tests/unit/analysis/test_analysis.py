@@ -27,12 +27,12 @@ from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
 
 
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     return captures.capture(tmp_path / "a.k8st", captures.some_batches(20)).path
 
 

@@ -97,7 +97,7 @@ def with_bytes(tmp_path: Path) -> captures.Printed:
 
 
 def test_a_capture_keeps_the_bytes_and_prints_the_same(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     printed = with_bytes(tmp_path)
     assert run("-r", printed.path)[:2] == (0, printed.text["text"])
 
@@ -107,7 +107,7 @@ def test_pcapng_has_the_packets_own_bytes(run: Any, tmp_path: Path, monkeypatch:
     from scapy.layers.inet import IP
     from scapy.utils import RawPcapNgReader
 
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     with_bytes(tmp_path)
     assert run("export", tmp_path / "a.k8st", "--to", "pcapng", tmp_path / "a.pcapng")[0] == 0
     with RawPcapNgReader(str(tmp_path / "a.pcapng")) as reader:
@@ -122,7 +122,7 @@ def test_pcapng_has_the_packets_own_bytes(run: Any, tmp_path: Path, monkeypatch:
 
 def test_redaction_removes_the_bytes(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("scapy")
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     with_bytes(tmp_path)
     assert run("export", tmp_path / "a.k8st", "--to", "pcapng", "--redact", tmp_path / "a.pcapng")[0] == 0
     data = (tmp_path / "a.pcapng").read_bytes()

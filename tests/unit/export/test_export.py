@@ -29,7 +29,7 @@ ABOUT = CaptureInfo("a.k8st", "node-1", "6.12.0", "--port 1", 0)
 
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> captures.Printed:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     return captures.capture(tmp_path / "a.k8st", captures.some_batches(20), form="json")
 
 

@@ -31,9 +31,12 @@ from tracer.kube.selectors import Selectors
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
 from tracer.model.packet import Packet
+from tracer.model.summary import RunSummary
 from tracer.packets.assembler import PacketAssembler
+from tracer.pipeline.display_stage import DisplayStage
 from tracer.pipeline.live_source import LiveSource
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.owner_stage import OwnerStage
+from tracer.pipeline.run import Run
 from tracer.render.text import TextOutput
 
 OLD, NEW = 30285, 31999
@@ -86,15 +89,19 @@ def test_the_probes_follow_while_packets_are_explained(tmp_path: Path, server: A
     with OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter()) as kube:
         assert OLD in kube.filter().ports
         slow = SlowOutput(out, err, server, session)
-        run = Run(LiveSource(cast(kernel.Session, session), kube), PacketAssembler(hops(), idle_ns=0), slow, RunLimits(), kube)
-        run._read()
+        source, summary = LiveSource(cast(kernel.Session, session), kube), RunSummary()
+        stages = [OwnerStage(kube, source), DisplayStage(summary)]
+        run = Run(source, PacketAssembler(hops(), idle_ns=0), stages, slow, summary=summary)
+        with kube.unchanged():
+            run.feed(source.read())
         assert slow.renewed and OLD not in session.filters[-1].ports
         until(lambda: NEW in {p.node_port for p in kube.cluster.store.services.values()})
         # One packet came before the change and is explained after it, and one came after it.
         session._batches.append(np.concatenate([request(3, OLD, now - 10**9 + 2), request(4, NEW, time.monotonic_ns())]))
         session._batches.append(request(5, OLD, time.monotonic_ns() + 1))
-        run._read()
-        run._read(last=True)
+        with kube.unchanged():
+            run.feed(source.read())
+            run.feed(source.read(last=True))
         kube.detach()
     shown_ports = re.findall(r"-> 192\.168\.56\.10:(\d+)", out.getvalue())
     assert shown_ports == [str(OLD)] * 3 + [str(NEW)], "each was selected when it came; the last one was not"
@@ -192,7 +199,7 @@ def test_a_host_that_stays_selected_passes_all_the_time(count: int) -> None:
 
 def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet to the old port came before the change and is explained after it; a replay shows it, too."""
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     at = 1_000_000
     steps = [
         RenewedFilter(0, frozenset({("", OLD, "tcp")}), Filter(ports=(OLD,))),
@@ -212,7 +219,7 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
 
 @pytest.mark.parametrize("body", [[5, [], ["10.0.0.1/99"], [80]], [5, [], [], [70000]], [5, [["a", 1]], [], []], ["x"], 7])
 def test_an_invalid_filter_in_a_capture_is_damage(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     add_filter = "tracer.capture.record.buffer.RecordBuffer.add_filter"
     monkeypatch.setattr(add_filter, lambda b, _: b.add_record(Record.FILTER, "", body))
     steps = [RenewedFilter(0, frozenset(), Filter(ports=(OLD,)))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -31,8 +32,8 @@ def written(stage: ConnectionStage, *packets: Any, output: type[Output] = TextOu
     out, totals = io.StringIO(), RunSummary()
     form = output(out, io.StringIO())
     for each in packets:
-        stage.feed(each)
-        stage.expire(each.hops[-1].time + SECOND // 5, form)
+        stage.feed(each, form)
+        stage.end_batch(each.hops[-1].time + SECOND // 5, form)
     stage.flush(totals, form)
     return out.getvalue(), totals
 
@@ -54,7 +55,6 @@ def test_drops_only_prints_failed_syns() -> None:
 
 def test_by_connection_the_verdict_is_an_entry() -> None:
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker())
-    assert stage.by_connection
     text, totals = written(stage, syn(*at_listener(True)), synack(), last_ack())
     head, *lines = text.strip().splitlines()
     assert "TCP 192.168.56.1:40812 -> 192.168.56.10:30285  accepted, open  3 packets  tracked in node  (the run ended)" in head
@@ -84,12 +84,12 @@ def test_a_conntrack_event_waits_for_a_packet_of_its_connection() -> None:
     )
     out, totals = io.StringIO(), RunSummary()
     form = TextOutput(out, out)
-    stage.expire(2, form)
+    stage.end_batch(2, form)
     assert len(stage._held) == 2
-    stage.feed(syn())
-    stage.expire(3, form)
+    stage.feed(syn(), form)
+    stage.end_batch(3, form)
     assert len(stage._held) == 1
-    stage.expire(1 + connection_stage.HOLD_NS, form)
+    stage.end_batch(1 + connection_stage.HOLD_NS, form)
     assert not stage._held, "no packet of that connection came"
     stage.flush(totals, form)
     assert "## conntrack entry created assured, SYN_SENT, 120 s" in out.getvalue()
@@ -127,8 +127,8 @@ def test_missing_conntrack_events_are_reported_only_with_follow() -> None:
     err = io.StringIO()
     for connections in (ConnectionTracker(), None):
         listener = FakeConntrack(why="conntrack's events cannot be read: so")
-        with ConnectionStage(HandshakeAnalyzer(FakeInspector()), connections, conntrack=listener) as stage:
-            stage.start(TextOutput(io.StringIO(), err))
+        with closing(ConnectionStage(HandshakeAnalyzer(FakeInspector()), connections, conntrack=listener)) as stage:
+            stage.begin(TextOutput(io.StringIO(), err))
         assert listener.listens == (connections is not None)
     assert err.getvalue() == "Conntrack's events cannot be read: so.\n"
 

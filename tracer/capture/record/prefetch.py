@@ -19,7 +19,6 @@ from tracer.events.record import Kind
 from tracer.events.record import address as address_of
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import NamespaceInspector
 from tracer.pipeline.assembly import AssemblyParts
 from tracer.util.octets import c_text
 
@@ -63,9 +62,9 @@ LISTEN = 10
 class Prefetcher:
     """Asks the questions of a replay while they can be answered; the journal records the answers."""
 
-    def __init__(self, parts: AssemblyParts, sandboxes: RecordedCniCache | None, inspector: NamespaceInspector) -> None:
-        self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.function
-        self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, inspector
+    def __init__(self, parts: AssemblyParts, sandboxes: RecordedCniCache | None) -> None:
+        self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.names.function
+        self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, parts.inspector
         self._node_asked_at = self._counters_asked_at = float("-inf")
         self._listeners: dict[int, None] = {}
         self.events = self.unaddressed = 0

@@ -94,7 +94,7 @@ def test_a_capture_exported_and_redacted(
 ) -> None:
     from tracer.cli import main
 
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     path = captures.capture(tmp_path / "a.k8st", captures.some_batches(20)).path
     target = tmp_path / "out.jsonl"
     with pytest.raises(SystemExit) as e:

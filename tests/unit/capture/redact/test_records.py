@@ -34,7 +34,7 @@ ADDRESS = ("192.168.56.1", "192.168.56.10", "10.244.0.1", "10.244.0.11", "172.30
 
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize("explained", [True, False], ids=["-w", "record"])
