@@ -8,12 +8,10 @@ event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_hi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-import numpy.typing as npt
+from typing import NamedTuple
 
 from tracer.events import payload, record
-from tracer.events.record import Event, Flag, Kind
+from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
 from tracer.model.loss import Loss
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome
@@ -86,7 +84,7 @@ class PacketAssembler:
     ) -> None:
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
-        self._open: dict[int, list[Event]] = {}
+        self._open: dict[int, list[EventRow]] = {}
         self._last: dict[int, int] = {}
         self._closed: dict[int, _ClosedPacket] = {}
         self._losses = LossHistory()
@@ -95,7 +93,7 @@ class PacketAssembler:
         self._number = self._newest = 0
         self.events = 0
 
-    def feed(self, batch: npt.NDArray[Any]) -> None:
+    def feed(self, batch: EventArray) -> None:
         """Takes a batch of events (rows of the record's dtype) in the order in which the kernel wrote them."""
         batch, pieces = payload.split(self._rules.feed(batch))
         for packet, first, piece in pieces:
@@ -146,7 +144,7 @@ class PacketAssembler:
         for identity in identities:
             del self._last[identity]
             records = self._open.pop(identity)
-            if any(e.kind not in record.PARTS and e.kind != Kind.EVENT_CLUE for e in records):
+            if any(isinstance(e, Event) and e.kind != Kind.EVENT_CLUE for e in records):
                 packet = self._packet(identity, records)
                 packets += [packet] if packet else []
             self._bytes.pop(identity, None)
@@ -156,11 +154,11 @@ class PacketAssembler:
             packet.number = self._number
         return packets
 
-    def _packet(self, identity: int, records: list[Event]) -> Packet | None:
+    def _packet(self, identity: int, records: list[EventRow]) -> Packet | None:
         """Assembles one packet; None if every event with its addresses was lost."""
         records.sort(key=lambda e: e.time)
         before = self._closed.pop(identity, None)
-        events = [e for e in records if e.kind not in record.PARTS]
+        events = [e for e in records if isinstance(e, Event)]
         completed, whole_event = header_tracker.complete_events(events, before.whole if before else None)
         events = completed or events
         first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), None)

@@ -133,7 +133,7 @@ class HopBuilder:
         return self._handshake(e, "request")
 
     def _detail(self, e: Event) -> dict[str, Any]:
-        return {"what": "clue", "detail": decision_detail.read(e.object)}
+        return {"what": "clue", "detail": decision_detail.read(e)}
 
     def _drop(self, e: Event) -> dict[str, Any]:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")

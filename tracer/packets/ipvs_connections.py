@@ -8,7 +8,8 @@ kept here by connection. For any other connection it is only known that the choi
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
+from dataclasses import replace
+from enum import IntEnum
 
 from tracer.events import cstruct, record
 from tracer.events.record import Event
@@ -16,11 +17,21 @@ from tracer.model.evidence import Evidence
 from tracer.model.packet import IpvsDecision
 from tracer.util.octets import c_text
 
-Act: Any = cstruct.enum("records/event.h", "ipvs_act")
 PERSISTENT = cstruct.define("records/event.h", "IPVS_PERSISTENT")
 CONNECTIONS_KEPT = 65536
 """Most IPVS connections with an observed choice; the least recently chosen is evicted first."""
 _NONE = bytes(16)
+
+
+@cstruct.enumeration("records/event.h", "ipvs_act")
+class Act(IntEnum):
+    """What IPVS did, in `state` of an EVENT_IPVS."""
+
+    IPVS_CHOSEN = 1
+    IPVS_KNOWN = 2
+    IPVS_REPLY = 3
+    IPVS_NO_SERVER = 4
+    IPVS_DROPPED = 5
 
 
 class IpvsConnections:
@@ -35,13 +46,18 @@ class IpvsConnections:
             return IpvsDecision()
         by_mark = bytes(e.orig_dst) == _NONE
         virtual = f"fwmark {e.mark}" if by_mark else record.address(e.orig_dst)
-        server = {"virtual": virtual, "virtual_port": e.orig_dport, "protocol": record.protocol(e).lower()}
-        scheduler: dict[str, Any] = {"scheduler": c_text(e.table), "persistent": bool(e.ct_info & PERSISTENT)}
+        decision = IpvsDecision(
+            virtual=virtual,
+            virtual_port=e.orig_dport,
+            protocol=record.protocol(e).lower(),
+            scheduler=c_text(e.table),
+            persistent=bool(e.ct_info & PERSISTENT),
+        )
         if e.state == Act.IPVS_NO_SERVER:
-            return IpvsDecision(**server, **scheduler)
+            return decision
         chosen, evidence = self._chosen(e)
-        real = {"real": record.address(e.reply_src), "real_port": e.reply_sport}
-        return IpvsDecision(**server, **scheduler, **real, chosen=chosen, evidence=evidence)
+        real, real_port = record.address(e.reply_src), e.reply_sport
+        return replace(decision, real=real, real_port=real_port, chosen=chosen, evidence=evidence)
 
     def _chosen(self, e: Event) -> tuple[str, Evidence]:
         ends = (e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport, e.reply_src, e.reply_sport)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tracer.events import table_trace
-from tracer.events.record import HIT_DTYPE, HOOKS, Event, Flag, Kind
+from tracer.events import record, table_trace
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import HOOKS, Event, EventArray, EventRow, Flag, Kind
 from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
 from tracer.model.loss import LEFT_OUT, Loss
 from tracer.model.rule import RuleTrace
@@ -88,7 +88,7 @@ class RuleResolver:
         self.replaced: Callable[[int, str, int], None] | None = None
         self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT)
 
-    def feed(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def feed(self, batch: EventArray) -> EventArray:
         """Takes all rows but events out of a batch; returns the events. Must be called for every drain, also an empty one."""
         if self._nft:
             self._nft.refresh()
@@ -118,14 +118,14 @@ class RuleResolver:
             self.replaced(at, "nftables' rules (noticed within 0.1 s)", 0)
 
     @staticmethod
-    def _request_tables(legacy: TableGenerations, events: npt.NDArray[Any], changes: list[TableLookup | TableReplaced]) -> None:
+    def _request_tables(legacy: TableGenerations, events: EventArray, changes: list[TableLookup | TableReplaced]) -> None:
         """Requests the tables that these events met."""
         legacy.add_changes(changes)
         tables = events[events["kind"] == Kind.EVENT_TABLE]
         for at in np.unique(tables["object"], return_index=True)[1] if len(tables) else ():
-            legacy.request_for(table_trace.event(tables[at]))
+            legacy.request_for(record.event(tables[at]))
 
-    def prefetch(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def prefetch(self, batch: EventArray) -> EventArray:
         """In place of `feed`, where no packet is explained: requests all rules that a batch met and keeps nothing of it."""
         events, _, rulesets = table_trace.split(batch)
         if self._legacy:
@@ -149,14 +149,14 @@ class RuleResolver:
         nft, legacy = self._nft, self._legacy
         return bool((legacy and legacy.is_reading) or (nft and any([nft.is_coming(*g) for g in self._generations_met])))
 
-    def is_waiting_for(self, records: Sequence[Any]) -> bool:
+    def is_waiting_for(self, records: Sequence[EventRow]) -> bool:
         """Whether rules that acted on a packet are being read. `records`: its events and hits."""
         legacy, nft = self._legacy, self._nft
-        if legacy and any([legacy.is_waiting_for(e) for e in records if e.kind == Kind.EVENT_TABLE]):
+        if legacy and any([legacy.is_waiting_for(e) for e in records if isinstance(e, Event) and e.kind == Kind.EVENT_TABLE]):
             return True
         return nft is not None and any([nft.is_coming(*g) for g in reconstruct.generations(records)])
 
-    def begin_packet(self, records: Sequence[Any], is_whole: bool) -> None:
+    def begin_packet(self, records: Sequence[EventRow], is_whole: bool) -> None:
         """Prepares for the hops of one packet. `records`: its events and hits, in order. `is_whole`: none was lost."""
         self._runs, self._is_whole = reconstruct.runs(records) if self._nft else {}, is_whole
 

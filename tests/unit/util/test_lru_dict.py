@@ -18,7 +18,8 @@ from tracer.capture.record import carry_over
 from tracer.capture.record.buffer import Chunk, RecordBuffer
 from tracer.capture.record.carry_over import CarryOver
 from tracer.events import record
-from tracer.events.record import DTYPE, HIT_DTYPE, Kind
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import DTYPE, Kind
 from tracer.findings import context
 from tracer.findings.context import FindingContext
 from tracer.model.rule import Ruleset
@@ -191,7 +192,7 @@ def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_resolver, "CONNECTIONS_KEPT", 3)
     resolver = RuleResolver(nft=SnapshotCache(Known()))
     for port in range(10):
-        (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=rule_resolver.NEW))
+        rewrite = record.event(event("NAT", orig_sport=port, ct_info=rule_resolver.NEW)[0])
         resolver.begin_packet([rewrite], True)
         resolver.resolve(rewrite)
     assert (len(resolver._connections), resolver._connections.evicted) == (3, 7)

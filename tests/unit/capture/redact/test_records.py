@@ -21,7 +21,8 @@ from tracer.capture.format.codec import from_json, to_json
 from tracer.capture.format.schema import Record
 from tracer.capture.redact.events import ADDRESSES
 from tracer.capture.redact.records import RecordRedactor
-from tracer.events.record import DETAIL_DTYPE, DTYPE, DetailKind, Kind, unpack
+from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
+from tracer.events.record import DTYPE, Kind, unpack
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 from tracer.node.kube_proxy import KubeProxy

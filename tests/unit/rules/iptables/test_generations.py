@@ -11,7 +11,7 @@ import pytest
 from tests.support.blobs import R, build
 from tests.support.builders import NODE, POD, Ends, event
 from tests.support.table_generations import READER_THREAD, FakeTableReader, new_generations
-from tracer.events import table_trace
+from tracer.events import record, table_trace
 from tracer.events.record import Event, Kind
 from tracer.events.table_trace import WATCHED, TableLookup, TableReplaced, TableTrace
 from tracer.rules.iptables import generation
@@ -39,7 +39,7 @@ def lookup(time: int, address: int = OLD, thread: int = READER_THREAD, netns: in
 
 def table(time: int = 300, address: int = OLD, watched: int = WATCHED, **fields: Any) -> Event:
     given = {"netns": NODE, "header": CLIENT, "protocol": 6, "pf": 2, "hook": "INPUT", "table": "filter", **fields}
-    return table_trace.event(event("TABLE", time=time, object=address, state=watched, **given)[0])
+    return record.event(event("TABLE", time=time, object=address, state=watched, **given)[0])
 
 
 def finish(node: TableGenerations, reader: FakeTableReader, done: TableSnapshot, *changes: TableLookup | TableReplaced) -> None:

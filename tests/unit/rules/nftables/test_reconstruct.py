@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.builders import NODE
 from tracer.events import record
-from tracer.events.record import Flag, Kind, Trace
+from tracer.events.nft_trace import NftHit, Trace
+from tracer.events.record import Flag, Kind
 from tracer.model.evidence import Evidence
 from tracer.model.rule import Rule, RuleLocation, Ruleset, RuleTrace
 from tracer.rules.nftables import reconstruct
@@ -73,7 +74,7 @@ def hit(handle: int, code: int, to: str = "", trace: str = "RULE", generation: i
         "code": code & 0xFFFFFFFF, "trace": Trace["TRACE_" + trace], "table_handle": TABLE, "family": 2, "policy": 1,
         "to": to.encode(), "to_handle": CHAINS[to][0] if to in CHAINS else 0, "registers": b"", "flags": 0,
     }  # fmt: skip
-    return record._NftHit(**{**dict.fromkeys(record._NftHit._fields, 0), **fields, **more})
+    return NftHit(**{**dict.fromkeys(NftHit._fields, 0), **fields, **more})
 
 
 def end() -> Any:
@@ -87,7 +88,7 @@ def policy(verdict: int = 1) -> Any:
 def chain(verdict: int = 1, **more: Any) -> Any:
     fields = {"kind": Kind.EVENT_CHAIN, "object": BASE, "netns": NODE, "verdict": verdict, "table": b"nat",
               "chain": b"PREROUTING", "flags": 0}  # fmt: skip
-    return record._Event(**{**dict.fromkeys(record._Event._fields, 0), **fields, **more})
+    return record.Event(**{**dict.fromkeys(record.Event._fields, 0), **fields, **more})
 
 
 def rule_trace(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> RuleTrace:
