@@ -11,10 +11,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from tests.support.blobs import R, build
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, swapped
@@ -28,7 +27,7 @@ from tracer.capture.replay import runner
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.events import record
-from tracer.events.record import DTYPE, SLOT, Flag, Kind
+from tracer.events.record import DTYPE, SLOT, EventArray, Flag, Kind, Slots
 from tracer.events.table_trace import RULESET, WATCHED
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.catalog import ClusterView
@@ -77,7 +76,7 @@ SERVICE = {
 }
 
 
-def slots(batch: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def slots(batch: EventArray) -> Slots:
     """Events as in the ring buffer: each whole, or short where its flags or its kind require that."""
     rows = []
     for event in batch:
@@ -89,7 +88,7 @@ def slots(batch: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.concatenate(rows) if rows else np.zeros((0, SLOT), np.uint8)
 
 
-def table_lookup(time: int) -> npt.NDArray[Any]:
+def table_lookup(time: int) -> EventArray:
     """The event of a look-up of the filter table by the reader."""
     row = np.zeros(1, RULESET)
     for name, value in {
@@ -116,7 +115,7 @@ def reading(began: int, ended: int) -> TableSnapshot:
     )
 
 
-def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
+def request(number: int, start: int, inode: int = 48213) -> EventArray:
     """A SYN through a NodePort to a pod's listener. inode: inode of the listener's socket."""
     t = Trail(CLIENT, number << 8, start, in_name="eth0", orig=CLIENT, reply=swapped(POD_END), ct_info=2)
     t.hook("PREROUTING").nat("PREROUTING", 1, ("192.168.56.1", 40812, "10.244.0.11", 8080))
@@ -124,7 +123,7 @@ def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
     return t.add("SOCKET", object=inode, state=10, netns=200).batch
 
 
-def refused(number: int, start: int) -> npt.NDArray[Any]:
+def refused(number: int, start: int) -> EventArray:
     """A packet that the filter table drops, and the event of its free."""
     t = Trail(("192.168.56.1", 40813 + number, "192.168.56.10", 8080), number << 8, start, in_name="eth0")
     t.table("INPUT", "filter", verdict="DROP", object=BLOB, state=WATCHED, pf=2)
@@ -136,11 +135,11 @@ class Probes:
 
     extensions = frozenset({("target", "DNAT", 2, "ip")})
 
-    def __init__(self, batches: Sequence[tuple[npt.NDArray[Any], list[Loss]]], on_end: Callable[[], None]) -> None:
+    def __init__(self, batches: Sequence[tuple[EventArray, list[Loss]]], on_end: Callable[[], None]) -> None:
         self._batches, self._on_end, self._losses = list(batches), on_end, list[Loss]()
         self.planned = [SimpleNamespace(probe=SimpleNamespace(name="hook"), way="FEXIT", symbol="nf_hook_slow")]
 
-    def drain(self) -> npt.NDArray[np.uint8]:
+    def drain(self) -> Slots:
         batch, self._losses = self._batches.pop(0) if self._batches else (record.NOTHING, [])
         if not self._batches:
             self._on_end()
@@ -233,14 +232,14 @@ class Printed:
     files: list[Path] = field(default_factory=list)
 
 
-Batches = Sequence[tuple[npt.NDArray[Any], list[Loss]]]
+Batches = Sequence[tuple[EventArray, list[Loss]]]
 
 
-def some_batches(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
+def some_batches(packets: int = 6) -> list[tuple[EventArray, list[Loss]]]:
     """Batches with a loss, a table look-up, requests and refused packets."""
     batches = [np.concatenate([table_lookup(150), request(1, 1000), refused(2, 2000)])]
     batches += [np.concatenate([request(n, n * 1_000_000), refused(n + 1, n * 1_000_000 + 5000)]) for n in range(3, packets, 2)]
-    made: list[tuple[npt.NDArray[Any], list[Loss]]] = [(b, []) for b in batches]
+    made: list[tuple[EventArray, list[Loss]]] = [(b, []) for b in batches]
     made.insert(1, (record.NOTHING, [Loss("table", 1, 17, "the ring buffer was full")]))
     return [*made, (record.NOTHING, []), (record.NOTHING, [])]
 

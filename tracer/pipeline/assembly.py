@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy.typing as npt
-
+from tracer.events.record import EventArray
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.namespace_view import NamespaceInspector
@@ -31,7 +30,7 @@ class Assembler(Protocol):
     events: int
     unaddressed: int
 
-    def feed(self, batch: npt.NDArray[Any]) -> None:
+    def feed(self, batch: EventArray) -> None:
         """Takes the events of a batch: an array of `struct event`."""
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:

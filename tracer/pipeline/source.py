@@ -11,10 +11,9 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy.typing as npt
-
+from tracer.events.record import EventArray
 from tracer.model.loss import Loss
 from tracer.pipeline.shutdown import StopRequest
 
@@ -36,7 +35,7 @@ class Batch:
     """
 
     now: int
-    events: npt.NDArray[Any]
+    events: EventArray
     losses: Sequence[Loss] = ()
     last: bool = False
     explained: int | None = None

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tests.support import captures
 from tests.support.builders import Trail, hops, packets
 from tracer.events import bpf_source
 from tracer.events import payload as events_payload
-from tracer.events.record import DTYPE, Kind
+from tracer.events.record import DTYPE, EventArray, Kind
 from tracer.packets.assembler import CLOSED_KEPT_NS, PacketAssembler
 
 CLIENT = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -33,7 +32,7 @@ def ip(ends: tuple[str, int, str, int], payload: bytes = PAYLOAD) -> bytes:
     return head + struct.pack(">HHIIBBHHH", sport, dport, 7, 8, 0x50, 0x18, 502, 0xCAFE, 0) + payload
 
 
-def records(packet: int, data: bytes, cuts: tuple[int, ...] = (), first: int = 0) -> npt.NDArray[Any]:
+def records(packet: int, data: bytes, cuts: tuple[int, ...] = (), first: int = 0) -> EventArray:
     """The records of a packet's bytes, cut as the kernel side cuts them: every 240 bytes, and at the end of a buffer piece."""
     rows, at = np.zeros(0, events_payload.RAW), first
     for end in (*(cut for cut in cuts if cut < len(data)), len(data)):

@@ -7,15 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tests.support.builders import Ends, Trail, hops
 from tracer.errors import BadOption, CommandNotFound
-from tracer.events.record import DTYPE
+from tracer.events.record import DTYPE, EventArray
 from tracer.findings import Findings
 from tracer.kernel.loss_counters import Loss
 from tracer.kernel.session import Session
@@ -69,11 +68,11 @@ class Written(Output):
 class FakeSession:
     """Replaces a session: batches, each with its losses; `on_end` is called when there are no more batches."""
 
-    def __init__(self, *batches: npt.NDArray[Any], losses: dict[int, list[Loss]] | None = None) -> None:
+    def __init__(self, *batches: EventArray, losses: dict[int, list[Loss]] | None = None) -> None:
         self.batches, self._losses, self.number = list(batches), losses or {}, 0
         self.on_end: Callable[[], object] = lambda: None
 
-    def events(self) -> npt.NDArray[Any]:
+    def events(self) -> EventArray:
         self.number += 1
         if not self.batches:
             self.on_end()
@@ -90,12 +89,12 @@ def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
 
 
-def forwarded(packet: int, start: int = 0) -> npt.NDArray[Any]:
+def forwarded(packet: int, start: int = 0) -> EventArray:
     t = Trail(ENDS, packet << 8, start or packet * 1_000_000, in_name="eth0").hook("PREROUTING")
     return t.hook("POSTROUTING", in_name="", out_name="cni0").batch
 
 
-def dropped(packet: int) -> npt.NDArray[Any]:
+def dropped(packet: int) -> EventArray:
     return Trail(ENDS, packet << 8, packet * 1_000_000).table("INPUT", "filter", verdict="DROP").batch
 
 
@@ -173,7 +172,7 @@ def test_losses_are_reported_and_make_open_packets_incomplete() -> None:
 MANY = 3 * CHUNK_PACKETS
 
 
-def many() -> npt.NDArray[Any]:
+def many() -> EventArray:
     return np.concatenate([forwarded(number) for number in range(1, MANY + 1)])
 
 

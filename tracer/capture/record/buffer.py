@@ -14,13 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from tracer.capture.format import kube_objects, record_layout, rulesets
 from tracer.capture.format.codec import to_json
 from tracer.capture.format.schema import Record
 from tracer.connections.conntrack_events import Datagram
+from tracer.events.record import Slots
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.store import Change
@@ -61,7 +59,7 @@ class Chunk:
     first_batch: int
     records: list[Row] = field(default_factory=list)
     batches: list[tuple[int, int, int]] = field(default_factory=list)
-    slots: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    slots: list[Slots] = field(default_factory=list)
     bytes: int = 0
     began: float = field(default_factory=time.monotonic)
 
@@ -109,7 +107,7 @@ class RecordBuffer:
             # A text in SQLite is UTF-8, a name may be other bytes. Only the body is read back.
             self._chunk.records.append((number, kind.value, escaped(key), body))
 
-    def add_batch(self, now: int, slots: npt.NDArray[np.uint8], last: bool) -> None:
+    def add_batch(self, now: int, slots: Slots, last: bool) -> None:
         """Begins a batch. now: ns, CLOCK_MONOTONIC. slots: (number of slots, slot length). last: no batch follows."""
         with self._lock:
             chunk = self._chunk

@@ -9,10 +9,8 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracer import __version__
 from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackListener
@@ -33,6 +31,7 @@ from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.record.writer import CaptureWriter
 from tracer.capture.redact.records import RecordRedactor
 from tracer.events import record
+from tracer.events.record import EventArray
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
@@ -123,7 +122,7 @@ class RecordingEnvironment:
         self._journaled_function = journaled_function(self.buffer.journal, live.function)
         return KernelNames(self._journaled_function, live.drop_reasons)
 
-    def journal_functions(self, events: npt.NDArray[Any]) -> None:
+    def journal_functions(self, events: EventArray) -> None:
         """Records the functions of all drops. The run may end before it explains them, but a replay explains all packets."""
         for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
             self._journaled_function(address)

@@ -14,15 +14,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tracer.capture.format.codec import from_json, to_json
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Row
 from tracer.capture.redact import events
 from tracer.capture.redact.events import MAPPED
 from tracer.capture.redact.pseudonyms import Pseudonymizer
+from tracer.events.record import Slots
 from tracer.kube.cni_cache import Sandbox
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket
@@ -104,7 +102,7 @@ class RecordRedactor:
             "ipvs_addresses": sorted(map(self.address, meta["ipvs_addresses"])),
         }
 
-    def slots(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def slots(self, slots: Slots) -> Slots:
         """Redacts ring slots (redact/events.py)."""
         return events.redact_slots(slots, self.packed_address)
 
