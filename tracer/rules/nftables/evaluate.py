@@ -20,6 +20,8 @@ from tracer.util.octets import decoded
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
 MAX_CHOICES = 4096
 """Most values of one `numgen`. Its modulus may be any number of 32 bits, and each value is kept."""
+REGISTER_BITS = 128
+"""Size of the largest register of nftables, bits: no shift is longer."""
 
 
 class Unknown(Enum):
@@ -232,7 +234,11 @@ def _bits(sign: str, sides: list[Value]) -> Value:
     if not all(isinstance(s, int) for s in sides):
         return UNKNOWN
     left, right = (s for s in sides if isinstance(s, int))
-    return {"&": left & right, "|": left | right, "^": left ^ right, "<<": left << right, ">>": left >> right}[sign]
+    if sign in ("&", "|", "^"):
+        return {"&": left & right, "|": left | right, "^": left ^ right}[sign]
+    if not 0 <= right < REGISTER_BITS:
+        return UNKNOWN
+    return left << right if sign == "<<" else left >> right
 
 
 def _members(data: Json) -> list[Json]:
