@@ -111,6 +111,11 @@ def _reject(body: Json) -> str:
     return f"reject with {member(given, 'type')} {given['expr']}" if "expr" in given else "reject"
 
 
+def _xt(body: Json) -> str:
+    """A match or target of iptables-nft; nft before 1.0.6 does not say which."""
+    return "xt" if body is None else f'xt {member(body, "type")} "{member(body, "name")}"'
+
+
 _EXPRESSIONS: dict[str, Callable[[Json], str]] = {
     "match": _match,
     "counter": lambda body: "",
@@ -118,7 +123,7 @@ _EXPRESSIONS: dict[str, Callable[[Json], str]] = {
     "goto": lambda body: f"goto {member(body, 'target')}",
     "vmap": lambda body: f"{operand(member(body, 'key'))} vmap {operand(member(body, 'data'))}",
     "mangle": lambda body: f"{operand(member(body, 'key'))} set {operand(member(body, 'value'))}",
-    "xt": lambda body: f'xt {member(body, "type")} "{member(body, "name")}"',
+    "xt": _xt,
     "dnat": _nat("dnat"),
     "snat": _nat("snat"),
     "masquerade": _flagged("masquerade"),

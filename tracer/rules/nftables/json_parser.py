@@ -177,7 +177,7 @@ def _target(expressions: list[Expression]) -> str:
         kind, body = only_member(e)
         if kind in ("jump", "goto"):
             return str(member(body, "target"))
-        if kind == "xt" and as_object(body).get("type") == "target":
+        if kind == "xt" and body is not None and as_object(body).get("type") == "target":
             return str(member(body, "name"))
         if kind in ("accept", "drop", "return", "reject", "masquerade", "dnat", "snat", "redirect", "queue"):
             return kind.upper()

@@ -118,3 +118,13 @@ def test_names_and_comments_that_are_numbers_are_kept_as_text() -> None:
     rule = {**RULE, "chain": 7, "comment": 5, "expr": [{"jump": {"target": 8}}]}
     (only,) = json_parser.parse(json.dumps({"nftables": [{"rule": rule}]})).ruleset.chain("ip", "t", "7")
     assert (only.text, only.target, only.comment) == ('jump 8 comment "5"', "8", "5")
+
+
+def test_a_match_that_an_old_nft_does_not_describe() -> None:
+    """Before 1.0.6 nft writes {"xt": null} for each match and target of iptables-nft."""
+    rule = {**RULE, "comment": "why", "expr": [{"xt": None}, {"counter": None}, {"jump": {"target": "next"}}]}
+    target = {**RULE, "handle": 3, "expr": [{"xt": None}]}
+    listed = json_parser.parse(json.dumps({"nftables": [{"rule": rule}, {"rule": target}]}))
+    first, second = listed.ruleset.chain("ip", "t", "c")
+    assert (first.text, first.target) == ('xt jump next comment "why"', "next")
+    assert (second.text, second.target) == ("xt", "")
