@@ -124,8 +124,8 @@ def enumeration(file: str, name: str) -> Callable[[type[Members]], type[Members]
     return check
 
 
-def _python_type(kind: np.dtype[np.generic]) -> type | None:
-    """The Python type of a decoded field; None for an array."""
+def _python_type(kind: Dtype) -> type[bytes | int] | None:
+    """The Python type of a field of this numpy type; None for an array."""
     return None if kind.shape else bytes if kind.kind in "SV" else int
 
 
