@@ -186,8 +186,7 @@ def _packet(n: int, ruleset: Ruleset, cluster: ClusterView) -> None:
         Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=trace),
         Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, after)),
     ]
-    packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
-    attribute(packet, cluster)
+    packet = attribute(Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=tuple(hops)), cluster)
     assert packet.hops[1].owner and packet.hops[1].owner.label == port.label, packet.hops[1].owner
 
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.ctnetlink import ADDED, CHANGED, FakeConntrack, message
@@ -84,8 +85,9 @@ def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
             hops.append(Hop(time + 5, "handshake", "pod-a", handshake=shake))
         flow = Flow(outside, inside.reversed, "ESTABLISHED" if at else "NEW", back, 0, "node")
         seq, ack = (n + (at > 0), (n + 1) * (at > 0)) if not back else (n, n + 1)
-        made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, hops, ack=ack)
-        made.verdict, made.outcome = classify(made)
+        made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, tuple(hops), ack=ack)
+        verdict, outcome = classify(made)
+        made = replace(made, verdict=verdict, outcome=outcome)
         packets.append(made)
     # SYN_SENT, SYN_RECV, ESTABLISHED
     events = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 
 import pytest
@@ -82,7 +82,7 @@ def options(count: int, last: int) -> bytes:
     return b"".join(bytes((60 if n + 1 < count else last,)) + PADDING[1:] for n in range(count))
 
 
-def forwarded(hops: Iterator[Hop] | list[Hop]) -> RuleTrace:
+def forwarded(hops: Iterable[Hop]) -> RuleTrace:
     hop = next(h for h in hops if h.what == "table" and h.table == "filter" and h.hook == "FORWARD")
     assert hop.rule_trace
     return hop.rule_trace

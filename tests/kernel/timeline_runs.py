@@ -77,7 +77,6 @@ def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[FollowedRun]:
             yield followed
         stage.end_batch(0, followed.output)  # rule changes are known at once, packets only when they are complete
         for packet in seen.packets:
-            attribute(packet, view)
-            stage.feed(packet, followed.output)
+            stage.feed(attribute(packet, view), followed.output)
         stage.end_batch(time.monotonic_ns(), followed.output)
         stage.flush(followed.summary, followed.output)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.support.syns import FakeInspector
 from tracer.findings import Findings
@@ -95,9 +95,9 @@ def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoint
 
 def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
     """A SYN with these hops, one second after the SYN with the previous number."""
-    made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=hops, number=number)
-    made.verdict, made.outcome = classify(made)
-    return made
+    made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=tuple(hops), number=number)
+    verdict, outcome = classify(made)
+    return replace(made, verdict=verdict, outcome=outcome)
 
 
 def findings_of(packets: list[Packet], cluster: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
@@ -105,8 +105,7 @@ def findings_of(packets: list[Packet], cluster: ClusterView, node: HostReader) -
     findings, reported = Findings(FindingContext(cluster, node)), []
     settings = node.settings if isinstance(node, FakeNode) else {}
     syns = HandshakeAnalyzer(FakeInspector(settings))
-    for each in packets:
-        attribute(each, cluster)
+    for each in (attribute(packet, cluster) for packet in packets):
         syns.feed(each)
         reported += findings.look(each)
         reported += [f for verdict in syns.expire(each.time) for f in findings.look_syn(verdict)]

@@ -22,6 +22,18 @@ def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) 
     return Hop(BOOT + int(us * 1000), what, netns, hook, **more)
 
 
+def with_hop(packet: Packet, at: int, **changes: Any) -> Packet:
+    """The packet with other values in the fields of one hop."""
+    hops = list(packet.hops)
+    hops[at] = replace(hops[at], **changes)
+    return replace(packet, hops=tuple(hops))
+
+
+def with_hops(packet: Packet, *more: Hop) -> Packet:
+    """The packet with more hops at its end."""
+    return replace(packet, hops=(*packet.hops, *more))
+
+
 def node_port() -> Packet:
     """A SYN to a NodePort: DNAT to a pod, MASQUERADE, an answer from the pod's listener."""
     translated = Endpoints(*CLIENT, *POD)
@@ -39,7 +51,7 @@ def node_port() -> Packet:
         hop(120, "handshake", netns="pod http-proxy", handshake=Handshake("SYN", True, 0, 128, 1)),
     ]
     return Packet(
-        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, 1_000_001, STATUS, hops,
+        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, 1_000_001, STATUS, tuple(hops),
         "SYN answered by pid 4242 nginx in pod http-proxy", "delivered", True, 1,
     )  # fmt: skip
 
@@ -55,7 +67,7 @@ def node_port_reply() -> Packet:
     ]
     flow = Flow(REQUESTED, ANSWERED, "ESTABLISHED", True, 0)
     return Packet(
-        9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, hops,
+        9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, tuple(hops),
         "forwarded to eth0 in node", "forwarded", True, 2,
     )  # fmt: skip
 
@@ -71,7 +83,7 @@ def ipvs() -> list[Packet]:
     found = []
     for number, what in enumerate((first, later, refused), 1):
         hops = [hop(0, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"), what]
-        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, number, STATUS, hops)
+        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, number, STATUS, tuple(hops))
         found.append(Packet(*head, *(("forwarded to cni0", "forwarded") if what.nat else ("REJECTED by IPVS", "rejected"))))
     return found
 
@@ -86,7 +98,7 @@ def rejected() -> Packet:
         hop(9, "drop", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
     ]  # fmt: skip
     return Packet(
-        11 << 8, EPOCH + 1_000_000_000, "node", "", "IPv6", "TCP", ends, "SYN", 80, 5, None, hops,
+        11 << 8, EPOCH + 1_000_000_000, "node", "", "IPv6", "TCP", ends, "SYN", 80, 5, None, tuple(hops),
         "REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable", "rejected", True, 3,
     )  # fmt: skip
 
@@ -101,7 +113,7 @@ def full_queue() -> Packet:
     ]
     return Packet(
         12 << 8, EPOCH + 2_000_000_000, "node", "eth0", "IPv4", "TCP", Endpoints(*CLIENT, "192.168.56.10", 6443),
-        "SYN", 60, 6, Flow(REQUESTED, REQUESTED.reversed, "NEW", False, 3), hops,
+        "SYN", 60, 6, Flow(REQUESTED, REQUESTED.reversed, "NEW", False, 3), tuple(hops),
         "SYN dropped: accept queue 129/128", "dropped", False, 4,
     )  # fmt: skip
 
@@ -114,7 +126,7 @@ def no_socket() -> Packet:
     ]
     return Packet(
         13 << 8, EPOCH + 3_000_000_000, "node", "eth0", "IPv4", "UDP", Endpoints(*CLIENT, "192.168.56.10", 53),
-        "", 61, 0, None, hops, "nobody listens here: UDP 192.168.56.10:53", "refused", True, 5,
+        "", 61, 0, None, tuple(hops), "nobody listens here: UDP 192.168.56.10:53", "refused", True, 5,
     )  # fmt: skip
 
 

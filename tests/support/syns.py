@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tracer.handshakes.analyzer import HandshakeAnalyzer
@@ -44,9 +45,10 @@ class FakeInspector(NamespaceInspector):
 
 def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **more: Any) -> Packet:
     """A TCP packet with these hops, with its verdict and outcome."""
-    made = Packet(identity, hops[0].time, hops[0].netns, hops[0].in_iface, "IPv4", "TCP", ends, flags, 60, hops=hops, **more)
-    made.verdict, made.outcome = classify(made)
-    return made
+    first = hops[0]
+    made = Packet(identity, first.time, first.netns, first.in_iface, "IPv4", "TCP", ends, flags, 60, hops=tuple(hops), **more)
+    verdict, outcome = classify(made)
+    return replace(made, verdict=verdict, outcome=outcome)
 
 
 def decision_detail(what: str, at: int, netns: str = "pod-a", **facts: Any) -> Hop:

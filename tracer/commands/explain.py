@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tracer import render
 from tracer.errors import BadOption
 from tracer.kernel.session import Kernel, Session
-from tracer.kube.attribution import attribute
+from tracer.kube.attribution import attribute_path
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
@@ -89,9 +89,7 @@ def predict_paths(query: PathQuery, kube: OwnerResolver) -> tuple[list[Predicted
         raise BadOption(f"The rules allow too many possible paths: {e}.") from e
     if rules.unread:
         paths = [replace(predicted, conditions=(*predicted.conditions, UNREAD_RULES_CONDITION)) for predicted in paths]
-    for predicted in paths:
-        attribute(predicted.packet, kube.cluster)
-    return paths, rules.unread
+    return [attribute_path(predicted, kube.cluster) for predicted in paths], rules.unread
 
 
 def compare_live(

@@ -15,6 +15,7 @@ from itertools import islice
 from tracer.model.handshake import ConnectionAttempt
 from tracer.model.packet import Endpoints, Packet
 from tracer.packets.outcome import BAD
+from tracer.util.frozen import evolve
 
 ANSWER_NS = 1_000_000_000
 """Time after which a SYN counts as unanswered, ns: the client then sends it again."""
@@ -102,9 +103,15 @@ class HandshakeCorrelator:
 
     def _extend(self, packet: Packet, identity: int) -> None:
         """Adds a later part of a SYN that was closed before: it has waited for its next hop, or left a tunnel."""
-        syn = self._open[identity].syn
-        syn.hops = [*syn.hops, *packet.hops]
-        syn.verdict, syn.outcome, syn.complete = packet.verdict, packet.outcome, syn.complete and packet.complete
+        attempt = self._open[identity]
+        syn = attempt.syn
+        attempt.syn = evolve(
+            syn,
+            hops=(*syn.hops, *packet.hops),
+            verdict=packet.verdict,
+            outcome=packet.outcome,
+            complete=syn.complete and packet.complete,
+        )
 
     def _find_attempt(self, packet: Packet) -> Iterator[ConnectionAttempt]:
         """Yields the latest attempt that this packet answers or continues, if there is one."""

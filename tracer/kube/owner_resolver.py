@@ -202,9 +202,9 @@ class OwnerResolver:
         held = self._history.at(packet.hops[0].time if packet.hops else 0) if self._history else [self._ends]
         return any(selectors.matches(packet, ends, self.cluster) for ends in held)
 
-    def attribute(self, packet: Packet) -> None:
-        """Sets the owners in the packet."""
-        attribute(packet, self.cluster)
+    def attribute(self, packet: Packet) -> Packet:
+        """The packet with its owners."""
+        return attribute(packet, self.cluster)
 
     def unchanged(self) -> AbstractContextManager[object]:
         """Returns a context manager; the objects do not change within its block."""

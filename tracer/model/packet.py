@@ -232,9 +232,9 @@ class Hop:
         return self.what not in ("hook", "table", "chain", "nat-hook", "clue") or self.verdict not in ("ACCEPT", "")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Packet:
-    """One packet with its hops and its outcome.
+    """One packet with its hops and its outcome. A packet never changes: what is learned later makes another packet.
 
     Attributes:
         identity: Identity given by the BPF programs, unique in a run.
@@ -274,7 +274,7 @@ class Packet:
     length: int = 0
     seq: int = 0
     flow: Flow | None = None
-    hops: list[Hop] = field(default_factory=list)
+    hops: tuple[Hop, ...] = ()
     verdict: str = ""
     outcome: str = ""
     complete: bool = True

@@ -18,6 +18,7 @@ from tracer.packets import flooded_copies, header_tracker, outcome
 from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.frozen import evolve
 
 IDLE_NS = 150_000_000
 """Idle timeout of a packet, ns. Neighbour look-ups and queues can take longer: the rest is then emitted as a second packet of
@@ -140,7 +141,7 @@ class PacketAssembler:
         return [p for p in idle if now - self._last[p] > RULES_WAIT_NS or not self._rules.is_waiting_for(self._open[p])]
 
     def _close(self, identities: Iterable[int]) -> list[Packet]:
-        packets = []
+        packets: list[Packet] = []
         for identity in identities:
             del self._last[identity]
             records = self._open.pop(identity)
@@ -149,13 +150,16 @@ class PacketAssembler:
                 packets += [packet] if packet else []
             self._bytes.pop(identity, None)
         packets.sort(key=lambda p: p.time)
-        for packet in packets:
-            self._number += 1
-            packet.number = self._number
-        return packets
+        return [self._classified(packet) for packet in packets]
+
+    def _classified(self, packet: Packet) -> Packet:
+        """The packet with its outcome and its number."""
+        self._number += 1
+        verdict, word = outcome.classify(packet, packet.untracked)
+        return evolve(packet, number=self._number, verdict=verdict, outcome=word)
 
     def _packet(self, identity: int, records: list[EventRow]) -> Packet | None:
-        """Assembles one packet; None if every event with its addresses was lost."""
+        """Assembles one packet without its outcome; None if every event with its addresses was lost."""
         records.sort(key=lambda e: e.time)
         before = self._closed.pop(identity, None)
         events = [e for e in records if isinstance(e, Event)]
@@ -185,9 +189,10 @@ class PacketAssembler:
             seq=first.seq,
             ack=first.ack,
             flow=self._flow(events),
-            hops=hops,
+            hops=tuple(hops),
             complete=is_whole,
             continues=before.began + self._offset if before else 0,
+            untracked=self._untracked(events),
             icmp=record.icmp(first),
             raw=payload.joined(self._bytes.get(identity, {})),
         )
@@ -197,8 +202,6 @@ class PacketAssembler:
             began, records[-1].time, next_number, is_whole, packet.endpoints, first, whole_event
         )
         self._rules.forget(identity)
-        packet.untracked = self._untracked(events)
-        packet.verdict, packet.outcome = outcome.classify(packet, packet.untracked)
         return packet
 
     def _forget(self) -> None:

@@ -28,8 +28,7 @@ class OwnerStage(Stage):
     def feed(self, packet: Packet, output: Output) -> Packet | None:
         if not self._kube.wants(packet):
             return None
-        self._kube.attribute(packet)
-        return packet
+        return self._kube.attribute(packet)
 
     def feed_unexplained(self, packet: Packet, output: Output) -> Packet | None:
         return self.feed(packet, output)

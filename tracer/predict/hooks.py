@@ -221,7 +221,7 @@ class HookSimulator:
             return after
         if verdict == "QUEUE":
             return after.end_with(f"taken over in {hook}: queued for a program", "stolen")
-        packet = Packet(0, 0, "node", "", "", "", after.ends, hops=list(after.hops))
+        packet = Packet(0, 0, "node", "", "", "", after.ends, hops=after.hops)
         return replace(after, ended=classify(packet))
 
     def _translated(self, m: PathState, hook: str, entry: HookEntry, rewrite: Rewrite, trace: RuleTrace) -> PathState:

@@ -88,4 +88,4 @@ def _ending(m: PathState) -> Hashable:
     last = m.hops[-1] if m.hops else None
     if m.ended and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):
         return last.verdict, last.reject, last.hook, last.netns
-    return m.ended or classify(Packet(0, 0, "node", "", "", "", m.ends, hops=list(m.hops)))
+    return m.ended or classify(Packet(0, 0, "node", "", "", "", m.ends, hops=m.hops))

@@ -26,6 +26,7 @@ from tracer.predict.merge import finished, merged, notes
 from tracer.predict.query import WITH_PORTS, PathQuery
 from tracer.rules.inventory import RuleInventory
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.frozen import evolve
 
 LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
 """Priorities of IPVS in OUTPUT and INPUT: after the translation of destinations, and before that of sources (ip_vs_ops4 in
@@ -79,9 +80,10 @@ class PathPredictor:
         first = next((h.in_iface for h in state.hops if h.hook), "")
         packet = Packet(
             0, 0, "node", first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
-            flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(state.hops),
+            flow=Flow(src, dst.reversed, "NEW", False, 0), hops=state.hops,
         )  # fmt: skip
-        packet.verdict, packet.outcome = state.ended or classify(packet)
+        verdict, outcome = state.ended or classify(packet)
+        packet = evolve(packet, verdict=verdict, outcome=outcome)
         conditions = tuple(d.text for d in state.conditions)
         twins = tuple(self._predicted(twin) for _, twin in state.twins)
         return PredictedPath(packet, state.share, conditions, self._hooks.loose, notes(state), twins)

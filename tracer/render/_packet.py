@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Handshake, Hop, Nat, Packet, Socket
@@ -144,7 +144,7 @@ class PacketLines:
         return self._ink.fold(f"{'=>':>{TIME}}  {end}", MARGIN)
 
 
-def decisive(hops: list[Hop]) -> Iterator[Hop]:
+def decisive(hops: Iterable[Hop]) -> Iterator[Hop]:
     """Yields the hops that decided something, without those that only carry out a rule's verdict and without benign drops."""
     decision: Hop | None = None
     for hop in hops:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from incidents import objects
@@ -106,9 +107,10 @@ def _mtu(box: Box) -> BuiltCase:
                 size = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) + 52
         if size <= 1400:
             return []
-        hops = [Hop(0, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward"))]
+        hops = (Hop(0, "drop", "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),)
         packet = Packet(1, 0, "node", "cni0", "IPv4", "TCP", Endpoints(PODS["pod-a"], 40000, FAR, 8090), "ACK", size, hops=hops)
-        packet.verdict, packet.outcome = classify(packet)
+        verdict, outcome = classify(packet)
+        packet = replace(packet, verdict=verdict, outcome=outcome)
         return box.packet_findings("mtu", [packet])
 
     too_long = "Frag needed|message too long|1 packets transmitted, 0 received"
@@ -142,8 +144,9 @@ def _stale(box: Box) -> BuiltCase:
         nat = Nat("DNAT", before, Endpoints(NODE, 41000, entry[1], number))
         hop = Hop(0, "nat", "node", "OUTPUT", nat=nat, from_conntrack=True)
         flow = Flow(before, before.reversed, "ESTABLISHED", False, 0)
-        packet = Packet(1, 0, "node", "", "IPv4", "UDP", before, "", 29, hops=[hop], flow=flow)
-        packet.verdict, packet.outcome = classify(packet)
+        packet = Packet(1, 0, "node", "", "IPv4", "UDP", before, "", 29, hops=(hop,), flow=flow)
+        verdict, outcome = classify(packet)
+        packet = replace(packet, verdict=verdict, outcome=outcome)
         return box.packet_findings("stale_conntrack", [packet])
 
     find()
@@ -160,9 +163,10 @@ def _race(box: Box) -> BuiltCase:
     def find() -> list[Finding]:
         ends = Endpoints(PODS["pod-c"], 40000, SHOP.address, 53)
         nat = Nat("DNAT", ends, Endpoints(PODS["pod-c"], 40000, PODS["pod-a"], 53))
-        hops = [Hop(0, "nat", "node", "PREROUTING", nat=nat), Hop(1, "hook", "node", "POSTROUTING", verdict="DROP")]
+        hops = (Hop(0, "nat", "node", "PREROUTING", nat=nat), Hop(1, "hook", "node", "POSTROUTING", verdict="DROP"))
         packet = Packet(1, 0, "node", "cni0", "IPv4", protocol[0], ends, "", 29, hops=hops)
-        packet.verdict, packet.outcome = classify(packet)
+        verdict, outcome = classify(packet)
+        packet = replace(packet, verdict=verdict, outcome=outcome)
         return box.packet_findings("udp_insert_race", [packet])
 
     return BuiltCase(find, {"conntrack -S": "insert_failed="}, repair=lambda: protocol.__setitem__(0, "TCP"))

@@ -68,7 +68,7 @@ def test_end_of_an_entry() -> None:
 
 def test_icmp_errors_by_name() -> None:
     flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0)
-    hops = [Hop(MS, "hook", "pod-a", "OUTPUT")]
+    hops = (Hop(MS, "hook", "pod-a", "OUTPUT"),)
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     error = Packet(1, 0, "pod-a", "", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 4))
     assert entries.make_entry(error, "!").text == "ICMP fragmentation needed, 0 B, sent by pod-a"

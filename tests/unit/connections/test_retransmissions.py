@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.syns import REQUESTED, packet, syn, way
 from tracer.connections import retransmissions
 from tracer.connections.retransmissions import Retransmissions, occupies_sequence
@@ -10,9 +12,7 @@ from tracer.model.packet import Drop, Hop, Packet
 
 
 def segment(flags: str, seq: int, length: int = 60) -> Packet:
-    made = packet(REQUESTED, flags, way(), seq=seq)
-    made.length = length
-    return made
+    return replace(packet(REQUESTED, flags, way(), seq=seq), length=length)
 
 
 def test_the_first_try_is_remembered() -> None:
@@ -42,7 +42,7 @@ def test_large_segments_that_are_sent_again_repeatedly() -> None:
 def test_a_packet_that_continues_has_a_later_end() -> None:
     segments, continued = Retransmissions(), segment("SYN", 7)
     segments.feed(segment("SYN", 7), "->")
-    continued.verdict = "DROPPED in tcp_v4_rcv: NO_SOCKET in node-2"
+    continued = replace(continued, verdict="DROPPED in tcp_v4_rcv: NO_SOCKET in node-2")
     segments.update(continued, "->")
     assert segments.feed(segment("SYN", 7), "->").endswith("the first ended: DROPPED in tcp_v4_rcv: NO_SOCKET in node-2")
     segments.update(segment("SYN", 99), "->")  # an unknown segment: nothing to remember

@@ -70,7 +70,7 @@ def test_the_sender_of_a_reset() -> None:
 def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
     ends, flow = Endpoints("10.9.0.1", 0, "192.168.56.1", 0), replace(FLOW, state="RELATED", is_reply=True)
     icmp = Packet(
-        5, MS, "node", "eth1", "IPv4", "ICMP", ends, "", 88, 0, flow, [Hop(MS, "hook", "node", in_iface="eth1")], icmp=(3, 1)
+        5, MS, "node", "eth1", "IPv4", "ICMP", ends, "", 88, 0, flow, (Hop(MS, "hook", "node", in_iface="eth1"),), icmp=(3, 1)
     )
     unrelated = replace(icmp, flow=None, identity=6)
     first, second = timelines(syn(), icmp, unrelated)
@@ -169,7 +169,7 @@ def a_syn(n: int) -> Packet:
     """The SYN of the n-th connection."""
     ends = Endpoints(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 40000, "192.168.56.10", 30285)
     flow = Flow(ends, ends.reversed, "NEW", False, 0, "node")
-    hops = [Hop(n * 1000, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0")]
+    hops = (Hop(n * 1000, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
     return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, "forwarded to cni0", "forwarded")
 
 
@@ -214,9 +214,7 @@ def test_a_hundred_thousand_open_connections_do_not_stop_it() -> None:
 
 
 def test_large_segments_that_do_not_get_through() -> None:
-    tries = [segment("ACK", n * SECOND, seq=9, identity=n + 60) for n in range(1, 4)]
-    for each in tries:
-        each.length = 1500
+    tries = [replace(segment("ACK", n * SECOND, seq=9, identity=n + 60), length=1500) for n in range(1, 4)]
     (one,) = timelines(syn(*at_listener(True)), synack(), *tries)
     assert ["MTU black hole" in s.remark for s in one.entries] == [False, False, False, False, True]
 
@@ -262,7 +260,7 @@ def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
     """It was idle for long and was closed; its rest is no retransmission."""
     first = packet(REQUESTED, "SYN", way(), 1, seq=SEQ)
     late = packet(REQUESTED, "SYN", [Hop(SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
-    late.continues = 1
+    late = replace(late, continues=1)
     (one,) = timelines(first, late)
     (entry,) = one.entries
     assert entry.bad and entry.end == late.verdict and [s.text for s in entry.stages][-1].startswith("drop NEIGH_FAILED")
@@ -274,7 +272,7 @@ def test_the_rest_of_an_emitted_packet_has_a_remark() -> None:
     (one,) = connections.expire(2 * IDLE_NS)
     connections.mark_written(one)
     late = packet(REQUESTED, "SYN", [Hop(3 * IDLE_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
-    late.continues = 1
+    late = replace(late, continues=1)
     connections.feed(late)
     (entry,) = connections.flush()[0].entries
     assert entry.remark == "the rest of a packet that was shown before, joined by its addresses" and one.retransmitted == 0

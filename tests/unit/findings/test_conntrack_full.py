@@ -55,7 +55,7 @@ def test_not_full_or_not_known(count: str, limit: str) -> None:
 def test_a_drop_elsewhere_by_a_table_or_of_a_connection_is_no_finding() -> None:
     assert found(packet("FORWARD")) == []
     by_raw = packet()
-    by_raw.hops.insert(0, Hop(0, "table", "node", "PREROUTING", "raw", verdict="DROP"))
+    by_raw = replace(by_raw, hops=(Hop(0, "table", "node", "PREROUTING", "raw", verdict="DROP"), *by_raw.hops))
     assert found(by_raw) == []
     assert found(replace(packet(), flow=Flow(ENDS, ENDS.reversed, "NEW", False, 0))) == []
     assert found(replace(packet(), complete=False)) == []

@@ -84,11 +84,10 @@ def test_other_returns_and_masquerades_are_no_finding(tmp_path: Path) -> None:
     assert not found(MODES[0], request(rules, inside), tmp_path)
     assert not found(MODES[0], request(rules, stale, masquerade=True), tmp_path)
     assert not found(MODES[0], request(rules, stale, after=replace(AWAY, dst="10.244.7.7")), tmp_path)
-    lossy = request(rules, stale)
-    lossy.complete = False
+    lossy = replace(request(rules, stale), complete=False)
     assert not found(MODES[0], lossy, tmp_path), "the lost event may be its MASQUERADE"
     untranslated = request(rules, stale)
-    untranslated.hops = [h for h in untranslated.hops if not h.nat]
+    untranslated = replace(untranslated, hops=tuple(h for h in untranslated.hops if not h.nat))
     assert not found(MODES[0], untranslated, tmp_path)
 
 
@@ -97,11 +96,10 @@ def test_other_returns_and_masquerades_are_no_finding(tmp_path: Path) -> None:
 )
 def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
-    first = request(rules, f.hit(rules, "nat", STALE))
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
-    first.flow = flow
+    first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
     later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)
-    later.flow = replace(flow, is_reply=replies)
+    later = replace(later, flow=replace(flow, is_reply=replies))
     (finding,) = f.findings_of([first, later], node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())[1]
     assert f.proofs(finding, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {expected} (observed)"
     assert finding.certain and finding.packets == 2

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support import findings as f
@@ -16,8 +18,7 @@ ENDS = Endpoints("10.244.0.11", 40000, "10.244.3.7", 8080)
 def packet(reason: str, function: str) -> Packet:
     made = f.packet([Hop(0, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="flannel.1"),
                      Hop(1, "drop", "node", drop=Drop(reason, function))], ENDS)  # fmt: skip
-    made.length = 1500
-    return made
+    return replace(made, length=1500)
 
 
 def found(made: Packet) -> list[Finding]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support import findings as f
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
@@ -40,6 +42,7 @@ def test_without_the_counter_it_is_only_likely() -> None:
 
 def test_other_drops_are_no_finding() -> None:
     by_rule = packet()
-    by_rule.hops.insert(1, Hop(0, "table", "node", "POSTROUTING", "mangle", verdict="DROP"))
+    by_table = Hop(0, "table", "node", "POSTROUTING", "mangle", verdict="DROP")
+    by_rule = replace(by_rule, hops=(by_rule.hops[0], by_table, *by_rule.hops[1:]))
     for made in (packet(protocol="TCP"), packet("FORWARD"), packet(lost=False), by_rule):
         assert [x for x in f.findings_of([made], ClusterView(), f.FakeNode())[1] if x.name == "udp_insert_race"] == []

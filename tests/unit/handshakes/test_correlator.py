@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.syns import (
@@ -75,7 +77,9 @@ def test_a_syn_that_waits_for_its_next_hop_has_more_time(
     correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
 ) -> None:
     """The drop comes seconds later, as a second part of the same packet."""
-    correlator.feed(syn(decision_detail("neighbour", 9, "node")))
+    seen = syn(decision_detail("neighbour", 9, "node"))
+    before = replace(seen)
+    correlator.feed(seen)
     correlator.expire(3 * SECOND)
     assert not closed
     gone = Hop(3 * SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
@@ -83,6 +87,7 @@ def test_a_syn_that_waits_for_its_next_hop_has_more_time(
     correlator.expire(3 * SECOND + 1)
     (one,) = closed
     assert one.syn.drop and one.syn.drop.reason == "NEIGH_FAILED" and len(one.syn.hops) == len(way()) + 2
+    assert seen == before, "the packet that was emitted does not change"
     late = HandshakeCorrelator(closed.append)
     late.feed(syn(decision_detail("neighbour", 9, "node")))
     late.expire(2 * NEIGHBOUR_NS)
@@ -137,8 +142,7 @@ def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
 
 
 def test_the_rest_of_a_closed_syn_is_no_second_syn() -> None:
-    late = syn(Hop(3 * SECOND, "drop", "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND)
-    late.continues = 1
+    late = syn(Hop(3 * SECOND, "drop", "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND, continues=1)
     analyzer = HandshakeAnalyzer(FakeInspector())
     analyzer.feed(syn())
     assert len(analyzer.expire(2 * SECOND)) == 1

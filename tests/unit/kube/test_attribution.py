@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def hit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "", e
 
 def packet(hops: list[Hop], dst: str = "192.168.56.10", dport: int = 30285) -> Packet:
     ends = Endpoints("192.168.56.1", 40000, dst, dport)
-    return Packet(1, 0, "node", "eth0", "IPv4", "TCP", ends, hops=hops)
+    return Packet(1, 0, "node", "eth0", "IPv4", "TCP", ends, hops=tuple(hops))
 
 
 def numbered(rules: Ruleset, table: str, chain: str, fragment: str) -> tuple[str, int]:
@@ -55,7 +56,7 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
             Hop(2, "table", "node", "POSTROUTING", "nat", rule_trace=post),
         ]
     )
-    attribute(attributed, known)
+    attributed = attribute(attributed, known)
     texts = [hop.owner.text if hop.owner else "" for hop in attributed.hops]
     dnat = "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
     assert texts == [dnat, dnat, "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"]
@@ -84,7 +85,7 @@ def test_owners_when_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) ->
             Hop(1, "table", "node", "POSTROUTING", "nat", rule_trace=RuleTrace((masquerade,))),
         ]
     )
-    attribute(attributed, one.cluster_view(tmp_path, with_api))
+    attributed = attribute(attributed, one.cluster_view(tmp_path, with_api))
     texts = [hop.owner.text if hop.owner else "" for hop in attributed.hops]
     pod = " -> pod default/http-proxy-a (node-1)" if with_api else ""
     assert texts == [
@@ -217,23 +218,21 @@ def test_ends_without_the_api(tmp_path: Path) -> None:
 
 def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
     one = packet([Hop(0, "hook", "cni-3", "OUTPUT")], "127.0.0.1", 80)
-    one.endpoints, one.netns = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), "cni-3"
+    one = replace(one, endpoints=Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), netns="cni-3")
     known = node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path)
-    attribute(one, known)
+    one = attribute(one, known)
     assert one.src_owner and one.src_owner.text == "unknown, in network namespace cni-3"
-    one.netns = "node"
-    attribute(one, known)
+    one = attribute(replace(one, netns="node"), known)
     assert one.dst_owner and one.dst_owner.text == "node node-1"
 
 
 def test_without_the_api_owners_come_from_conntrack_and_namespaces(tmp_path: Path) -> None:
     one = packet([Hop(0, "socket", "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
-    one.netns = "cni-3"
-    attribute(one, ClusterView())
+    one = attribute(replace(one, netns="cni-3"), ClusterView())
     assert one.src_owner and one.dst_owner
     assert [one.src_owner.text, one.dst_owner.text] == [f"unknown, in network namespace cni-{n}" for n in (3, 7)]
-    one.flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
-    attribute(one, node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path, with_api=False))
+    flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
+    one = attribute(replace(one, flow=flow), node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path, with_api=False))
     assert one.dst_owner and one.dst_owner.text == "unknown -> pod default/mysql-b"
 
 
@@ -266,8 +265,8 @@ def test_a_request_of_the_node_from_a_services_address(tmp_path: Path) -> None:
     """In ipvs mode the node sends a request to a cluster IP from that cluster IP."""
     known = node("1.20.2-ipvs-nft", "S2-three").cluster_view(tmp_path)
     ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
-    request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=[Hop(0, "hook", "node", "OUTPUT")])
-    attribute(request, known)
+    request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=(Hop(0, "hook", "node", "OUTPUT"),))
+    request = attribute(request, known)
     assert request.src_owner and request.src_owner.text == "node node-1, from 172.30.253.123"
     assert request.dst_owner and request.dst_owner.text == "Service default/http-proxy, cluster IP"
 
@@ -297,8 +296,7 @@ def test_ipvs_names_the_service_and_the_service_of_a_mark(tmp_path: Path) -> Non
         Hop(2, "chain", "node", "POSTROUTING", rule_trace=out),
         Hop(3, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), rule_trace=out),
     ]
-    packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
-    attribute(packet, known)
+    packet = attribute(Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=tuple(hops)), known)
     texts = [h.owner.text if h.owner else "" for h in packet.hops]
     assert texts[1] == "Service default/http-proxy, cluster IP -> pod default/http-proxy-a (node-1)"
     assert texts[2] == "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | N
     found = Packet(1, 0, "node", "eth0", "IPv4", "TCP", Endpoints(*src, *dst))
     if orig:
         before, after = Endpoints(*src, *orig), Endpoints(*dst, *src)
-        found.flow = Flow(before, after, "NEW", False, 0)
+        found = replace(found, flow=Flow(before, after, "NEW", False, 0))
     return found
 
 

@@ -168,7 +168,7 @@ def test_neighbor_discovery_is_no_connection() -> None:
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker())
     ends = Endpoints("fd00:56::1", 0, "ff02::1:ff00:10", 0)
     ask = Packet(
-        1, 0, "node", "eth0", "IPv6", "ICMPv6", ends, hops=[Hop(0, "hook", "node")], outcome="delivered", icmp=(135, 0)
+        1, 0, "node", "eth0", "IPv6", "ICMPv6", ends, hops=(Hop(0, "hook", "node"),), outcome="delivered", icmp=(135, 0)
     )
     assert written(stage, ask)[0] == ""
     text, _ = written(stage, replace(ask, outcome="dropped", verdict="DROPPED in ip6_mc_input"))

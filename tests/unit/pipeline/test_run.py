@@ -6,32 +6,40 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from tests.support.builders import Ends, Trail, hops
+from tracer.connections.tracker import ConnectionTracker
 from tracer.errors import BadOption, CommandNotFound
 from tracer.events.record import DTYPE, EventArray
 from tracer.findings import Findings
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.loss_counters import Loss
 from tracer.kernel.session import Session
+from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
+from tracer.model.kube import Owner
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.packets.assembler import CHUNK_PACKETS, IDLE_NS, PacketAssembler
 from tracer.pipeline.child import start, write_ready
+from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.pipeline.display_stage import DisplayStage
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.finding_stage import FindingStage
 from tracer.pipeline.live_source import LiveSource
+from tracer.pipeline.owner_stage import OwnerStage
 from tracer.pipeline.run import EXPLAINING, Run
 from tracer.pipeline.shutdown import StopRequest
 from tracer.pipeline.source import RunLimits
+from tracer.pipeline.stage import Stage
 from tracer.render.base import LostEvents, Output
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -274,6 +282,54 @@ class Finds(Findings):
             return []
         self._found["x",] = Finding("x", (), "Forwarded.", (), "", "", ("x",) in self._found, first=packet.time)
         return [f for f in self._found.values() if f.certain]
+
+
+class Owners:
+    """Replaces the owner resolver: every packet gets a source owner."""
+
+    def wants(self, packet: Packet) -> bool:
+        return True
+
+    def attribute(self, packet: Packet) -> Packet:
+        return replace(packet, src_owner=Owner("external"))
+
+    def new_filter(self) -> None: ...
+
+
+def keeping(original: Callable[[Any, Packet], object], packets: list[Packet]) -> Callable[[Any, Packet], object]:
+    """The method of a stage, which keeps the packets it is given, too."""
+
+    def keep(self: Any, packet: Packet) -> object:
+        packets.append(packet)
+        return original(self, packet)
+
+    return keep
+
+
+def test_outputs_findings_handshakes_and_connections_get_the_same_packet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its owners, and it does not change when a later part of it is seen."""
+    given: dict[str, list[Packet]] = {}
+    for stage, method in ((Findings, "look"), (HandshakeAnalyzer, "feed"), (ConnectionTracker, "feed")):
+        given[stage.__name__] = []
+        monkeypatch.setattr(stage, method, keeping(getattr(stage, method), given[stage.__name__]))
+    syn = Trail(ENDS, 1 << 8, 1_000_000, in_name="eth0").hook("PREROUTING")
+    early, rest = syn.batch, Trail(ENDS, 1 << 8, 2_000_000).add("DROP").batch
+    rest["hop"] += len(early)
+    shown: list[str] = []
+    out, session, stop = Written(lambda packet: shown.append(repr(packet))), FakeSession(early, rest), StopRequest()
+    session.on_end = stop.request
+    source, summary = LiveSource(cast(Session, session)), RunSummary()
+    stages: list[Stage] = [
+        OwnerStage(cast(OwnerResolver, Owners()), source),
+        ConnectionStage(HandshakeAnalyzer(), ConnectionTracker()),
+        DisplayStage(summary),
+        FindingStage(Findings()),
+    ]
+    Run(source, PacketAssembler(hops(), idle_ns=0), stages, out, summary=summary).run(stop)
+    assert [len(p.hops) for p in out.packets] == [1, 1] and all(p.src_owner for p in out.packets)
+    for name, packets in given.items():
+        assert [id(p) for p in packets] == [id(p) for p in out.packets], name
+    assert [repr(p) for p in out.packets] == shown
 
 
 def test_findings_are_printed_at_once_and_kept_for_the_end() -> None:

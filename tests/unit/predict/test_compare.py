@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import audits
+from tests.support import sample_packets as samples
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import node
 from tracer.commands import explain
@@ -37,9 +38,8 @@ def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
     for at, hop in changes:
         hops[at] = hop
     ends = replace(predicted.packet.endpoints, sport=40812)
-    made = replace(predicted.packet, hops=[*hops, Hop(9, "hook", "pod-a", "PREROUTING", verdict="ACCEPT")], endpoints=ends)
-    made.outcome = "delivered"
-    return made
+    hops.append(Hop(9, "hook", "pod-a", "PREROUTING", verdict="ACCEPT"))
+    return replace(predicted.packet, hops=tuple(hops), endpoints=ends, outcome="delivered")
 
 
 def index(packet: Packet, hook: str, what: str, table: str = "") -> int:
@@ -74,16 +74,16 @@ def test_a_verdict_that_was_not_predicted(predictions: list[PredictedPath]) -> N
 
 def test_a_predicted_translation_that_was_not_seen(predictions: list[PredictedPath]) -> None:
     one = seen(predictions[0])
-    one.hops = [h for h in one.hops if not (h.nat and h.hook == "POSTROUTING")]
+    one = replace(one, hops=tuple(h for h in one.hops if not (h.nat and h.hook == "POSTROUTING")))
     assert compare(predictions, one).difference == "predicted POSTROUTING SNAT 10.244.0.1, which was not seen"
 
 
 def test_hops_of_other_namespaces_and_copies_do_not_count(predictions: list[PredictedPath]) -> None:
     one = seen(predictions[0])
     before = steps(one)
-    one.hops.insert(0, Hop(0, "table", "pod-a", "OUTPUT", "filter", verdict="DROP"))
-    one.hops.insert(0, Hop(0, "table", "node", "FORWARD", "filter", verdict="DROP", clone=True))
-    assert steps(one) == before
+    elsewhere = Hop(0, "table", "pod-a", "OUTPUT", "filter", verdict="DROP")
+    of_a_copy = Hop(0, "table", "node", "FORWARD", "filter", verdict="DROP", clone=True)
+    assert steps(replace(one, hops=(of_a_copy, elsewhere, *one.hops))) == before
 
 
 def test_which_packets_a_query_matches(predictions: list[PredictedPath]) -> None:
@@ -101,10 +101,9 @@ def test_a_packet_that_is_sent_back_is_compared_on_its_first_pass(predictions: l
     before = steps(one)
     assert any(s.key[0] == "POSTROUTING" for s in before)
     second_pass = [replace(h, in_iface="eth0") for h in one.hops if h.hook == "PREROUTING" and h.netns == "node"]
-    one.hops += second_pass
-    assert second_pass and steps(one) == before
-    one.hops[-len(second_pass) :] = [replace(h, in_iface="lo") for h in second_pass]
-    assert len(steps(one)) > len(before), "through the loopback the same pass goes on"
+    assert second_pass and steps(samples.with_hops(one, *second_pass)) == before
+    looped = samples.with_hops(one, *(replace(h, in_iface="lo") for h in second_pass))
+    assert len(steps(looped)) > len(before), "through the loopback the same pass goes on"
 
 
 @pytest.mark.parametrize("unread", [(), ("the rules of nftables cannot be read: nft took longer than 60 s",)])

@@ -57,7 +57,7 @@ TOTALS = RunSummary(
     {"timelines": 1}, 4
 )  # fmt: skip
 OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
-DETAILED = replace(samples.ping(), hops=[Hop(0, "clue", "node", detail=DecisionDetail("route", {"error": 113, "text": "x"}))])
+DETAILED = replace(samples.ping(), hops=(Hop(0, "clue", "node", detail=DecisionDetail("route", {"error": 113, "text": "x"})),))
 NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
 RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
 TRACE = RuleTrace(
@@ -77,7 +77,7 @@ MORE = [
     Hop(6, "route", "node", out_iface="eth1"),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
-    *((packet, Output.packet) for packet in (*samples.every(), OWNED, DETAILED, replace(samples.ping(), hops=MORE))),
+    *((packet, Output.packet) for packet in (*samples.every(), OWNED, DETAILED, replace(samples.ping(), hops=tuple(MORE)))),
     (FOUND, Output.finding),
     (VERDICT, Output.syn),
     (a_timeline(why="why", cause="accepted", lost=1), Output.timeline),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def everything(packet: Packet) -> str:
 
 @pytest.mark.parametrize("packet", sample_packets.every(), ids=lambda p: p.outcome)
 def test_no_packet_keeps_an_address(packet: Packet) -> None:
-    packet.src_owner = Owner("Pod", "shop", "cart-x7k2p", detail="on worker-17")
+    packet = replace(packet, src_owner=Owner("Pod", "shop", "cart-x7k2p", detail="on worker-17"))
     ends = {packet.endpoints.src, packet.endpoints.dst}
     text = everything(Pseudonymizer(KEY).packet(packet))
     assert not any(f"'{end}'" in text or f" {end}" in text for end in ends if not end.startswith("127."))

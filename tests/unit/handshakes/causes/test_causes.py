@@ -29,7 +29,7 @@ from tracer.handshakes import _cause_helpers, causes
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Flow, Hop, Packet, Socket
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Flow, Handshake, Hop, Packet, Socket
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.node.procnet import BoundSocket
 
@@ -269,7 +269,7 @@ def test_refused_elsewhere() -> None:
     assert cause(syn(), reset)[:2] == ("refused elsewhere", "answered with a reset by 10.244.0.11:8080")
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
     flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0)
-    hops = [Hop(4 * MS, "hook", "node", "PREROUTING")]
+    hops = (Hop(4 * MS, "hook", "node", "PREROUTING"),)
     icmp = Packet(5, 4 * MS, "node", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1))
     assert cause(syn(), icmp)[1] == "answered with ICMP icmp-host-unreachable by 10.9.0.1"
 
@@ -304,13 +304,8 @@ def test_an_ack_that_was_not_recorded_is_not_reported_as_missing() -> None:
 
 
 def test_a_syn_sent_again_to_a_half_open_connection() -> None:
-    again = syn(
-        Hop(10, "handshake", "pod-a", handshake=at_listener(None)[-1].handshake),
-        at=1000 * MS, identity=9,
-    )  # fmt: skip
-    shake = again.hops[-1].handshake
-    assert shake
-    again.hops[-1] = Hop(10, "handshake", "pod-a", handshake=type(shake)("request", False, 0, 128, 1))
+    at_half_open = Hop(10, "handshake", "pod-a", handshake=Handshake("request", False, 0, 128, 1))
+    again = syn(at_half_open, at=1000 * MS, identity=9)
     first, second = verdicts(syn(*at_listener(True)), again)
     assert (first.cause.name, second.cause.name) == ("half-open", "half-open already")
     assert (first.again, second.again) == (0, 1)
