@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TypeVar
 
+from tracer.model.namespace_name import distinct_name
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.node import KEPT_SECONDS, HostReader, ListeningSocket
@@ -61,7 +62,8 @@ class JournaledNamespaces(Namespaces):
         live = self._live
         if live is None:
             recorded = self._names.get(inode, default)
-            return answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
+            name = answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
+            return name if inode == self.node else distinct_name(name, inode)
         return self._journal(("netns", inode), lambda: live.name(inode), default)
 
     def named(self) -> list[int]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tracer.model.evidence import Evidence
+from tracer.model.namespace_name import in_netns
 from tracer.model.packet import Hop, Nat, Packet
 from tracer.model.timeline import Stage, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
@@ -66,11 +67,7 @@ def format_sender(packet: Packet) -> str:
     first = packet.hops[0]
     if first.hook == "OUTPUT" or not first.in_iface:
         return f"sent by {packet.netns}"
-    return f"came in by {first.in_iface}{_format_netns(packet.netns)}"
-
-
-def _format_netns(netns: str) -> str:
-    return f" in {netns}" if netns not in ("", "node") else ""
+    return f"came in by {first.in_iface}{in_netns(packet.netns)}"
 
 
 def _stages(packet: Packet) -> Iterator[Stage]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.namespace_name import is_host
 from tracer.model.packet import Packet
 from tracer.util.questions import answered
 
@@ -28,7 +29,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.detail("table-full"):
         seen = FindingEvidence("packet", "conntrack found no entry that it could evict for this one (early_drop)", "observed")
         # The figures are from the node's own namespace.
-        here = any(h.detail and h.detail.what == "table-full" and h.netns == "node" for h in packet.hops)
+        here = any(h.detail and h.detail.what == "table-full" and is_host(h.netns) for h in packet.hops)
         return replace(make_finding(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
     if packet.flow or not packet.complete:
         return None

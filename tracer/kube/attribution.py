@@ -12,6 +12,7 @@ from tracer.kube.fwmarks import EMPTY, MarkTracker
 from tracer.kube.missing_endpoints import without_real_server
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.model.kube import UNKNOWN, Owner
+from tracer.model.namespace_name import HOST, is_host
 from tracer.model.packet import Hop, Packet
 from tracer.model.prediction import PredictedPath
 from tracer.util.endpoint_format import format_endpoint
@@ -76,10 +77,10 @@ def _end_owners(packet: Packet, hops: Sequence[Hop], cluster: ClusterView) -> tu
     dst_owner = end_of(ends.dst, ends.dport, protocol, cluster)
     if dst_owner.kind == "Pod" and dst_owner.detail.startswith("hostPort"):
         dst_owner = _host_port(packet, hops, dst_owner, cluster)
-    if src_owner.kind == "Service" and packet.netns == "node" and hops and hops[0].hook == "OUTPUT":
+    if src_owner.kind == "Service" and is_host(packet.netns) and hops and hops[0].hook == "OUTPUT":
         # A node that connects to a cluster IP on its own kube-ipvs0 uses that address as the source, too.
         src_owner = Owner("Node", name=cluster.store.node, detail=f"from {ends.src}", evidence="the node sent it")
-    if packet.netns != "node" and ends.dst.startswith(("127.", "::1")):
+    if not is_host(packet.netns) and ends.dst.startswith(("127.", "::1")):
         # Every namespace has its own loopback.
         src_owner = dst_owner = UNKNOWN
     if src_owner == UNKNOWN:
@@ -109,7 +110,7 @@ def _host_port(packet: Packet, hops: Sequence[Hop], pod: Owner, cluster: Cluster
 
 def _in_namespace(netns: str) -> Owner:
     """The owner of an address in another namespace than the node's: an unknown pod."""
-    if netns in ("", "node"):
+    if netns in ("", HOST):
         return UNKNOWN
     return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tracer.model.evidence import Evidence
+from tracer.model.namespace_name import in_netns
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Endpoints, Hop, Packet
 
@@ -80,7 +81,7 @@ class ConnectionAttempt:
     @property
     def where(self) -> str:
         """ " in pod-a"; "" for the node itself."""
-        return f" in {self.place}" if self.place not in ("", "node") else ""
+        return in_netns(self.place)
 
     @property
     def _accepting_hops(self) -> list[Hop]:

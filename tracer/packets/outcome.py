@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracer.model.namespace_name import in_netns
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Drop, Handshake, Hop, Packet
 from tracer.packets import purged
@@ -57,7 +58,7 @@ def is_benign(drop: Drop) -> bool:
 
 def _where(hop: Hop) -> str:
     """ " in pod-a"; "" for the node itself."""
-    return f" in {hop.netns}" if hop.netns and hop.netns != "node" else ""
+    return in_netns(hop.netns)
 
 
 def rejected(packet: Packet, hops: list[Hop]) -> Ending:

@@ -11,6 +11,7 @@ from tracer.findings import Findings
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
@@ -120,7 +121,7 @@ class ConnectionStage(Stage):
         assert self._connections is not None
         waiting, self._held = self._held, []
         for event, entry in waiting:
-            keys = (ConnectionKey(event.protocol, event.orig, event.zone, netns) for netns in ("node", ""))
+            keys = (ConnectionKey(event.protocol, event.orig, event.zone, netns) for netns in (HOST, ""))
             if not any(self._connections.add_entry(i, entry) for i in keys) and now - event.time < HOLD_NS:
                 self._held.append((event, entry))
         del self._held[: -conntrack_events.MAX_EVENTS]

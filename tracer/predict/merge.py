@@ -8,6 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from tracer.model.condition import Condition
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace, format_path
@@ -88,4 +89,4 @@ def _ending(m: PathState) -> Hashable:
     last = m.hops[-1] if m.hops else None
     if m.ended and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):
         return last.verdict, last.reject, last.hook, last.netns
-    return m.ended or classify(Packet(0, 0, "node", "", "", "", m.ends, hops=m.hops))
+    return m.ended or classify(Packet(0, 0, HOST, "", "", "", m.ends, hops=m.hops))

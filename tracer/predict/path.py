@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from tracer.model.evidence import Evidence
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Packet, Socket
 from tracer.model.prediction import PathState, PredictedPath
 from tracer.node.node import HostReader
@@ -79,7 +80,7 @@ class PathPredictor:
         name = {"icmpv6": "ICMPv6"}.get(q.protocol, q.protocol.upper())
         first = next((h.in_iface for h in state.hops if h.hook), "")
         packet = Packet(
-            0, 0, "node", first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
+            0, 0, HOST, first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
             flow=Flow(src, dst.reversed, "NEW", False, 0), hops=state.hops,
         )  # fmt: skip
         verdict, outcome = state.ended or classify(packet)
@@ -195,7 +196,7 @@ class PathPredictor:
         if not real:
             decision = IpvsDecision(ends.dst, ends.dport, protocol)
             answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
-            hop = Hop(0, "ipvs", "node", hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=decision)
+            hop = Hop(0, "ipvs", HOST, hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=decision)
             return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
         sentence = f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}"
         return m.end_with(sentence, "unknown")
@@ -209,14 +210,14 @@ class PathPredictor:
             return m.end_with("accepted in INPUT; the listener for SCTP is not known", "unknown")
         listener = self.node.listener(ends.dst, ends.dport, q.protocol)
         if not listener:
-            drop = Hop(0, "drop", "node", evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
+            drop = Hop(0, "drop", HOST, evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
             return replace(m, hops=(*m.hops, drop))
         socket = Socket(0, "LISTEN" if q.protocol == "tcp" else "", listener.pid, listener.command)
-        return replace(m, hops=(*m.hops, Hop(0, "socket", "node", evidence=Evidence.DERIVED, socket=socket)))
+        return replace(m, hops=(*m.hops, Hop(0, "socket", HOST, evidence=Evidence.DERIVED, socket=socket)))
 
 
 def _routing(route: Route, m: PathState) -> Hop:
-    return Hop(0, "route", "node", verdict=route.text or "not known", evidence=Evidence.DERIVED,
+    return Hop(0, "route", HOST, verdict=route.text or "not known", evidence=Evidence.DERIVED,
                in_iface=m.in_iface, out_iface=route.out)  # fmt: skip
 
 

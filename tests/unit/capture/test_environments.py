@@ -129,6 +129,16 @@ def test_an_answer_that_cannot_be_recorded_is_reported_and_does_not_end_the_run(
     assert buffer.warnings() == []
 
 
+def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
+    """A recorded name does not make another namespace the node's own."""
+
+    def journal(question: Any, ask: Any, default: Any) -> Any:
+        return "node"
+
+    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node", 9: "node"})
+    assert (spaces.name(NODE), spaces.name(9)) == ("node", "node (netns 9)")
+
+
 def test_journaled_classes_ask_through_their_journal(tmp_path: Path) -> None:
     questions: list[Any] = []
 

@@ -15,6 +15,7 @@ from tracer.kube.endpoint_owners import end_of, owner_of_rewrite
 from tracer.kube.fwmarks import MarkTracker
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
+from tracer.model.namespace_name import distinct_name
 from tracer.model.packet import Endpoints, Flow, Hop, IpvsDecision, Nat, Packet, Socket
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 
@@ -224,6 +225,15 @@ def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
     assert one.src_owner and one.src_owner.text == "unknown, in network namespace cni-3"
     one = attribute(replace(one, netns="node"), known)
     assert one.dst_owner and one.dst_owner.text == "node node-1"
+
+
+def test_a_namespace_that_is_called_node_is_not_the_nodes(tmp_path: Path) -> None:
+    loopback = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80)
+    netns = distinct_name("node", 9)
+    one = packet([Hop(0, "hook", netns, "OUTPUT")], "127.0.0.1", 80)
+    one = attribute(replace(one, endpoints=loopback, netns=netns), node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path))
+    assert one.src_owner and one.src_owner.text == "unknown, in network namespace node (netns 9)"
+    assert one.dst_owner and one.dst_owner.kind == "unknown", "it is not the node that answers there"
 
 
 def test_without_the_api_owners_come_from_conntrack_and_namespaces(tmp_path: Path) -> None:
