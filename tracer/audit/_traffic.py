@@ -12,7 +12,7 @@ from tracer.findings.proofs import rule_proof
 from tracer.kube.attribution import attribute_path
 from tracer.model.finding import FindingEvidence
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop
+from tracer.model.packet import Hop, Outcome
 from tracer.model.prediction import PredictedPath
 from tracer.model.rule import Rule
 from tracer.predict.hooks import ORDER
@@ -50,7 +50,7 @@ class TrafficPath:
     def outcome(self) -> str:
         """Its outcome as for a packet; BY_IPVS if IPVS takes it."""
         packet = self.predicted.packet
-        return BY_IPVS if packet.outcome == "unknown" and "by IPVS" in packet.verdict else packet.outcome
+        return BY_IPVS if packet.outcome is Outcome.UNKNOWN and "by IPVS" in packet.verdict else packet.outcome
 
     @property
     def decided(self) -> Hop | None:

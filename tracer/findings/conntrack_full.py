@@ -9,7 +9,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.namespace_name import is_host
-from tracer.model.packet import Packet
+from tracer.model.packet import Outcome, Packet
 from tracer.util.questions import answered
 
 COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
@@ -24,7 +24,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     A probe observes this in the kernel. Without that probe it is derived: conntrack drops the packet in its first hook, no
     table drops it, and the packet has no connection.
     """
-    if packet.outcome != "dropped":
+    if packet.outcome is not Outcome.DROPPED:
         return None
     if packet.detail("table-full"):
         seen = FindingEvidence("packet", "conntrack found no entry that it could evict for this one (early_drop)", "observed")

@@ -10,7 +10,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import Hop, Outcome, Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
@@ -21,7 +21,7 @@ KUBERNETES_OWN = frozenset({"kube-proxy", "kubelet"})
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    if packet.outcome not in ("dropped", "rejected"):
+    if packet.outcome not in (Outcome.DROPPED, Outcome.REJECTED):
         return None
     for hop in packet.hops:
         decided = hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT") and not hop.clone

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tracer.model.evidence import Evidence
@@ -16,6 +17,19 @@ from tracer.model.evidence import Evidence
 if TYPE_CHECKING:
     from tracer.model.kube import Owner
     from tracer.model.rule import RuleTrace
+
+
+class Outcome(StrEnum):
+    """How a packet ended, as one word. The values are those of the JSON output."""
+
+    FORWARDED = "forwarded"
+    SENT = "sent"
+    DELIVERED = "delivered"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    REFUSED = "refused"
+    STOLEN = "stolen"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -250,7 +264,7 @@ class Packet:
         flow: The conntrack connection; None = none.
         hops: Hops in order.
         verdict: How the packet ended, as a sentence.
-        outcome: How the packet ended, as one word (tracer/packets/outcome.py).
+        outcome: How the packet ended; tracer/packets/outcome.py classifies it.
         complete: False = a part of its path was lost; what is absent proves nothing then.
         number: Order in which packets ended.
         src_owner: Owner of the source; None = not requested.
@@ -276,7 +290,7 @@ class Packet:
     flow: Flow | None = None
     hops: tuple[Hop, ...] = ()
     verdict: str = ""
-    outcome: str = ""
+    outcome: Outcome = Outcome.UNKNOWN
     complete: bool = True
     number: int = 0
     src_owner: Owner | None = None

@@ -16,7 +16,7 @@ from math import inf
 from tracer.model.condition import Assumed, Condition
 from tracer.model.evidence import Evidence
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Endpoints, Hop, Nat, Packet
+from tracer.model.packet import Endpoints, Hop, Nat, Outcome, Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace
 from tracer.node.routes import Routes
@@ -221,7 +221,7 @@ class HookSimulator:
         if verdict == "ACCEPT":
             return after
         if verdict == "QUEUE":
-            return after.end_with(f"taken over in {hook}: queued for a program", "stolen")
+            return after.end_with(f"taken over in {hook}: queued for a program", Outcome.STOLEN)
         packet = Packet(0, 0, HOST, "", "", "", after.ends, hops=after.hops)
         return replace(after, ended=classify(packet))
 

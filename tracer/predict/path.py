@@ -13,7 +13,7 @@ from math import inf
 
 from tracer.model.evidence import Evidence
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Packet, Socket
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Outcome, Packet, Socket
 from tracer.model.prediction import PathState, PredictedPath
 from tracer.node.node import HostReader
 from tracer.node.routes import Route, Routes
@@ -99,7 +99,7 @@ class PathPredictor:
             return self._came_in(state, self._routed)
         bridged, routed = fork
         if face not in self._bridges:
-            return [bridged.end_with(f"forwarded to {face}", "forwarded"), *self._came_in(routed, self._routed)]
+            return [bridged.end_with(f"forwarded to {face}", Outcome.FORWARDED), *self._came_in(routed, self._routed)]
         return [*self._came_in(bridged, self._bridged), *self._came_in(routed, self._routed)]
 
     def _came_in(self, state: PathState, follow: Callable[[PathState], list[PathState]]) -> list[PathState]:
@@ -128,7 +128,7 @@ class PathPredictor:
         if route.kind != "unicast":
             return [_refused(m, route)]
         if setting := self._forwarding_off(m):
-            return [m.end_with(f"dropped: {setting.replace('/', '.')} is 0", "dropped")]
+            return [m.end_with(f"dropped: {setting.replace('/', '.')} is 0", Outcome.DROPPED)]
         return self._forwarded(replace(m, out_iface=route.out))
 
     def _forwarded(self, m: PathState) -> list[PathState]:
@@ -197,9 +197,9 @@ class PathPredictor:
             decision = IpvsDecision(ends.dst, ends.dport, protocol)
             answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
             hop = Hop(0, "ipvs", HOST, hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=decision)
-            return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
+            return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", Outcome.REJECTED, hop)
         sentence = f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}"
-        return m.end_with(sentence, "unknown")
+        return m.end_with(sentence, Outcome.UNKNOWN)
 
     def _socket(self, m: PathState) -> PathState:
         """Delivers the packet to the listening process, or drops it if there is none."""
@@ -207,7 +207,7 @@ class PathPredictor:
         if q.protocol not in WITH_PORTS:
             return m
         if q.protocol == "sctp":
-            return m.end_with("accepted in INPUT; the listener for SCTP is not known", "unknown")
+            return m.end_with("accepted in INPUT; the listener for SCTP is not known", Outcome.UNKNOWN)
         listener = self.node.listener(ends.dst, ends.dport, q.protocol)
         if not listener:
             drop = Hop(0, "drop", HOST, evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
@@ -228,5 +228,5 @@ def _refused(m: PathState, route: Route) -> PathState:
         "blackhole": "dropped by the routing: a blackhole, or an address that cannot come in there",
         "broadcast": "a broadcast: not followed", "multicast": "a multicast: not followed", "": "the routing is not known",
     }  # fmt: skip
-    outcome = "unknown" if route.kind in ("", "broadcast", "multicast") else "dropped"
+    outcome = Outcome.UNKNOWN if route.kind in ("", "broadcast", "multicast") else Outcome.DROPPED
     return m.end_with(sentences.get(route.kind, f"dropped by the routing: {route.kind}"), outcome)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, SEQ, at_listener, last_ack, packet, syn, synack, way
 from tracer.connections import tracker
 from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, Packet
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, Outcome, Packet
 from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
 
 SECOND = 1_000_000_000
@@ -170,7 +170,8 @@ def a_syn(n: int) -> Packet:
     ends = Endpoints(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 40000, "192.168.56.10", 30285)
     flow = Flow(ends, ends.reversed, "NEW", False, 0, "node")
     hops = (Hop(n * 1000, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
-    return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, "forwarded to cni0", "forwarded")
+    end = "forwarded to cni0", Outcome.FORWARDED
+    return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, *end)
 
 
 def test_the_longest_idle_connections_age_out_and_are_emitted() -> None:

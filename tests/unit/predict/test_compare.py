@@ -17,7 +17,7 @@ from tests.support.nodes import node
 from tracer.commands import explain
 from tracer.commands.explain import is_first_packet_of
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, Packet
+from tracer.model.packet import Endpoints, Hop, Outcome, Packet
 from tracer.model.prediction import PredictedPath
 from tracer.predict.compare import compare, steps
 from tracer.predict.query import PathQuery
@@ -39,7 +39,7 @@ def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
         hops[at] = hop
     ends = replace(predicted.packet.endpoints, sport=40812)
     hops.append(Hop(9, "hook", "pod-a", "PREROUTING", verdict="ACCEPT"))
-    return replace(predicted.packet, hops=tuple(hops), endpoints=ends, outcome="delivered")
+    return replace(predicted.packet, hops=tuple(hops), endpoints=ends, outcome=Outcome.DELIVERED)
 
 
 def index(packet: Packet, hook: str, what: str, table: str = "") -> int:

@@ -21,7 +21,7 @@ from tracer import render
 from tracer.errors import BadOption
 from tracer.model.check import CheckResult
 from tracer.model.kube import Owner
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Nat, Packet, Socket
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Nat, Outcome, Packet, Socket
 from tracer.model.summary import RunSummary
 from tracer.render.text import TextOutput
 
@@ -274,7 +274,7 @@ def test_names_cannot_control_the_terminal() -> None:
 
 @pytest.mark.parametrize(
     ("packet", "code"),
-    [(samples.node_port(), "32"), (samples.rejected(), "1;31"), (replace(samples.ping(), outcome="unknown"), "33")],
+    [(samples.node_port(), "32"), (samples.rejected(), "1;31"), (replace(samples.ping(), outcome=Outcome.UNKNOWN), "33")],
 )
 def test_the_verdict_has_the_colour_of_its_outcome(packet: Packet, code: str) -> None:
     out = Terminal()

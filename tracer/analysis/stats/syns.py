@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats._counter import KeyCounter
-from tracer.model.packet import Packet
+from tracer.model.packet import Outcome, Packet
 
 SHOWN = 20
 
@@ -27,7 +27,7 @@ class HandshakeStatistic:
             who = f"{socket.command} (pid {socket.pid})" if socket and socket.pid else "process not found"
             netns = next((h.netns for h in reversed(packet.hops) if h.handshake), "")
             self._listeners.add((netns, who, done))
-        if packet.outcome not in ("delivered", "answered", "forwarded", "sent"):
+        if packet.outcome not in (Outcome.DELIVERED, Outcome.FORWARDED, Outcome.SENT):
             reason = packet.drop.reason or packet.drop.function if packet.drop else ""
             self._causes.add((packet.verdict, reason))
 

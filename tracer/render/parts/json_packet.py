@@ -38,7 +38,7 @@ def packet_object(packet: Packet) -> Object:
     if known_ends:
         out["ends"] = known_ends
     out["hops"] = [_hop(hop, began) for hop in packet.hops]
-    out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
+    out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome.value, packet.complete
     if packet.unexplained:
         out["unexplained"] = packet.unexplained.value
     if packet.continues:
