@@ -217,7 +217,7 @@ class PacketAssembler:
             del self._bytes[identity]
 
     def _hop(self, e: Event) -> Hop:
-        return self._hops.make(e, **self._rules.resolve(e))
+        return self._hops.make(e, self._rules.resolve(e))
 
     def _flow(self, events: list[Event]) -> Flow | None:
         """The connection as last seen in the first namespace that tracks it: the conntrack of a pod does not know of NAT."""

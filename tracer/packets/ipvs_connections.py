@@ -8,13 +8,13 @@ kept here by connection. For any other connection it is only known that the choi
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
 from enum import IntEnum
 
 from tracer.events import cstruct, record
 from tracer.events.record import Event
 from tracer.model.evidence import Evidence
 from tracer.model.packet import IpvsDecision
+from tracer.util.frozen import evolve
 from tracer.util.octets import c_text
 
 PERSISTENT = cstruct.define("records/event.h", "IPVS_PERSISTENT")
@@ -46,18 +46,13 @@ class IpvsConnections:
             return IpvsDecision()
         by_mark = bytes(e.orig_dst) == _NONE
         virtual = f"fwmark {e.mark}" if by_mark else record.address(e.orig_dst)
-        decision = IpvsDecision(
-            virtual=virtual,
-            virtual_port=e.orig_dport,
-            protocol=record.protocol(e).lower(),
-            scheduler=c_text(e.table),
-            persistent=bool(e.ct_info & PERSISTENT),
-        )
+        protocol, scheduler = record.protocol(e).lower(), c_text(e.table)
+        decision = IpvsDecision(virtual, e.orig_dport, protocol, scheduler, bool(e.ct_info & PERSISTENT))
         if e.state == Act.IPVS_NO_SERVER:
             return decision
         chosen, evidence = self._chosen(e)
-        real, real_port = record.address(e.reply_src), e.reply_sport
-        return replace(decision, real=real, real_port=real_port, chosen=chosen, evidence=evidence)
+        real, port = record.address(e.reply_src), e.reply_sport
+        return evolve(decision, real=real, real_port=port, chosen=chosen, evidence=evidence)
 
     def _chosen(self, e: Event) -> tuple[str, Evidence]:
         ends = (e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport, e.reply_src, e.reply_sport)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -61,6 +60,27 @@ class _Translation:
     time: int
     to: tuple[bytes, int]
     losses_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRules:
+    """The rules that acted at one event.
+
+    Attributes:
+        trace: Rules that acted; for a translation, the rules that decided it. None = no rules are watched there.
+        from_conntrack: An earlier packet of the connection decided the translation.
+        table: The table's whole name with its family, "" = as in the event.
+        chain: The base chain's whole name, "" = as in the event.
+    """
+
+    trace: RuleTrace | None = None
+    from_conntrack: bool = False
+    table: str = ""
+    chain: str = ""
+
+
+NO_RULES = ResolvedRules()
+"""The event is none of a table, a chain or a translation, or rules are not watched."""
 
 
 class RuleResolver:
@@ -160,15 +180,15 @@ class RuleResolver:
         """Prepares for the hops of one packet. `records`: its events and hits, in order. `is_whole`: none was lost."""
         self._runs, self._is_whole = reconstruct.runs(records) if self._nft else {}, is_whole
 
-    def resolve(self, e: Event) -> dict[str, Any]:
-        """The hop fields of an event that state which rules acted. Must be called in the order of a packet's events."""
+    def resolve(self, e: Event) -> ResolvedRules:
+        """Which rules acted at an event. Must be called in the order of a packet's events."""
         if self._legacy and e.kind == Kind.EVENT_TABLE:
             if e.flags & Flag.FLAG_NO_HEADER:
-                return {"rule_trace": UNKNOWN_HEADER}
+                return ResolvedRules(UNKNOWN_HEADER)
             rule_trace = self._legacy.reconstruct(e, self._table_traces.get(e.packet, {}).get(e.time, []))
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
                 self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
-            return {"rule_trace": rule_trace}
+            return ResolvedRules(rule_trace)
         run = self._runs.get(reconstruct.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
         if self._nft and run and run.hits:
             rule_trace = reconstruct.reconstruct(e, run, self._nft, self._is_whole)
@@ -176,7 +196,8 @@ class RuleResolver:
             is_known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
             if is_known and (translates(rule_trace) or (rule_trace.undecided and connection not in self._connections)):
                 self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
-            return {"rule_trace": rule_trace, **reconstruct.hop_names(e, run, self._nft)}
+            table, chain = reconstruct.hop_names(e, run, self._nft)
+            return ResolvedRules(rule_trace, table=table, chain=chain)
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
@@ -184,8 +205,8 @@ class RuleResolver:
             if not decided and e.ct_info == NEW and self._is_whole:
                 decided = self._keep(e, destination, None)
             trace = decided.trace if decided else UNSEEN if self._loss_count or not self._is_whole else DECIDED_EARLIER
-            return {"rule_trace": trace, "from_conntrack": not decided or decided.packet != e.packet}
-        return {}
+            return ResolvedRules(trace, from_conntrack=not decided or decided.packet != e.packet)
+        return NO_RULES
 
     def forget(self, packet: int) -> None:
         """Drops the table traces of a packet that has been explained."""

@@ -183,7 +183,7 @@ def _traces(resolver: RuleResolver, events: list[EventRow], netns: frozenset[int
         packets.setdefault(e.packet, []).append(e)
     for e in sorted((e for own in packets.values() for e in complete_events(own)[0]), key=lambda e: e.time):
         if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns in netns:
-            trace = resolver.resolve(e).get("rule_trace")
+            trace = resolver.resolve(e).trace
             if trace:
                 yield e, trace
     for packet in packets:

@@ -241,11 +241,11 @@ def names(chain: Event, run: ChainRun, snapshots: Snapshots) -> tuple[str, str]:
     return table if _has_prefix(table, chain.table) else "", base if _has_prefix(base, chain.chain) else ""
 
 
-def hop_names(chain: Event, run: ChainRun, snapshots: Snapshots) -> dict[str, str]:
-    """The fields of a hop that name table and base chain, if the snapshots have the whole names."""
+def hop_names(chain: Event, run: ChainRun, snapshots: Snapshots) -> tuple[str, str]:
+    """The names of the table, with its family, and of the base chain; "" = the snapshots do not have the whole name."""
     table, base = names(chain, run, snapshots)
     family = NFT_FAMILIES.get(chain.state, "")
-    return ({"table": f"{family} {table}".strip()} if table else {}) | ({"chain": base} if base else {})
+    return f"{family} {table}".strip() if table else "", base
 
 
 def reconstruct(chain: Event, run: ChainRun, snapshots: Snapshots, is_whole: bool = True) -> RuleTrace:

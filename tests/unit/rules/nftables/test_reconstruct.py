@@ -302,18 +302,18 @@ def test_names_that_are_too_long_for_an_event_are_found_by_handle() -> None:
     run.hits = [h._replace(chain_handle=11) for h in run.hits]
     found = reconstruct.reconstruct(long_chain(), run, long_names())
     assert not found.undecided and paths(found) == [f"{LONG_BASE} 1: JUMP SERVICES", f"{LONG_BASE} 0: ACCEPT"]
-    assert reconstruct.hop_names(long_chain(), run, long_names()) == {"table": LONG_TABLE, "chain": LONG_BASE}
+    assert reconstruct.hop_names(long_chain(), run, long_names()) == (LONG_TABLE, LONG_BASE)
 
 
 def test_a_cut_name_is_never_compared_as_a_whole_name() -> None:
     run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES"), end(), policy()])
     found = reconstruct.reconstruct(long_chain(), run, long_names())
     assert not found.undecided and paths(found)[0] == f"{LONG_BASE} 1: JUMP SERVICES"
-    assert reconstruct.hop_names(long_chain(), run, Held()) == {}
+    assert reconstruct.hop_names(long_chain(), run, Held()) == ("", "")
     alone = reconstruct.reconstruct(long_chain(), reconstruct.ChainRun([policy()]), Held())
     assert paths(alone) == ["base-" + "é" * 13 + "… 0: ACCEPT"]
     other = replace(snapshot(), chains={(TABLE, 11): "another"}, tables={TABLE: "another"})
-    assert reconstruct.hop_names(long_chain(), run, Held(other)) == {}
+    assert reconstruct.hop_names(long_chain(), run, Held(other)) == ("", "")
 
 
 def shown_element(verdicts: VerdictMap, code: int, to: str = "", taken: int = 0, time: int = 0, generation: int = 7) -> str:
