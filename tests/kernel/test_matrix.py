@@ -16,7 +16,7 @@ from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
 from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import RULE_KINDS, Hop, Packet
 
 pytestmark = pytest.mark.matrix
 
@@ -45,7 +45,7 @@ def _of_hop(has_detail: Callable[[Hop], object]) -> Callable[[Hop], Evidence | N
 
 
 ROWS: dict[str, Callable[[Hop], Evidence | None]] = {
-    "verdict of a table or chain": _of_hop(lambda h: h.what in ("table", "chain")),
+    "verdict of a table or chain": _of_hop(lambda h: h.what in RULE_KINDS),
     "rule that translated": lambda h: _of_rule(h) if h.nat else None,
     "rule that rejected": lambda h: _of_rule(h) if h.verdict == "REJECT" else None,
     "header before and after": _of_hop(lambda h: h.nat),

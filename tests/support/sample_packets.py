@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, IpvsDecision, Nat, Outcome, Packet, Socket
+from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, HopKind, IpvsDecision, Nat, Outcome, Packet, Socket
 
 EPOCH = 1_769_868_202_118_204_511  # 2026-01-31T14:03:22.118204511Z
 BOOT = 5_000_000_000_000
@@ -19,7 +19,7 @@ STATUS = Flow(REQUESTED, ANSWERED, "NEW", False, 0)
 
 def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) -> Hop:
     """A hop `us` microseconds after the packet's first."""
-    return Hop(BOOT + int(us * 1000), what, netns, hook, **more)
+    return Hop(BOOT + int(us * 1000), HopKind(what), netns, hook, **more)
 
 
 def with_hop(packet: Packet, at: int, **changes: Any) -> Packet:

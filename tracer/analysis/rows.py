@@ -73,7 +73,7 @@ def of_packet(packet: Packet) -> Iterator[tuple[str, Row]]:
 def _hop(packet: Packet, place: int, hop: Hop, began: int) -> Row:
     row: Row = {
         "packet": packet.number, "place": place, "time": packet.time + hop.time - began, "after_ns": hop.time - began,
-        "what": hop.what, "netns": hop.netns, "hook": hop.hook, "table": hop.table, "chain": hop.chain,
+        "what": hop.what.value, "netns": hop.netns, "hook": hop.hook, "table": hop.table, "chain": hop.chain,
         "verdict": hop.verdict, "evidence": hop.evidence.value, "in_iface": hop.in_iface, "out_iface": hop.out_iface,
         "mark": hop.mark, "copy": hop.clone, "from_conntrack": hop.from_conntrack,
     }  # fmt: skip

@@ -9,7 +9,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.namespace_name import is_host
-from tracer.model.packet import Outcome, Packet
+from tracer.model.packet import RULE_KINDS, HopKind, Outcome, Packet
 from tracer.util.questions import answered
 
 COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
@@ -33,9 +33,9 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         return replace(make_finding(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
     if packet.flow or not packet.complete:
         return None
-    if any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops):
+    if any(h.what in RULE_KINDS and h.verdict == "DROP" for h in packet.hops):
         return None
-    if not any(h.what == "hook" and h.verdict == "DROP" and h.hook in ENTRANCES and not h.clone for h in packet.hops):
+    if not any(h.what is HopKind.HOOK and h.verdict == "DROP" and h.hook in ENTRANCES and not h.clone for h in packet.hops):
         return None
     count, most = full(context)
     if not most or count < FULL_SHARE * most:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.packet import Endpoints, HopKind, Packet
 from tracer.packets.outcome import BAD
 from tracer.util.frozen import evolve
 
@@ -179,7 +179,7 @@ def is_continuation(earlier: Packet, packet: Packet) -> bool:
 
 def waits_for_neighbour(attempt: ConnectionAttempt) -> bool:
     """Whether the SYN was not seen again since it began to wait for the link address of its next hop."""
-    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what != "hook"), None)
+    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what is not HopKind.HOOK), None)
     return bool(last and last.detail and last.detail.what == "neighbour")
 
 

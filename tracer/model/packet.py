@@ -32,6 +32,29 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+class HopKind(StrEnum):
+    """What a hop is. The values are those of the JSON output.
+
+    ROUTE is in predicted paths only: the kernel's answer is the hop's verdict.
+    """
+
+    HOOK = "hook"
+    TABLE = "table"
+    CHAIN = "chain"
+    NAT = "nat"
+    NAT_HOOK = "nat-hook"
+    IPVS = "ipvs"
+    SOCKET = "socket"
+    HANDSHAKE = "handshake"
+    DETAIL = "clue"
+    DROP = "drop"
+    ROUTE = "route"
+
+
+RULE_KINDS = frozenset({HopKind.TABLE, HopKind.CHAIN})
+"""Kinds of hops where rules were run."""
+
+
 @dataclass(frozen=True)
 class Endpoints:
     """Source and destination of one direction of a connection. Ports are 0 if the protocol has none."""
@@ -185,14 +208,16 @@ class IpvsDecision:
     evidence: Evidence = Evidence.OBSERVED
 
 
+_PASSING_KINDS = frozenset({HopKind.HOOK, HopKind.TABLE, HopKind.CHAIN, HopKind.NAT_HOOK, HopKind.DETAIL})
+
+
 @dataclass(frozen=True)
 class Hop:
     """One step of a packet: a hook, a table, a translation, a socket, a drop.
 
     Attributes:
         time: ns, CLOCK_MONOTONIC.
-        what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake", "clue" (a decision detail) or
-            "drop"; in a predicted path also "route", with the kernel's answer as its verdict.
+        what: What the hop is.
         netns: The namespace.
         hook: PREROUTING and so on, "" = outside of netfilter.
         table: "filter"; with nftables "ip kube-proxy".
@@ -216,7 +241,7 @@ class Hop:
     """
 
     time: int
-    what: str
+    what: HopKind
     netns: str
     hook: str = ""
     table: str = ""
@@ -243,7 +268,7 @@ class Hop:
         """Whether the hop is shown when only decisions are shown."""
         if self.handshake and self.handshake.stage == "request":
             return self.handshake.accepted is False
-        return self.what not in ("hook", "table", "chain", "nat-hook", "clue") or self.verdict not in ("ACCEPT", "")
+        return self.what not in _PASSING_KINDS or self.verdict not in ("ACCEPT", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from tracer.model.namespace_name import in_netns
 from tracer.model.other_host import for_another_host
-from tracer.model.packet import Drop, Handshake, Hop, Outcome, Packet
+from tracer.model.packet import RULE_KINDS, Drop, Handshake, Hop, HopKind, Outcome, Packet
 from tracer.packets import purged
 from tracer.util.endpoint_format import format_endpoint
 
@@ -79,7 +79,7 @@ def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in hops if h.what in ("table", "chain") and h.verdict == "DROP"), None)
+    hop = next((h for h in hops if h.what in RULE_KINDS and h.verdict == "DROP"), None)
     return (f"DROPPED in {hop.table}/{hop.chain or hop.hook}{_where(hop)}", Outcome.DROPPED) if hop else None
 
 
@@ -160,19 +160,19 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     if purged.has_unknown_receiver(hop.drop):
         return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
-    in_hook = next((h.hook for h in hops if h.what == "hook" and h.verdict == "DROP"), "")
+    in_hook = next((h.hook for h in hops if h.what is HopKind.HOOK and h.verdict == "DROP"), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
     return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", Outcome.DROPPED
 
 
 def dropped_by_hook(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in hops if h.what == "hook" and h.verdict == "DROP"), None)
+    hop = next((h for h in hops if h.what is HopKind.HOOK and h.verdict == "DROP"), None)
     return (f"DROPPED in {hop.hook}{_where(hop)}", Outcome.DROPPED) if hop else None
 
 
 def delivered(packet: Packet, hops: list[Hop]) -> Ending:
     at = next((i for i in range(len(hops) - 1, -1, -1) if hops[i].socket), -1)
-    if at < 0 or any(h.what == "hook" for h in hops[at:]):
+    if at < 0 or any(h.what is HopKind.HOOK for h in hops[at:]):
         return None
     hop, socket = hops[at], hops[at].socket
     assert socket
@@ -198,7 +198,7 @@ def stolen(packet: Packet, hops: list[Hop]) -> Ending:
 
 def forwarded_or_sent(packet: Packet, hops: list[Hop]) -> Ending:
     # A hook without a verdict belongs to a device: a rule there may have taken over the packet.
-    hop = next((h for h in reversed(hops) if h.what == "hook" and h.verdict), None)
+    hop = next((h for h in reversed(hops) if h.what is HopKind.HOOK and h.verdict), None)
     if hop is None or hop.hook != "POSTROUTING":
         return None
     came_in = any(h.in_iface for h in hops if h.netns == hop.netns)
@@ -207,7 +207,7 @@ def forwarded_or_sent(packet: Packet, hops: list[Hop]) -> Ending:
 
 
 def accepted_in_input(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in reversed(hops) if h.what == "hook"), None)
+    hop = next((h for h in reversed(hops) if h.what is HopKind.HOOK), None)
     if hop is None or hop.hook != "INPUT":
         return None
     if packet.protocol.startswith("ICMP"):

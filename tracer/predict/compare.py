@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import RULE_KINDS, Hop, Packet
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.model.rule import format_path
@@ -47,7 +47,7 @@ def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
         if left and hop.hook == "PREROUTING" and hop.in_iface != "lo":
             break
         left = left or hop.hook == "POSTROUTING"
-        if hop.what in ("table", "chain"):
+        if hop.what in RULE_KINDS:
             found.append(ComparedStep((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
         elif hop.nat and not hop.nat.kind.startswith("reverse"):
             after = hop.nat.after

@@ -16,7 +16,7 @@ from math import inf
 from tracer.model.condition import Assumed, Condition
 from tracer.model.evidence import Evidence
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Endpoints, Hop, Nat, Outcome, Packet
+from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Outcome, Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace
 from tracer.node.routes import Routes
@@ -234,7 +234,7 @@ class HookSimulator:
         else:
             after = replace(before, src=rewrite.address or self.routes.to(before.dst).source or before.src, sport=rewrite.port)
             kind = "MASQUERADE" if rewrite.kind == "MASQUERADE" else "SNAT"
-        nat = Hop(0, "nat", HOST, hook, evidence=Evidence.DERIVED, nat=Nat(kind, before, after), rule_trace=trace,
+        nat = Hop(0, HopKind.NAT, HOST, hook, evidence=Evidence.DERIVED, nat=Nat(kind, before, after), rule_trace=trace,
                   in_iface=m.in_iface, out_iface=m.out_iface)  # fmt: skip
         return replace(m, ends=after, hops=(*m.hops, nat), done=m.done | {entry.translates})
 
@@ -246,7 +246,9 @@ class HookSimulator:
 
 
 def _passed(m: PathState, hook: str) -> PathState:
-    end = Hop(0, "hook", HOST, hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=m.out_iface)
+    end = Hop(
+        0, HopKind.HOOK, HOST, hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=m.out_iface
+    )
     return replace(m, hops=(*m.hops, end))
 
 

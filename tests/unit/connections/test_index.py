@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, packet, syn, synack
 from tracer.connections.index import BY_ENDS, ConnectionIndex, connection_key
-from tracer.model.packet import Endpoints, Flow, Hop, Packet
+from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Packet
 from tracer.model.timeline import ConnectionKey
 
 TRACKED = ConnectionKey("TCP", REQUESTED, 0, "node")
@@ -21,7 +21,7 @@ def indexed() -> ConnectionIndex:
 
 def test_conntracks_key_is_the_first() -> None:
     index = indexed()
-    index.add(2, ConnectionKey("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, "socket", "pod-a")]))
+    index.add(2, ConnectionKey("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, HopKind.SOCKET, "pod-a")]))
     assert next(index.numbers(synack())) == (1, "")
     assert connection_key(syn()) == TRACKED and connection_key(synack()) == TRACKED, "in both directions"
 
@@ -30,8 +30,8 @@ def test_endpoints_find_a_timeline_in_both_directions() -> None:
     index = indexed()
     for ends in (REQUESTED, AFTER_DNAT, INSIDE):
         for each in (ends, ends.reversed):
-            assert set(index.numbers(packet(each, "ACK", [Hop(0, "socket", "pod-a")]))) == {(1, BY_ENDS)}, each
-    assert not list(index.numbers(packet(replace(REQUESTED, sport=1), "ACK", [Hop(0, "socket", "pod-a")])))
+            assert set(index.numbers(packet(each, "ACK", [Hop(0, HopKind.SOCKET, "pod-a")]))) == {(1, BY_ENDS)}, each
+    assert not list(index.numbers(packet(replace(REQUESTED, sport=1), "ACK", [Hop(0, HopKind.SOCKET, "pod-a")])))
     assert index.has(1, "TCP", REQUESTED) and not index.has(1, "TCP", REQUESTED.reversed) and not index.has(1, "UDP", REQUESTED)
 
 

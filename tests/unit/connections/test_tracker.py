@@ -9,7 +9,7 @@ from dataclasses import replace
 from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, SEQ, at_listener, last_ack, packet, syn, synack, way
 from tracer.connections import tracker
 from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, Outcome, Packet
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Outcome, Packet
 from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
 
 SECOND = 1_000_000_000
@@ -51,8 +51,8 @@ def test_stages_of_a_packet() -> None:
 
 def test_untracked_packets_are_joined_by_their_endpoints() -> None:
     """The pod's own answer before the node has seen it, and a reset that conntrack calls invalid."""
-    answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, "socket", "pod-a")], 8, seq=1)
-    reset = packet(AFTER_DNAT, "RST", [Hop(10 * MS, "hook", "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
+    answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, HopKind.SOCKET, "pod-a")], 8, seq=1)
+    reset = packet(AFTER_DNAT, "RST", [Hop(10 * MS, HopKind.HOOK, "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
     (one,) = timelines(syn(), answer, reset)
     assert [(s.direction, s.remark) for s in one.entries[1:]] == [
         ("<-", "joined by its addresses"),
@@ -62,7 +62,7 @@ def test_untracked_packets_are_joined_by_their_endpoints() -> None:
 
 
 def test_the_sender_of_a_reset() -> None:
-    own = packet(INSIDE.reversed, "RST ACK", [Hop(MS, "hook", "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
+    own = packet(INSIDE.reversed, "RST ACK", [Hop(MS, HopKind.HOOK, "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
     (one,) = timelines(syn(), own)
     assert one.entries[1].text == "RST ACK, 60 B, sent by pod-a" and one.state == "refused"
 
@@ -70,7 +70,19 @@ def test_the_sender_of_a_reset() -> None:
 def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
     ends, flow = Endpoints("10.9.0.1", 0, "192.168.56.1", 0), replace(FLOW, state="RELATED", is_reply=True)
     icmp = Packet(
-        5, MS, "node", "eth1", "IPv4", "ICMP", ends, "", 88, 0, flow, (Hop(MS, "hook", "node", in_iface="eth1"),), icmp=(3, 1)
+        5,
+        MS,
+        "node",
+        "eth1",
+        "IPv4",
+        "ICMP",
+        ends,
+        "",
+        88,
+        0,
+        flow,
+        (Hop(MS, HopKind.HOOK, "node", in_iface="eth1"),),
+        icmp=(3, 1),
     )
     unrelated = replace(icmp, flow=None, identity=6)
     first, second = timelines(syn(), icmp, unrelated)
@@ -83,7 +95,7 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
 def test_zones_and_namespaces_keep_connections_apart() -> None:
     def at(zone: int, netns: str, identity: int) -> Packet:
         flow = Flow(REQUESTED, REQUESTED.reversed, "NEW", False, zone, netns)
-        return packet(REQUESTED, "SYN", [Hop(identity, "hook", netns, "FORWARD")], identity, seq=identity, flow=flow)
+        return packet(REQUESTED, "SYN", [Hop(identity, HopKind.HOOK, netns, "FORWARD")], identity, seq=identity, flow=flow)
 
     found = timelines(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
     assert {t.key for t in found} == {
@@ -97,7 +109,7 @@ def test_a_syn_with_another_number_begins_anew() -> None:
 
 
 def test_a_syn_sent_again_shows_which_hop_dropped_the_first() -> None:
-    dropped = syn(Hop(9, "drop", "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    dropped = syn(Hop(9, HopKind.DROP, "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     (one,) = timelines(dropped, syn(at=SECOND, identity=2))
     assert one.entries[1].remark == "sent again (2. try), the first ended: DROPPED in nf_hook_slow: NETFILTER_DROP"
     assert one.entries[0].bad and not one.entries[1].bad
@@ -169,7 +181,7 @@ def a_syn(n: int) -> Packet:
     """The SYN of the n-th connection."""
     ends = Endpoints(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 40000, "192.168.56.10", 30285)
     flow = Flow(ends, ends.reversed, "NEW", False, 0, "node")
-    hops = (Hop(n * 1000, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
+    hops = (Hop(n * 1000, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
     end = "forwarded to cni0", Outcome.FORWARDED
     return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, *end)
 
@@ -243,8 +255,8 @@ def test_emitted_entries_are_not_kept() -> None:
 
 def test_a_packet_out_of_a_tunnel_goes_on() -> None:
     """It is seen again in a new namespace, in another buffer; a retransmission starts where the first packet started."""
-    here = [Hop(0, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
-    there = [Hop(3 * MS, "socket", "node-2", in_iface="vxlan0")]
+    here = [Hop(0, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
+    there = [Hop(3 * MS, HopKind.SOCKET, "node-2", in_iface="vxlan0")]
     ends = INSIDE
     first, continued = packet(ends, "SYN", here, 1, seq=7), packet(ends, "SYN", there, 2, seq=7)
     again = packet(ends, "SYN", [replace(here[0], time=SECOND)], 3, seq=7)
@@ -260,7 +272,9 @@ def test_a_packet_out_of_a_tunnel_goes_on() -> None:
 def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
     """It was idle for long and was closed; its rest is no retransmission."""
     first = packet(REQUESTED, "SYN", way(), 1, seq=SEQ)
-    late = packet(REQUESTED, "SYN", [Hop(SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
+    late = packet(
+        REQUESTED, "SYN", [Hop(SECOND, HopKind.DROP, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ
+    )
     late = replace(late, continues=1)
     (one,) = timelines(first, late)
     (entry,) = one.entries
@@ -272,7 +286,7 @@ def test_the_rest_of_an_emitted_packet_has_a_remark() -> None:
     connections.feed(packet(REQUESTED, "SYN", way(), 1, seq=SEQ))
     (one,) = connections.expire(2 * IDLE_NS)
     connections.mark_written(one)
-    late = packet(REQUESTED, "SYN", [Hop(3 * IDLE_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
+    late = packet(REQUESTED, "SYN", [Hop(3 * IDLE_NS, HopKind.DROP, "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
     late = replace(late, continues=1)
     connections.feed(late)
     (entry,) = connections.flush()[0].entries

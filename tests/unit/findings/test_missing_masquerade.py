@@ -11,7 +11,7 @@ import pytest
 from tests.support import findings as f
 from tests.support.nodes import node
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Flow, Hop, Packet
+from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Packet
 from tracer.model.rule import RuleHit, Ruleset
 
 MODES = ["1.20.2-iptables-legacy", "1.20.2-iptables-nft", "1.36.2-iptables-legacy"]
@@ -27,7 +27,7 @@ def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade:
     ]
     if masquerade:
         hops.append(f.nat(rules, "POSTROUTING", "MASQUERADE", after, replace(after, src="10.244.0.0"), *post))
-    hops.append(Hop(9, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="flannel.1"))
+    hops.append(Hop(9, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="flannel.1"))
     return f.packet(hops, SERVICE)
 
 
@@ -98,7 +98,9 @@ def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) ->
     rules = node(MODES[0], "S3").iptables()
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
     first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
-    later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)
+    later = f.packet(
+        [Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2
+    )
     later = replace(later, flow=replace(flow, is_reply=replies))
     (finding,) = f.findings_of([first, later], node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())[1]
     assert f.proofs(finding, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {expected} (observed)"

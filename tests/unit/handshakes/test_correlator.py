@@ -27,7 +27,7 @@ from tracer.handshakes import correlator as correlator_module
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator, ends_of
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Drop, Endpoints, Hop
+from tracer.model.packet import Drop, Endpoints, Hop, HopKind
 
 SECOND = 1_000_000_000
 
@@ -82,7 +82,7 @@ def test_a_syn_that_waits_for_its_next_hop_has_more_time(
     correlator.feed(seen)
     correlator.expire(3 * SECOND)
     assert not closed
-    gone = Hop(3 * SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
+    gone = Hop(3 * SECOND, HopKind.DROP, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
     correlator.feed(packet(INSIDE, "SYN", [gone], seq=SEQ))
     correlator.expire(3 * SECOND + 1)
     (one,) = closed
@@ -99,7 +99,7 @@ def test_the_same_number_of_another_connection_is_no_answer(
 ) -> None:
     correlator.feed(syn())
     other = Endpoints("10.9.9.9", 80, "10.8.8.8", 4000)
-    correlator.feed(packet(other, "SYN ACK", [Hop(9, "hook", "node", "FORWARD")], 5, ack=SEQ + 1))
+    correlator.feed(packet(other, "SYN ACK", [Hop(9, HopKind.HOOK, "node", "FORWARD")], 5, ack=SEQ + 1))
     correlator.expire(2 * ANSWER_NS)
     assert closed[0].synacks == []
 
@@ -135,14 +135,16 @@ def test_later_segments_of_a_connection_belong_to_no_syn(
 
 def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
     """It is seen again in another namespace and buffer: one verdict, from its whole path."""
-    later = packet(INSIDE, "SYN", [Hop(9, "hook", "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ)
+    later = packet(
+        INSIDE, "SYN", [Hop(9, HopKind.HOOK, "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ
+    )
     (verdict,) = verdicts(syn(), later)
     assert verdict.cause.name == "half-open" and verdict.again == 0
     assert len(verdicts(syn(), syn(at=SECOND, identity=2))) == 2, "a retransmission starts where the first SYN started"
 
 
 def test_the_rest_of_a_closed_syn_is_no_second_syn() -> None:
-    late = syn(Hop(3 * SECOND, "drop", "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND, continues=1)
+    late = syn(Hop(3 * SECOND, HopKind.DROP, "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND, continues=1)
     analyzer = HandshakeAnalyzer(FakeInspector())
     analyzer.feed(syn())
     assert len(analyzer.expire(2 * SECOND)) == 1

@@ -10,7 +10,7 @@ import pytest
 from tests.support.syns import FakeInspector, at_listener, decision_detail, last_ack, syn
 from tracer.handshakes.counter_check import CounterCheck, explained_by
 from tracer.model.counter_mismatch import CounterMismatch
-from tracer.model.packet import Drop, Hop, Packet
+from tracer.model.packet import Drop, Hop, HopKind, Packet
 
 
 def counted(packet: Packet) -> dict[str, int]:
@@ -39,8 +39,8 @@ def counted(packet: Packet) -> dict[str, int]:
         (syn(decision_detail("time-wait", 9, answer="taken over", tsval=1, ts_recent=9000)), {}),
         (syn(decision_detail("table-full", 9)), {"conntrack_drop": 1}),
         (syn(decision_detail("confirm", 9)), {"conntrack_drop": 1, "conntrack_insert_failed": 1}),
-        (syn(Hop(9, "drop", "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))), {"IPReversePathFilter": 1}),
-        (syn(Hop(9, "drop", "pod-a", drop=Drop("TCP_RFC7323_PAWS", "tcp_validate_incoming"))), {}),
+        (syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))), {"IPReversePathFilter": 1}),
+        (syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("TCP_RFC7323_PAWS", "tcp_validate_incoming"))), {}),
     ],
 )
 def test_explained(packet: Packet, counters: dict[str, int]) -> None:
@@ -48,7 +48,7 @@ def test_explained(packet: Packet, counters: dict[str, int]) -> None:
 
 
 def test_copies_explain_nothing() -> None:
-    assert counted(syn(Hop(9, "drop", "pod-a", drop=Drop("IP_RPFILTER", "f"), clone=True))) == {}
+    assert counted(syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("IP_RPFILTER", "f"), clone=True))) == {}
 
 
 def test_differences() -> None:

@@ -16,7 +16,7 @@ from tracer.kube.fwmarks import MarkTracker
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
 from tracer.model.namespace_name import distinct_name
-from tracer.model.packet import Endpoints, Flow, Hop, IpvsDecision, Nat, Packet, Socket
+from tracer.model.packet import Endpoints, Flow, Hop, HopKind, IpvsDecision, Nat, Packet, Socket
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 
 
@@ -52,9 +52,9 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     post = RuleTrace((hit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules)
     attributed = packet(
         [
-            Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=pre),
-            Hop(1, "nat", "node", "PREROUTING", nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
-            Hop(2, "table", "node", "POSTROUTING", "nat", rule_trace=post),
+            Hop(0, HopKind.TABLE, "node", "PREROUTING", "nat", rule_trace=pre),
+            Hop(1, HopKind.NAT, "node", "PREROUTING", nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
+            Hop(2, HopKind.TABLE, "node", "POSTROUTING", "nat", rule_trace=post),
         ]
     )
     attributed = attribute(attributed, known)
@@ -82,8 +82,8 @@ def test_owners_when_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) ->
     rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
     attributed = packet(
         [
-            Hop(0, "nat", "node", "PREROUTING", nat=rewrite, rule_trace=RuleTrace((mark, dnat))),
-            Hop(1, "table", "node", "POSTROUTING", "nat", rule_trace=RuleTrace((masquerade,))),
+            Hop(0, HopKind.NAT, "node", "PREROUTING", nat=rewrite, rule_trace=RuleTrace((mark, dnat))),
+            Hop(1, HopKind.TABLE, "node", "POSTROUTING", "nat", rule_trace=RuleTrace((masquerade,))),
         ]
     )
     attributed = attribute(attributed, one.cluster_view(tmp_path, with_api))
@@ -218,7 +218,7 @@ def test_ends_without_the_api(tmp_path: Path) -> None:
 
 
 def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
-    one = packet([Hop(0, "hook", "cni-3", "OUTPUT")], "127.0.0.1", 80)
+    one = packet([Hop(0, HopKind.HOOK, "cni-3", "OUTPUT")], "127.0.0.1", 80)
     one = replace(one, endpoints=Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), netns="cni-3")
     known = node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path)
     one = attribute(one, known)
@@ -230,14 +230,14 @@ def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
 def test_a_namespace_that_is_called_node_is_not_the_nodes(tmp_path: Path) -> None:
     loopback = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80)
     netns = distinct_name("node", 9)
-    one = packet([Hop(0, "hook", netns, "OUTPUT")], "127.0.0.1", 80)
+    one = packet([Hop(0, HopKind.HOOK, netns, "OUTPUT")], "127.0.0.1", 80)
     one = attribute(replace(one, endpoints=loopback, netns=netns), node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path))
     assert one.src_owner and one.src_owner.text == "unknown, in network namespace node (netns 9)"
     assert one.dst_owner and one.dst_owner.kind == "unknown", "it is not the node that answers there"
 
 
 def test_without_the_api_owners_come_from_conntrack_and_namespaces(tmp_path: Path) -> None:
-    one = packet([Hop(0, "socket", "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
+    one = packet([Hop(0, HopKind.SOCKET, "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
     one = attribute(replace(one, netns="cni-3"), ClusterView())
     assert one.src_owner and one.dst_owner
     assert [one.src_owner.text, one.dst_owner.text] == [f"unknown, in network namespace cni-{n}" for n in (3, 7)]
@@ -275,7 +275,7 @@ def test_a_request_of_the_node_from_a_services_address(tmp_path: Path) -> None:
     """In ipvs mode the node sends a request to a cluster IP from that cluster IP."""
     known = node("1.20.2-ipvs-nft", "S2-three").cluster_view(tmp_path)
     ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
-    request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=(Hop(0, "hook", "node", "OUTPUT"),))
+    request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=(Hop(0, HopKind.HOOK, "node", "OUTPUT"),))
     request = attribute(request, known)
     assert request.src_owner and request.src_owner.text == "node node-1, from 172.30.253.123"
     assert request.dst_owner and request.dst_owner.text == "Service default/http-proxy, cluster IP"
@@ -301,10 +301,10 @@ def test_ipvs_names_the_service_and_the_service_of_a_mark(tmp_path: Path) -> Non
     out = trace("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
     server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
     hops = [
-        Hop(0, "chain", "node", "PREROUTING", rule_trace=marked),
-        Hop(1, "ipvs", "node", "INPUT", ipvs=server, nat=Nat("DNAT", before, after)),
-        Hop(2, "chain", "node", "POSTROUTING", rule_trace=out),
-        Hop(3, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), rule_trace=out),
+        Hop(0, HopKind.CHAIN, "node", "PREROUTING", rule_trace=marked),
+        Hop(1, HopKind.IPVS, "node", "INPUT", ipvs=server, nat=Nat("DNAT", before, after)),
+        Hop(2, HopKind.CHAIN, "node", "POSTROUTING", rule_trace=out),
+        Hop(3, HopKind.NAT, "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), rule_trace=out),
     ]
     packet = attribute(Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=tuple(hops)), known)
     texts = [h.owner.text if h.owner else "" for h in packet.hops]

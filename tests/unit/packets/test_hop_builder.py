@@ -11,7 +11,7 @@ from tests.support.builders import NODE, POD, Ends, event, hops, swapped
 from tracer.events import record
 from tracer.events.record import PARTS, Kind
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Handshake, Hop, Nat, Socket
+from tracer.model.packet import Drop, Endpoints, Handshake, Hop, HopKind, Nat, Socket
 from tracer.packets.hop_builder import rewrite
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -27,7 +27,7 @@ def make(kind: str, **fields: Any) -> Hop:
 
 def test_hook() -> None:
     hop = make("HOOK", hook="FORWARD", time=77, in_name="eth0", out_name="cni0", mark=0x4000)
-    assert hop == Hop(77, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000)
+    assert hop == Hop(77, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000)
 
 
 def test_names_end_at_the_first_zero_byte() -> None:

@@ -16,7 +16,7 @@ from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.model.packet import Endpoints, Flow, Hop, Outcome, Packet
+from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Outcome, Packet
 from tracer.model.summary import RunSummary
 from tracer.pipeline import connection_stage
 from tracer.pipeline.connection_stage import ConnectionStage
@@ -168,7 +168,16 @@ def test_neighbor_discovery_is_no_connection() -> None:
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker())
     ends = Endpoints("fd00:56::1", 0, "ff02::1:ff00:10", 0)
     ask = Packet(
-        1, 0, "node", "eth0", "IPv6", "ICMPv6", ends, hops=(Hop(0, "hook", "node"),), outcome=Outcome.DELIVERED, icmp=(135, 0)
+        1,
+        0,
+        "node",
+        "eth0",
+        "IPv6",
+        "ICMPv6",
+        ends,
+        hops=(Hop(0, HopKind.HOOK, "node"),),
+        outcome=Outcome.DELIVERED,
+        icmp=(135, 0),
     )
     assert written(stage, ask)[0] == ""
     text, _ = written(stage, replace(ask, outcome=Outcome.DROPPED, verdict="DROPPED in ip6_mc_input"))

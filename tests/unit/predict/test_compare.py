@@ -17,7 +17,7 @@ from tests.support.nodes import node
 from tracer.commands import explain
 from tracer.commands.explain import is_first_packet_of
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, Outcome, Packet
+from tracer.model.packet import Endpoints, Hop, HopKind, Outcome, Packet
 from tracer.model.prediction import PredictedPath
 from tracer.predict.compare import compare, steps
 from tracer.predict.query import PathQuery
@@ -34,16 +34,16 @@ def predictions(tmp_path: Path) -> list[PredictedPath]:
 
 def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
     """A packet that met the predicted path except for these hops, and went on into a pod."""
-    hops = [replace(h, evidence=Evidence.OBSERVED) for h in predicted.packet.hops if h.what != "route"]
+    hops = [replace(h, evidence=Evidence.OBSERVED) for h in predicted.packet.hops if h.what is not HopKind.ROUTE]
     for at, hop in changes:
         hops[at] = hop
     ends = replace(predicted.packet.endpoints, sport=40812)
-    hops.append(Hop(9, "hook", "pod-a", "PREROUTING", verdict="ACCEPT"))
+    hops.append(Hop(9, HopKind.HOOK, "pod-a", "PREROUTING", verdict="ACCEPT"))
     return replace(predicted.packet, hops=tuple(hops), endpoints=ends, outcome=Outcome.DELIVERED)
 
 
 def index(packet: Packet, hook: str, what: str, table: str = "") -> int:
-    hops = [h for h in packet.hops if h.what != "route"]
+    hops = [h for h in packet.hops if h.what is not HopKind.ROUTE]
     return next(i for i, h in enumerate(hops) if (h.hook, h.what) == (hook, what) and table in h.table)
 
 
@@ -67,7 +67,7 @@ def test_another_endpoint_is_the_first_difference(predictions: list[PredictedPat
 def test_a_verdict_that_was_not_predicted(predictions: list[PredictedPath]) -> None:
     one = predictions[0]
     at = index(one.packet, "FORWARD", "table", "filter")
-    hop = replace([h for h in one.packet.hops if h.what != "route"][at], verdict="DROP", rule_trace=None)
+    hop = replace([h for h in one.packet.hops if h.what is not HopKind.ROUTE][at], verdict="DROP", rule_trace=None)
     found = compare(predictions, seen(one, (at, hop)))
     assert found.difference.startswith("in FORWARD filter predicted ACCEPT by ") and found.difference.endswith("seen DROP")
 
@@ -81,8 +81,8 @@ def test_a_predicted_translation_that_was_not_seen(predictions: list[PredictedPa
 def test_hops_of_other_namespaces_and_copies_do_not_count(predictions: list[PredictedPath]) -> None:
     one = seen(predictions[0])
     before = steps(one)
-    elsewhere = Hop(0, "table", "pod-a", "OUTPUT", "filter", verdict="DROP")
-    of_a_copy = Hop(0, "table", "node", "FORWARD", "filter", verdict="DROP", clone=True)
+    elsewhere = Hop(0, HopKind.TABLE, "pod-a", "OUTPUT", "filter", verdict="DROP")
+    of_a_copy = Hop(0, HopKind.TABLE, "node", "FORWARD", "filter", verdict="DROP", clone=True)
     assert steps(replace(one, hops=(of_a_copy, elsewhere, *one.hops))) == before
 
 

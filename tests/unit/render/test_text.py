@@ -21,7 +21,7 @@ from tracer import render
 from tracer.errors import BadOption
 from tracer.model.check import CheckResult
 from tracer.model.kube import Owner
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Nat, Outcome, Packet, Socket
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, HopKind, Nat, Outcome, Packet, Socket
 from tracer.model.summary import RunSummary
 from tracer.render.text import TextOutput
 
@@ -111,7 +111,7 @@ def test_ipv6_ends_have_brackets_and_a_hook_does_not_repeat_its_chain() -> None:
 @pytest.mark.parametrize(("verdict", "reject"), [("REJECT", "icmp-port-unreachable"), ("DROP", "")])
 @pytest.mark.parametrize(("what", "chain"), [("table", ""), ("chain", "input")])
 def test_hops_that_only_carry_out_a_rules_verdict_are_not_printed(what: str, chain: str, verdict: str, reject: str) -> None:
-    packet = samples.with_hop(samples.rejected(), 0, what=what, chain=chain, verdict=verdict, reject=reject)
+    packet = samples.with_hop(samples.rejected(), 0, what=HopKind(what), chain=chain, verdict=verdict, reject=reject)
     assert [line.split()[0] for line in written(packet)[1:-1]] == ["+0.00", "=>"]
     assert len(written(packet, verbose=True)) == 1 + 3 + 1 + 1, "verbose prints all hops"
     other_drop = samples.hop(12, "drop", drop=Drop("NO_SOCKET", "tcp_v4_rcv"))
@@ -156,7 +156,7 @@ def test_a_full_queue_and_an_incomplete_packet() -> None:
      ({"ipv4": "10.244.0.99", "ipv6": "af4:63::"}, "ipv4 10.244.0.99, state 1")],
 )  # fmt: skip
 def test_a_next_hop_has_one_address(facts: dict[str, str | int], expected: str) -> None:
-    hop = Hop(0, "clue", "node", detail=DecisionDetail("neighbour", {**facts, "state": 1}))
+    hop = Hop(0, HopKind.DETAIL, "node", detail=DecisionDetail("neighbour", {**facts, "state": 1}))
     packet = samples.with_hops(samples.ping(), hop)
     assert any(line.rstrip().endswith(f"neighbour    {expected}") for line in written(packet, verbose=True))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats import MOST
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import Hop, HopKind, Packet
 
 SHOWN = 25
 STEPS = 8
@@ -47,7 +47,7 @@ class LatencyStatistic:
         self._whole: dict[str, Distribution] = {}
 
     def feed(self, packet: Packet) -> None:
-        hops = [h for h in packet.hops if not h.clone and h.what not in ("nat", "nat-hook", "clue")]
+        hops = [h for h in packet.hops if not h.clone and h.what not in (HopKind.NAT, HopKind.NAT_HOOK, HopKind.DETAIL)]
         places: list[tuple[str, Hop]] = []
         for hop in hops:
             place = f"{hop.netns} {hop.hook or hop.what}"
