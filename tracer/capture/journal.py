@@ -53,9 +53,9 @@ class JournaledNamespaces(Namespaces):
     ) -> None:
         self._journal, self._live = journal, live
         self.node, self.own = (live.node, live.own) if live else (node, own)
-        self._names = live._names if live else LruDict(NAMES_KEPT)
+        self._names = live._names if live else LruDict(NAMES_KEPT, "names of namespaces")
         self._names.update(names or {})
-        self._unknown = LruDict(NAMES_KEPT)
+        self._unknown = LruDict(NAMES_KEPT, "namespaces without a name")
 
     def name(self, inode: int) -> str:
         default = f"netns {inode}" if inode else ""

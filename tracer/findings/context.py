@@ -33,8 +33,8 @@ class FindingContext:
 
     cluster: ClusterView = field(default_factory=ClusterView)
     node: HostReader = field(default_factory=HostReader)
-    counts: LruCounter[Hashable] = field(default_factory=lambda: LruCounter(COUNTS_KEPT))
-    since: LruDict[Hashable, int] = field(default_factory=lambda: LruDict(COUNTS_KEPT))
+    counts: LruCounter[Hashable] = field(default_factory=lambda: LruCounter(COUNTS_KEPT, "counts of findings"))
+    since: LruDict[Hashable, int] = field(default_factory=lambda: LruDict(COUNTS_KEPT, "times of findings"))
     reported: dict[Hashable, Finding] = field(default_factory=dict)
 
     def owner(self, rule: Rule, trace: RuleTrace) -> Owner:

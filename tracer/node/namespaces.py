@@ -68,10 +68,10 @@ class Namespaces:
     def __init__(self) -> None:
         self.node = _inode(Path("/proc/1/ns/net"))
         self.own = _inode(Path("/proc/self/ns/net"))
-        self._names: LruDict[int, str] = LruDict(NAMES_KEPT)
+        self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
         if self.node:
             self._names[self.node] = HOST
-        self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT)
+        self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT, "namespaces without a name")
         self._read_named()
 
     def _read_named(self) -> None:

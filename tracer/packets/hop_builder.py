@@ -66,7 +66,7 @@ class HopBuilder:
         self.namespaces, self._processes = namespaces, processes
         self._reasons, self._function = drop_reasons, function
         self._ipvs_connections = IpvsConnections()
-        self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT)
+        self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT, "listening sockets")
         self._makers: dict[int, Callable[[Event, _Step, ResolvedRules], Hop]] = {
             Kind.EVENT_HOOK: self._hook,
             Kind.EVENT_TABLE: self._table,

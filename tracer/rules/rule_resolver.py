@@ -102,11 +102,11 @@ class RuleResolver:
         self.shed = 0
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
-        self._connections: LruDict[object, _Translation] = LruDict(CONNECTIONS_KEPT)
+        self._connections: LruDict[object, _Translation] = LruDict(CONNECTIONS_KEPT, "translations of connections")
         self._loss_count = 0
         self._replaced_at = 0
         self.replaced: Callable[[int, str, int], None] | None = None
-        self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT)
+        self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT, "awaited generations of nftables")
 
     def feed(self, batch: EventArray) -> EventArray:
         """Takes all rows but events out of a batch; returns the events. Must be called for every drain, also an empty one."""

@@ -48,6 +48,17 @@ def test_the_longest_unused_entry_is_evicted_first_and_counted() -> None:
     assert (dict(kept), kept.evicted) == ({"d": 4, "e": 5}, 2)
 
 
+def test_what_is_evicted_can_be_seen() -> None:
+    seen: list[tuple[str, int]] = []
+    kept: LruDict[str, int] = LruDict(1, "numbers", lambda key, value: seen.append((key, value)))
+    kept["a"] = 1
+    kept["a"] = 2
+    kept["b"] = 3
+    assert (seen, kept.oldest, kept.evicted) == ([("a", 2)], "b", 1)
+    kept.clear()
+    assert (kept.oldest, kept.evicted) == (None, 1)
+
+
 def test_counts() -> None:
     counts: LruCounter[str] = LruCounter(2)
     for key in "aabac":
@@ -68,6 +79,20 @@ def test_owners_of_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         assert processes.owner(inode) == (7, "server"), inode
         assert len(processes._owners) <= 10
     assert processes._owners.evicted > 10
+
+
+def test_sockets_without_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that was looked up in vain is not looked up again during the pause, unless it was evicted meanwhile."""
+    readings: list[int] = []
+    monkeypatch.setattr(node_processes, "MISSED_KEPT", 10)
+    monkeypatch.setattr(node_processes, "_processes", lambda: iter([7]))
+    monkeypatch.setattr(Processes, "_read", lambda self, pid, inode: readings.append(inode))
+    processes = Processes(pause=1000.0)
+    for inode in [*range(1000, 1050), *range(1040, 1050)]:
+        processes._read_at = float("-inf")
+        assert processes.owner(inode) == (0, "")
+        assert len(processes._missed) <= 10
+    assert (processes._missed.evicted, readings) == (40, list(range(1000, 1050)))
 
 
 def test_names_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:

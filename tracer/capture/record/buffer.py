@@ -77,7 +77,7 @@ class RecordBuffer:
         self._chunk = Chunk(1)
         self._lock = threading.Lock()
         self._counts: dict[Question, int] = {}
-        self._answers: LruDict[Question, object] = LruDict(ANSWERS_KEPT)
+        self._answers: LruDict[Question, object] = LruDict(ANSWERS_KEPT, "answers in the record buffer")
         self._unrecorded: set[str] = set()
         self._warnings: list[str] = []
 

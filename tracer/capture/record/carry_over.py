@@ -26,9 +26,9 @@ class CarryOver:
     """Valid records by subject. A newer record replaces an older one where it has all of the older one's information."""
 
     def __init__(self) -> None:
-        self._answers: LruDict[str, Stored] = LruDict(MAX_ANSWERS)
+        self._answers: LruDict[str, Stored] = LruDict(MAX_ANSWERS, "answers for the next file")
         self._sandboxes: Stored | None = None
-        self._readings: LruDict[tuple[str, str], deque[Stored]] = LruDict(MAX_TABLES)
+        self._readings: LruDict[tuple[str, str], deque[Stored]] = LruDict(MAX_TABLES, "tables for the next file")
         self._rulesets: deque[Stored] = deque()
         self._objects: dict[str, dict[str, Any]] = {}
         self._node_name: Stored | None = None
