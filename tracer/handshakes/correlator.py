@@ -15,6 +15,7 @@ from itertools import islice
 from tracer.model.handshake import ConnectionAttempt
 from tracer.model.packet import Endpoints, HopKind, Packet
 from tracer.packets.outcome import BAD
+from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
 
 ANSWER_NS = 1_000_000_000
@@ -25,6 +26,8 @@ MAX_CHECKED = 1000
 """Number of the oldest attempts that one `expire` checks for their timeout."""
 MAX_ATTEMPTS = 20_000
 """Maximum number of open attempts. When there are more, the oldest one gets its verdict from the packets seen so far."""
+MAX_ANSWERS = 16
+"""Maximum number of SYN-ACKs, of resets and of ICMP errors that are kept for one attempt."""
 
 
 def ends_of(packet: Packet) -> set[Endpoints]:
@@ -79,7 +82,7 @@ class HandshakeCorrelator:
         elif packet.protocol.startswith("ICMP") and packet.flow and packet.flow.state == "RELATED":
             identity = self._by_ends.get(packet.flow.orig)
             if identity is not None:
-                self._open[identity].errors.append(packet)
+                self._keep(self._open[identity], self._open[identity].errors, packet)
                 self._changed.add(identity)
 
     def _begin(self, syn: Packet) -> None:
@@ -99,7 +102,10 @@ class HandshakeCorrelator:
             self._by_ends[each] = syn.identity
         if len(self._open) > MAX_ATTEMPTS:
             self.early += 1
-            self._close(next(iter(self._open)))
+            evictions.add("open SYNs")
+            oldest = next(iter(self._open.values()))
+            oldest.limited = oldest.limited or not is_settled(oldest)
+            self._close(oldest.syn.identity)
 
     def _extend(self, packet: Packet, identity: int) -> None:
         """Adds a later part of a SYN that was closed before: it has waited for its next hop, or left a tunnel."""
@@ -124,14 +130,22 @@ class HandshakeCorrelator:
                     yield attempt
                     return
 
-    @staticmethod
-    def _add_answer(attempt: ConnectionAttempt, packet: Packet, flags: str) -> None:
+    def _add_answer(self, attempt: ConnectionAttempt, packet: Packet, flags: str) -> None:
         if flags == "SYN ACK":
-            attempt.synacks.append(packet)
+            self._keep(attempt, attempt.synacks, packet)
         elif "RST" in flags:
-            attempt.resets.append(packet)
+            self._keep(attempt, attempt.resets, packet)
         elif not attempt.acks:
             attempt.acks.append(packet)
+
+    @staticmethod
+    def _keep(attempt: ConnectionAttempt, answers: list[Packet], packet: Packet) -> None:
+        """Adds an answer, unless there are too many already."""
+        if len(answers) < MAX_ANSWERS:
+            answers.append(packet)
+        else:
+            attempt.limited = True
+            evictions.add("answers to SYNs")
 
     def add_loss(self, now: int, unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now`: answers to open attempts may be among them."""
@@ -165,7 +179,8 @@ class HandshakeCorrelator:
         for each in self._ends.pop(identity):
             if self._by_ends.get(each) == identity:
                 del self._by_ends[each]
-        attempt.doubtful, attempt.unexplained = self._lost_at >= attempt.began, self._unexplained_at >= attempt.began
+        attempt.doubtful = self._lost_at >= attempt.began or attempt.limited
+        attempt.unexplained = self._unexplained_at >= attempt.began
         self._on_closed(attempt)
 
 

@@ -7,7 +7,6 @@ the rule is kept here by the connection's original tuple, zone and namespace.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,6 +37,7 @@ NEW = 2
 """Value of event.ct_info: no packet of this connection has left yet."""
 DECIDED_EARLIER = RuleTrace(undecided="decided before tracing began")
 UNSEEN = RuleTrace(undecided="the packet that decided was not seen: it came before tracing began, or events were lost")
+NO_LONGER_KEPT = RuleTrace(undecided="decided before tracing began, or too many connections ago")
 UNKNOWN_HEADER = RuleTrace(undecided="the packet's header is not known: events were lost")
 DECISION_PROBES = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "ipvs", "any", LEFT_OUT, "capture")
 """Name prefixes of probes and event kinds. After a loss there, a new connection may have replaced an old one unnoticed."""
@@ -93,13 +93,11 @@ class RuleResolver:
     Attributes:
         replaced: Called for replaced rules with the time (ns, CLOCK_MONOTONIC), a name of the rules, and the thread that
             replaced them (0 = not known).
-        shed: Packets whose table traces were given up.
     """
 
     def __init__(self, legacy: TableGenerations | None = None, nft: reconstruct.RefreshedSnapshots | None = None) -> None:
         self._legacy, self._nft = legacy, nft
-        self._table_traces: OrderedDict[int, dict[int, list[TableTrace]]] = OrderedDict()
-        self.shed = 0
+        self._table_traces: LruDict[int, dict[int, list[TableTrace]]] = LruDict(PACKETS_KEPT, "table traces of packets")
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
         self._connections: LruDict[object, _Translation] = LruDict(CONNECTIONS_KEPT, "translations of connections")
@@ -116,9 +114,6 @@ class RuleResolver:
         if self._legacy:
             for packet, time, table in table_trace.noted(rows):
                 self._table_traces.setdefault(packet, {}).setdefault(time, []).append(table)
-            while len(self._table_traces) > PACKETS_KEPT:
-                self._table_traces.popitem(last=False)
-                self.shed += 1
             changes = list(table_trace.changes(rulesets))
             self._request_tables(self._legacy, events, changes)
             self._report(changes)
@@ -202,11 +197,19 @@ class RuleResolver:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
             decided = self._kept_translation(e, destination)
-            if not decided and e.ct_info == NEW and self._is_whole:
+            # After an eviction an earlier packet of this connection may have been translated by a rule.
+            if not decided and e.ct_info == NEW and self._is_whole and not self._connections.evicted:
                 decided = self._keep(e, destination, None)
-            trace = decided.trace if decided else UNSEEN if self._loss_count or not self._is_whole else DECIDED_EARLIER
+            trace = decided.trace if decided else self._unknown_translation
             return ResolvedRules(trace, from_conntrack=not decided or decided.packet != e.packet)
         return NO_RULES
+
+    @property
+    def _unknown_translation(self) -> RuleTrace:
+        """Why the rule behind a translation is not known."""
+        if self._loss_count or not self._is_whole:
+            return UNSEEN
+        return NO_LONGER_KEPT if self._connections.evicted else DECIDED_EARLIER
 
     def forget(self, packet: int) -> None:
         """Drops the table traces of a packet that has been explained."""

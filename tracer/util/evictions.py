@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what the bounded containers of this process have evicted, by the name of the container. `--debug` writes it at the end of
-a run.
+"""Counts what the bounded containers of this process have evicted, by the name of the container.
 
+A run writes the counts to the log when it ends (`--debug`).
 docs/bounds.md lists the containers, and what an eviction means for the output.
 """
 

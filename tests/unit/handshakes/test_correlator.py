@@ -123,6 +123,48 @@ def test_the_oldest_is_closed_when_there_are_too_many(monkeypatch: pytest.Monkey
     assert correlator.early == 2 and len(correlator) == 3
 
 
+def test_a_syn_that_is_closed_early_is_not_called_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer may still come: only its own way is known."""
+    monkeypatch.setattr(correlator_module, "MAX_ATTEMPTS", 2)
+    analyzer = HandshakeAnalyzer(FakeInspector())
+    for n in range(4):
+        analyzer.feed(syn(identity=n + 1, seq=n, at=n))
+    early = analyzer.expire(10)
+    late = analyzer.expire(2 * ANSWER_NS)
+    assert [v.cause.name for v in (*early, *late)] == ["not known", "not known", "no answer", "no answer"]
+    assert early[0].cause.text.startswith("not known, its answer was not awaited: too many SYNs were open")
+
+
+def test_a_half_open_connection_that_is_closed_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlator_module, "MAX_ATTEMPTS", 1)
+    analyzer = HandshakeAnalyzer(FakeInspector())
+    analyzer.feed(syn(*at_listener(True)))
+    analyzer.feed(syn(identity=9, seq=9, at=20))
+    (verdict,) = analyzer.expire(10)
+    assert "the client's ACK was not awaited: too many SYNs were open" in verdict.cause.text
+
+
+def test_a_dropped_syn_that_is_closed_early_has_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlator_module, "MAX_ATTEMPTS", 1)
+    analyzer = HandshakeAnalyzer(FakeInspector())
+    for n in range(2):
+        analyzer.feed(syn(*at_listener(False, accept_queue=129), identity=n + 1, seq=n, at=n))
+    assert [v.cause.name for v in analyzer.expire(10)] == ["accept queue full"] * 2
+
+
+def test_answers_to_one_syn_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
+    """Someone can send any number of SYN-ACKs. After some were left out, a missing answer proves nothing."""
+    monkeypatch.setattr(correlator_module, "MAX_ANSWERS", 3)
+    correlator.feed(syn())
+    for n in range(10):
+        correlator.feed(synack(identity=2 + n))
+    correlator.flush()
+    (one,) = closed
+    assert (len(one.synacks), one.limited, one.doubtful) == (3, True, True)
+
+
 def test_later_segments_of_a_connection_belong_to_no_syn(
     correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
 ) -> None:

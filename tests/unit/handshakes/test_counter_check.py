@@ -51,6 +51,17 @@ def test_copies_explain_nothing() -> None:
     assert counted(syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("IP_RPFILTER", "f"), clone=True))) == {}
 
 
+def test_only_namespaces_that_can_be_compared_are_counted() -> None:
+    """Namespaces come and go; one without a reading at the start needs no count."""
+    check = CounterCheck(FakeInspector())
+    for n in range(1000):
+        refused = syn(identity=n)
+        refused.hops.append(Hop(9, "drop", f"netns {n}", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core")))
+        check.feed(refused)
+    check.feed(syn(Hop(9, "drop", "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))))
+    assert check._explained == {("pod-a", "IPReversePathFilter"): 1}
+
+
 def test_differences() -> None:
     spaces = FakeInspector()
     spaces.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}

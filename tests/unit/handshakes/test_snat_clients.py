@@ -38,7 +38,19 @@ def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     counted = SnatClients()
     for n in range(9):
         counted.feed(other(f"10.0.0.{n}", n))
-    assert counted.clients(syn()) == 3
+    assert len(counted._clients["10.244.0.1"]) == 3 and counted.clients(syn()) == 0
+
+
+def test_the_number_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an eviction a number may be too small, so none is given."""
+    monkeypatch.setattr(snat_clients, "MAX_ADDRESSES", 3)
+    counted = SnatClients()
+    for n in range(9):
+        counted.feed(
+            packet(AFTER_DNAT, "SYN", [Hop(0, "nat", "node", nat=Nat("SNAT", AFTER_DNAT, replace(INSIDE, src=f"9.9.9.{n}")))])
+        )
+    counted.feed(other("192.168.56.1", 1))
+    assert len(counted._clients) == 3 and counted._clients.evicted == 7 and counted.clients(syn()) == 0
 
 
 def test_an_old_timestamp_shows_the_number_of_clients() -> None:
