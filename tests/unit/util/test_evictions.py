@@ -22,7 +22,12 @@ def test_evictions_are_counted_by_container() -> None:
 
 def test_several_threads_count() -> None:
     counter = EvictionCounter()
-    threads = [threading.Thread(target=lambda: [counter.add("names") for _ in range(1000)]) for _ in range(4)]
+
+    def count() -> None:
+        for _ in range(1000):
+            counter.add("names")
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
