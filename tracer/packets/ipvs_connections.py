@@ -7,7 +7,6 @@ kept here by connection. For any other connection it is only known that the choi
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from enum import IntEnum
 
 from tracer.events import cstruct, record
@@ -15,6 +14,7 @@ from tracer.events.record import Event
 from tracer.model.evidence import Evidence
 from tracer.model.packet import IpvsDecision
 from tracer.util.frozen import evolve
+from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
 
 PERSISTENT = cstruct.define("records/event.h", "IPVS_PERSISTENT")
@@ -38,7 +38,7 @@ class IpvsConnections:
     """IPVS connections of which the scheduler's choice was observed."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[object, None] = OrderedDict()
+        self._seen: LruDict[object, None] = LruDict(CONNECTIONS_KEPT, "connections of IPVS")
 
     def decision(self, e: Event) -> IpvsDecision:
         """Decodes an EVENT_IPVS. Must be called in the order of a packet's events, with packets in the order of their time."""
@@ -59,8 +59,5 @@ class IpvsConnections:
         connection = (e.object, e.netns, e.protocol, *ends)
         if e.state == Act.IPVS_CHOSEN:
             self._seen[connection] = None
-            self._seen.move_to_end(connection)
-            if len(self._seen) > CONNECTIONS_KEPT:
-                self._seen.popitem(last=False)
             return "now", Evidence.OBSERVED
         return "earlier", Evidence.OBSERVED if connection in self._seen else Evidence.DERIVED

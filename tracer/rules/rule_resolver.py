@@ -100,7 +100,10 @@ class RuleResolver:
         self._table_traces: LruDict[int, dict[int, list[TableTrace]]] = LruDict(PACKETS_KEPT, "table traces of packets")
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
-        self._connections: LruDict[object, _Translation] = LruDict(CONNECTIONS_KEPT, "translations of connections")
+        self._connections: LruDict[object, _Translation] = LruDict(
+            CONNECTIONS_KEPT, "translations of connections", self._note_evicted
+        )
+        self._has_evicted_rule = False
         self._loss_count = 0
         self._replaced_at = 0
         self.replaced: Callable[[int, str, int], None] | None = None
@@ -197,8 +200,7 @@ class RuleResolver:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
             decided = self._kept_translation(e, destination)
-            # After an eviction an earlier packet of this connection may have been translated by a rule.
-            if not decided and e.ct_info == NEW and self._is_whole and not self._connections.evicted:
+            if not decided and e.ct_info == NEW and self._is_whole and not self._has_evicted_rule:
                 decided = self._keep(e, destination, None)
             trace = decided.trace if decided else self._unknown_translation
             return ResolvedRules(trace, from_conntrack=not decided or decided.packet != e.packet)
@@ -210,6 +212,10 @@ class RuleResolver:
         if self._loss_count or not self._is_whole:
             return UNSEEN
         return NO_LONGER_KEPT if self._connections.evicted else DECIDED_EARLIER
+
+    def _note_evicted(self, _: object, evicted: _Translation) -> None:
+        """From now on the rule of an earlier packet may have translated a connection that is not kept."""
+        self._has_evicted_rule = self._has_evicted_rule or evicted.trace is not None
 
     def forget(self, packet: int) -> None:
         """Drops the table traces of a packet that has been explained."""

@@ -38,11 +38,15 @@ class LruDict(MutableMapping[K, V]):
         self._entries[key] = value
         self._entries.move_to_end(key)
         while len(self._entries) > self.most:
-            evicted = self._entries.popitem(last=False)
-            self.evicted += 1
-            evictions.add(self.name)
-            if self._on_evicted:
-                self._on_evicted(*evicted)
+            self.evict()
+
+    def evict(self) -> None:
+        """Evicts the least recently used entry, and counts it."""
+        key, value = self._entries.popitem(last=False)
+        self.evicted += 1
+        evictions.add(self.name)
+        if self._on_evicted:
+            self._on_evicted(key, value)
 
     def __delitem__(self, key: K) -> None:
         del self._entries[key]
@@ -61,9 +65,9 @@ class LruDict(MutableMapping[K, V]):
         self._entries.clear()
 
     @property
-    def oldest(self) -> K | None:
-        """The key of the least recently used entry; None = no entry."""
-        return next(iter(self._entries), None)
+    def oldest(self) -> tuple[K, V] | None:
+        """The least recently used entry, which stays the oldest; None = no entry."""
+        return next(iter(self._entries.items()), None)
 
 
 class LruCounter(LruDict[K, int]):

@@ -54,7 +54,7 @@ def test_what_is_evicted_can_be_seen() -> None:
     kept["a"] = 1
     kept["a"] = 2
     kept["b"] = 3
-    assert (seen, kept.oldest, kept.evicted) == ([("a", 2)], "b", 1)
+    assert (seen, kept.oldest, kept.evicted) == ([("a", 2)], ("b", 3), 1)
     kept.clear()
     assert (kept.oldest, kept.evicted) == (None, 1)
 
