@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +13,7 @@ from tracer.kube import objects
 from tracer.kube.store import Change, ObjectStore
 from tracer.model.timeline import TimelineEntry
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.bounded_queue import BoundedQueue
 
 MAX_ENTRIES = 1000
 """Changes that are kept until they are read; the oldest are dropped."""
@@ -37,7 +37,7 @@ class ChangeLog:
     """Takes changes from any thread and gives them to the run. now: gives ns, CLOCK_MONOTONIC."""
 
     def __init__(self, now: Callable[[], int] = time.monotonic_ns) -> None:
-        self._entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
+        self._entries: BoundedQueue[TimelineEntry] = BoundedQueue(MAX_ENTRIES, "changes of rules and objects")
         self._now = now
         self._applied = threading.local()
 
@@ -68,7 +68,12 @@ class ChangeLog:
 
     def read(self) -> list[TimelineEntry]:
         """The changes since the previous call, oldest first."""
-        return [self._entries.popleft() for _ in range(len(self._entries))]
+        return self._entries.read()
+
+    @property
+    def lost(self) -> int:
+        """Number of changes that were dropped before they were read."""
+        return self._entries.evicted
 
 
 def format_change(change: Change) -> str:

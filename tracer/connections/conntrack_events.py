@@ -14,7 +14,6 @@ import os
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Protocol
 from tracer.events.record import PROTOCOLS
 from tracer.model.packet import Endpoints
 from tracer.node.nfnetlink import attributes, number
+from tracer.util.bounded_queue import BoundedQueue
+from tracer.util.lru_dict import LruDict
 from tracer.util.worker import Worker
 
 NETLINK_NETFILTER, SOL_NETLINK, ADD_MEMBERSHIP = 12, 270, 1
@@ -112,7 +113,7 @@ class EntryEvents:
     """Receives events in a thread."""
 
     def __init__(self) -> None:
-        self._received: deque[Datagram] = deque(maxlen=MAX_EVENTS)
+        self._received: BoundedQueue[Datagram] = BoundedQueue(MAX_EVENTS, "conntrack events")
         self.lost, self._is_closed = 0, False
         self._thread: Worker | None = None
 
@@ -137,7 +138,7 @@ class EntryEvents:
         self._thread = Worker("conntrack events", self._work).start()
 
     def read(self) -> list[Datagram]:
-        return [self._received.popleft() for _ in range(len(self._received))]
+        return self._received.read()
 
     def process(self, port: int) -> str:
         return _format_port_owner(port)
@@ -236,18 +237,14 @@ class EntryExpiry:
     """Keeps the last timeout of each entry, to distinguish entries that expired from entries that were removed earlier."""
 
     def __init__(self, max_entries: int = MAX_EVENTS) -> None:
-        self._expires: dict[tuple[str, Endpoints, int], int] = {}
-        self._max_entries = max_entries
+        self._expires: LruDict[tuple[str, Endpoints, int], int] = LruDict(max_entries, "timeouts of conntrack entries")
 
     def format(self, event: EntryEvent, process: Callable[[int], str] | None = None) -> str:
         """One phrase for an event: "created, SYN_SENT, 120 s". process: names the process that has a netlink port."""
         key = event.protocol, event.orig, event.zone
         if event.what != "removed":
             if event.timeout:
-                self._expires.pop(key, None)
                 self._expires[key] = event.time + event.timeout * 1_000_000_000
-                if len(self._expires) > self._max_entries:
-                    del self._expires[next(iter(self._expires))]
             assured = " assured" if event.status & STATUS_ASSURED else ""
             parts = (event.what + assured, event.state, f"{event.timeout} s" if event.timeout else "")
             return ", ".join(part for part in parts if part)

@@ -13,10 +13,14 @@ from collections.abc import Iterator
 from tracer.handshakes.correlator import ends_of
 from tracer.model.packet import Endpoints, Packet
 from tracer.model.timeline import ConnectionKey
+from tracer.util.evictions import evictions
 
 CONNECTION_PROTOCOLS = ("TCP", "UDP", "SCTP", "DCCP", "UDPLITE")
 BY_ENDS = "joined by its addresses"
 """Remark on a packet that conntrack does not know."""
+
+MAX_KEYS = 64
+"""Most keys of one timeline: a connection with a few translations in a few namespaces has ten."""
 
 Alias = tuple[str, Endpoints]
 
@@ -27,7 +31,7 @@ class ConnectionIndex:
     def __init__(self) -> None:
         self._by_identity: dict[ConnectionKey, int] = {}
         self._by_alias: dict[Alias, int] = {}
-        self._keys: dict[int, list[ConnectionKey | Alias]] = {}
+        self._keys: dict[int, dict[ConnectionKey | Alias, None]] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -65,25 +69,34 @@ class ConnectionIndex:
 
     def add(self, number: int, key: ConnectionKey, packet: Packet) -> None:
         """Adds the identity and all endpoints of this packet as keys of the timeline. key: the timeline's own."""
-        keys = self._keys.setdefault(number, [])
+        keys = self._keys.setdefault(number, {})
         for identity in (key, connection_key(packet)):
             if self._by_identity.get(identity) != number:
                 self._by_identity[identity] = number
-                keys.append(identity)
+                keys[identity] = None
         for ends in ends_of(packet):
             if not self.has(number, packet.protocol, ends) and not self.has(number, packet.protocol, ends.reversed):
                 alias = packet.protocol, ends
                 self._by_alias[alias] = number
-                keys.append(alias)
+                keys[alias] = None
+        while len(keys) > MAX_KEYS:
+            oldest = next(iter(keys))
+            del keys[oldest]
+            self._remove_key(number, oldest)
+            evictions.add("keys of timelines")
 
     def remove(self, number: int) -> None:
         """Removes all keys of a timeline."""
         for key in self._keys.pop(number, ()):
-            if isinstance(key, ConnectionKey):
-                if self._by_identity.get(key) == number:
-                    del self._by_identity[key]
-            elif self._by_alias.get(key) == number:
-                del self._by_alias[key]
+            self._remove_key(number, key)
+
+    def _remove_key(self, number: int, key: ConnectionKey | Alias) -> None:
+        """Removes a key, unless another timeline has taken it over."""
+        if isinstance(key, ConnectionKey):
+            if self._by_identity.get(key) == number:
+                del self._by_identity[key]
+        elif self._by_alias.get(key) == number:
+            del self._by_alias[key]
 
 
 def connection_key(packet: Packet) -> ConnectionKey:

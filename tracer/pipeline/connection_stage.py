@@ -19,6 +19,7 @@ from tracer.packets import icmp
 from tracer.packets.outcome import BAD
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
+from tracer.util.evictions import evictions
 
 HOLD_NS = 2_000_000_000
 """Maximum time that a conntrack event waits for a packet of its connection, ns."""
@@ -95,6 +96,8 @@ class ConnectionStage(Stage):
             summary.timelines = dict(self._connections.counts)
             if self._conntrack.lost:
                 output.note(f"Events of conntrack were lost {self._conntrack.lost} times; timelines may lack some.")
+            if self._changes.lost:
+                output.note(f"{self._changes.lost} changes of rules and objects were lost; timelines may lack some.")
 
     def _write_verdicts(self, verdicts: list[HandshakeVerdict], output: Output) -> None:
         for verdict in verdicts:
@@ -124,7 +127,9 @@ class ConnectionStage(Stage):
             keys = (ConnectionKey(event.protocol, event.orig, event.zone, netns) for netns in (HOST, ""))
             if not any(self._connections.add_entry(i, entry) for i in keys) and now - event.time < HOLD_NS:
                 self._held.append((event, entry))
-        del self._held[: -conntrack_events.MAX_EVENTS]
+        surplus = max(0, len(self._held) - conntrack_events.MAX_EVENTS)
+        evictions.add("conntrack events without a packet", surplus)
+        del self._held[:surplus]
 
     def _write_timelines(self, timelines: list[Timeline], output: Output) -> None:
         assert self._connections is not None

@@ -20,8 +20,9 @@ class EvictionCounter:
 
     def add(self, name: str, count: int = 1) -> None:
         """Adds evicted entries. name: the container, a plural noun phrase from the code, so their number is small."""
-        with self._lock:
-            self._counts[name] += count
+        if count:
+            with self._lock:
+                self._counts[name] += count
 
     def read(self) -> dict[str, int]:
         """The evicted entries since the previous call, by container."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, packet, syn, synack
+from tracer.connections import index as index_module
 from tracer.connections.index import BY_ENDS, ConnectionIndex, connection_key
 from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Packet
 from tracer.model.timeline import ConnectionKey
@@ -56,3 +59,24 @@ def test_a_removed_timeline_is_not_found() -> None:
     assert next(index.numbers(newer)) == (2, ""), "keys that a newer timeline took over stay its own"
     index.remove(2)
     assert not list(index.numbers(newer)) and not len(index) and not index._by_alias and not index._by_identity
+
+
+def test_keys_of_one_timeline_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection can have a new pair of endpoints in each packet."""
+    monkeypatch.setattr(index_module, "MAX_KEYS", 10)
+    index = indexed()
+    for n in range(1000):
+        index.add(1, TRACKED, packet(replace(REQUESTED, sport=n), "ACK", [Hop(0, "socket", "pod-a")], flow=syn().flow))
+    assert len(index._keys[1]) <= 10 and len(index._by_alias) + len(index._by_identity) <= 10
+    index.remove(1)
+    assert not index._by_alias and not index._by_identity
+
+
+def test_timelines_that_take_keys_from_each_other_do_not_grow() -> None:
+    """The same endpoints in two zones of conntrack: each packet takes the endpoints over."""
+    index = ConnectionIndex()
+    for _ in range(1000):
+        for number, zone in ((1, 0), (2, 7)):
+            one = syn()
+            index.add(number, ConnectionKey("TCP", REQUESTED, zone, "node"), one)
+    assert all(len(keys) <= 8 for keys in index._keys.values())

@@ -9,8 +9,11 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.support.ctnetlink import ADDED, REMOVED, FakeConntrack, message
 from tests.support.syns import MS, REQUESTED, FakeInspector, at_listener, last_ack, packet, syn, synack, way
+from tracer.connections import change_log, conntrack_events
 from tracer.connections.change_log import ChangeLog
 from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
@@ -23,6 +26,7 @@ from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.base import Output
 from tracer.render.json import JsonOutput
 from tracer.render.text import TextOutput
+from tracer.util.evictions import evictions
 
 SECOND = 1_000_000_000
 
@@ -182,3 +186,25 @@ def test_neighbor_discovery_is_no_connection() -> None:
     assert written(stage, ask)[0] == ""
     text, _ = written(stage, replace(ask, outcome=Outcome.DROPPED, verdict="DROPPED in ip6_mc_input"))
     assert "DROPPED in ip6_mc_input" in text, "a dropped packet is always reported"
+
+
+def test_conntrack_events_without_a_packet_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conntrack_events, "MAX_EVENTS", 3)
+    evictions.read()
+    strangers = [(1, message(*ADDED, protocol=17, orig=replace(REQUESTED, sport=n), zone=0)) for n in range(10)]
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), conntrack=FakeConntrack(*strangers))
+    stage.expire(2, TextOutput(io.StringIO(), io.StringIO()))
+    assert [event.orig.sport for event, _ in stage._held] == [7, 8, 9]
+    assert evictions.read()["conntrack events without a packet"] == 7
+
+
+def test_lost_changes_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "MAX_ENTRIES", 3)
+    changes, err = ChangeLog(), io.StringIO()
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), changes, conntrack=FakeConntrack())
+    for n in range(10):
+        changes.add_rule_change(n, "nat")
+    form = TextOutput(io.StringIO(), err)
+    stage.expire(20, form)
+    stage.flush(RunSummary(), form)
+    assert "7 changes of rules and objects were lost; timelines may lack some." in err.getvalue()
