@@ -10,6 +10,9 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.nodes import node
+from tracer.findings import Findings
+from tracer.findings import context as finding_context
+from tracer.findings.context import FindingContext
 from tracer.model.finding import Finding
 from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Packet
 from tracer.model.rule import RuleHit, Ruleset
@@ -105,3 +108,33 @@ def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) ->
     (finding,) = f.findings_of([first, later], node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())[1]
     assert f.proofs(finding, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {expected} (observed)"
     assert finding.certain and finding.packets == 2
+
+
+def test_an_answer_is_not_forgotten_with_the_counts_of_other_findings(tmp_path: Path) -> None:
+    """Otherwise "no answer was seen" would be stated although one was."""
+    rules = node(MODES[0], "S3").iptables()
+    context = FindingContext(node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())
+    findings = Findings(context)
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
+    findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
+    hook = Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    findings.look(replace(f.packet([hook], SERVICE, 2), flow=replace(flow, is_reply=True)))
+    for number in range(context.counts.most):
+        context.counts["asked", number] += 1
+    findings.look(replace(f.packet([hook], SERVICE, 3), flow=flow))
+    (finding,) = findings.all
+    assert f.proofs(finding, "packet")[-1].endswith("sent 2, an answer came in by eth0 (observed)")
+
+
+def test_followed_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an evicted connection nothing more is said."""
+    monkeypatch.setattr(finding_context, "CONNECTIONS_KEPT", 3)
+    rules = node(MODES[0], "S3").iptables()
+    context = FindingContext(node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())
+    findings = Findings(context)
+    flows = [Flow(replace(SERVICE, sport=n), AWAY.reversed, "NEW", False, 0) for n in range(10)]
+    for flow in flows:
+        findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
+    assert (len(context.reported), context.reported.evicted) == (3, 7)
+    later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT")], SERVICE, 2)
+    assert not findings.look(replace(later, flow=flows[0])) and findings.all[0].packets == 10

@@ -21,12 +21,14 @@ from tests.support.waiting import until
 from tests.unit.kube.test_selectors import OBJECTS, Session, addresses
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.capture_reader import CaptureReader
+from tracer.errors import NoObjects, NoSuchObject
 from tracer.events import record
 from tracer.kernel import filter_maps
 from tracer.kernel import session as kernel
+from tracer.kube import store as store_module
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import KEPT_RENEWALS, FilterHistory, FilterRenewal, RenewedFilter
-from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import FULL, ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
@@ -142,11 +144,11 @@ def test_waiting_and_kept_renewals_are_bounded() -> None:
     known.store.load(OBJECTS)
     for port in range(31000, 31000 + KEPT_RENEWALS + 3):
         known.store.apply("Service", renumbered(port))
-    assert len(renewal.read()) == KEPT_RENEWALS and renewal.dropped == 5 and renewal.read() == []
+    assert len(renewal.read()) == KEPT_RENEWALS and renewal._waiting.evicted == 5 and renewal.read() == []
     history = FilterHistory()
     for number in range(KEPT_RENEWALS + 2):
         history.add(RenewedFilter(number * 10, frozenset({("", number + 1, "tcp")}), Filter(ports=(number + 1,))))
-    assert history.dropped == 2 and len(history.at(0)) == KEPT_RENEWALS
+    assert history._kept.evicted == 2 and len(history.at(0)) == KEPT_RENEWALS
     newest = history.at(10 * (KEPT_RENEWALS + 1))
     assert newest == [frozenset({("", KEPT_RENEWALS + 2, "tcp")})] and len(history.at(10 * KEPT_RENEWALS)) == 2
 
@@ -226,3 +228,41 @@ def test_an_invalid_filter_in_a_capture_is_damage(tmp_path: Path, run: Any, monk
     made = captures.capture(tmp_path / "a.k8st", [(request(1, OLD, 1000), [])], renewals=steps)
     status, out, err = run("-r", made.path)
     assert status == 23 and out == made.text["text"] and "could not be read" in err
+
+
+def test_the_filter_stays_when_there_are_too_many_objects(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is empty then: the Service is not said to be gone, and its packets are still traced."""
+    session = Session()
+    with OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter()) as kube:
+        first = kube.filter()
+        kube.attach(session.set_filter)
+        monkeypatch.setattr(store_module, "MOST_ENTRIES", 1)
+        server.put(renumbered(NEW))
+        until(lambda: kube.cluster.store.is_full)
+        assert kube.new_filter() is None and kube.filter() == first and OLD in kube.newest.ports
+        assert kube.notes() == [FULL] and kube.notes() == []
+        assert set(session.filters) == {first}
+
+
+def test_a_service_is_not_missing_when_there_are_too_many_objects(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MOST_ENTRIES", 1)
+    kube = OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter())
+    with pytest.raises(NoObjects, match="more than"), kube:
+        pass
+
+
+def test_notes_about_missing_objects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube = OwnerResolver(ObjectSource(none=True), Selectors(), Filter())
+    numbers = iter(range(1000))
+
+    def missing(*_: object) -> None:
+        raise NoSuchObject(f"There is no Service x ({next(numbers)} others).")
+
+    monkeypatch.setattr("tracer.kube.owner_resolver.selectors.check", missing)
+    for _ in range(1000):
+        kube._miss()
+    assert len(kube._said) == 64 and len(kube.notes()) == 1000
