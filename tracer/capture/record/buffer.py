@@ -34,6 +34,8 @@ CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
 """Age and length of slots from which a chunk goes to the writer, seconds and bytes."""
 ANSWERS_KEPT = 1 << 17
 """Number of questions with a known last answer. The answer to any other question is written again."""
+NFT_OBJECT_BYTES = 400
+"""Memory of a rule or map element of nftables, bytes."""
 LONG_BATCH_SLOTS = 1 << 12
 """Number of slots from which a batch takes long to explain: the chunk before it goes to the writer first."""
 
@@ -54,6 +56,7 @@ class Chunk:
         slots: slots of all batches, one array (number of slots, slot length) per batch.
         bytes: length of the slots and of conntrack's messages.
         began: time of creation, seconds, CLOCK_MONOTONIC.
+        rule_bytes: memory of the readings of rules among the records, bytes.
     """
 
     first_batch: int
@@ -62,6 +65,7 @@ class Chunk:
     slots: list[Slots] = field(default_factory=list)
     bytes: int = 0
     began: float = field(default_factory=time.monotonic)
+    rule_bytes: int = 0
 
 
 class RecordBuffer:
@@ -169,10 +173,14 @@ class RecordBuffer:
         """Adds a reading of a legacy table."""
         request = snapshot.request
         key = f"{request.netns} {request.family} {request.table}"
+        with self._lock:
+            self._chunk.rule_bytes += len(snapshot.blob) + len(snapshot.text or "")
         self.add_record(Record.READING, key, lambda: rulesets.encode_reading(snapshot))
 
     def add_nft(self, change: NftChange) -> None:
         """Adds a reading of a namespace's nftables rules."""
+        with self._lock:
+            self._chunk.rule_bytes += NFT_OBJECT_BYTES * (change.snapshot.objects if change.snapshot else 0)
         self.add_record(Record.NFT, f"{change.inode} {change.seen}", lambda: rulesets.encode_update(change))
 
     def add_changes(self, entries: list[TimelineEntry]) -> None:

@@ -24,6 +24,7 @@ from tracer.events.record import Slots
 from tracer.kube.cni_cache import Sandbox
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket
+from tracer.util.lru_dict import LruDict
 
 _NAMELESS = re.compile(r"node|netns \d+|")
 """Names of namespaces that have no name of their own."""
@@ -37,6 +38,8 @@ API_WORD_KEYS = frozenset({
 """Keys with fixed words of the API."""
 KEPT_META = frozenset({"program", "clock", "layout", "ring", "probes", "acts", "drop_reasons", "tracking"})
 REDACTED = "(redacted)"
+ADDRESSES_KEPT = 1 << 16
+"""Most pseudonyms of addresses kept. That of another address is computed again, and is the same."""
 
 
 class RecordRedactor:
@@ -44,7 +47,7 @@ class RecordRedactor:
 
     def __init__(self, key: bytes = b"") -> None:
         self._pseudonymizer = Pseudonymizer(key)
-        self._packed: dict[bytes, bytes] = {}
+        self._packed: LruDict[bytes, bytes] = LruDict(ADDRESSES_KEPT, "pseudonyms of addresses")
 
     # ---- names and addresses
 

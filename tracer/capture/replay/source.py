@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from tracer.rules.iptables.generations import TableGenerations
 
 LAST_BATCH = 1 << 62
 """A batch number greater than all others."""
+MAX_LOSS_KINDS = 1000
+"""Maximum number of pairs of a probe and a reason; a recording has about a hundred. Other losses are counted together."""
 PACKET_QUESTIONS = ("process", "listener", "netns")
 """Questions that are asked only while packets are explained."""
 
@@ -80,6 +83,7 @@ class ReplaySource:
         self._batch_number = 0
         self.journal = self._answers.journal
         self._losses: list[Loss] = []
+        self._loss_kinds: set[tuple[str, str]] = set()
         self._notes: list[str] = []
         self._renewed: list[RenewedFilter] = []
         self._sandbox_readings: list[tuple[int, list[Sandbox]]] = []
@@ -250,7 +254,12 @@ class ReplaySource:
         self.watch.pending.append(rulesets.decode_update(body))
 
     def _loss(self, body: Any, in_batch: bool) -> None:
-        self._losses.append(record_checks.loss(body))
+        loss = record_checks.loss(body)
+        if len(self._loss_kinds) < MAX_LOSS_KINDS:
+            self._loss_kinds.add((loss.probe, loss.why))
+        elif (loss.probe, loss.why) not in self._loss_kinds:
+            loss = replace(loss, probe="any", why="there are too many kinds of losses in the capture")
+        self._losses.append(loss)
 
     def _gap(self, body: Any, in_batch: bool) -> None:
         self._losses.append(Loss("capture", -1, body[0], body[1]))

@@ -19,6 +19,7 @@ from tests.unit.events.test_payload import CLIENT, ip, records
 from tracer.capture.format import record_layout
 from tracer.capture.format.codec import from_json, to_json
 from tracer.capture.format.schema import Record
+from tracer.capture.redact import records as records_module
 from tracer.capture.redact.events import ADDRESSES
 from tracer.capture.redact.records import RecordRedactor
 from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
@@ -209,3 +210,12 @@ def test_impossible_options_are_refused_with_one_sentence(
     monkeypatch.chdir(tmp_path)
     status, out, err = run(*args)
     assert (status, out) == (2, "") and message in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_pseudonyms_of_addresses_are_bounded_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "ADDRESSES_KEPT", 10)
+    redactor = RecordRedactor(KEY)
+    raw = [ipaddress.IPv6Address(f"fd00::{n:x}").packed for n in range(1, 100)]
+    first = [redactor.packed_address(each) for each in raw]
+    assert (len(redactor._packed), redactor._packed.evicted) == (10, 89)
+    assert [redactor.packed_address(each) for each in raw] == first and len(set(first)) == len(raw)
