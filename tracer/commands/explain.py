@@ -124,11 +124,15 @@ def compare_live(
     return 10 if any(c.difference for c in comparison.checks) else 0
 
 
+MAX_CHECKS = 1000
+"""Maximum number of comparisons that are kept; one with a difference is kept beyond it."""
+
+
 class ComparisonOutput(Output):
     """Passes the packets that match the query to another output, each with its comparison.
 
     Attributes:
-        checks: The comparisons so far.
+        checks: The first comparisons, and one with a difference if there was any.
     """
 
     def __init__(self, query: PathQuery, predicted_paths: list[PredictedPath], output: Output) -> None:
@@ -139,7 +143,8 @@ class ComparisonOutput(Output):
     def packet(self, packet: Packet) -> None:
         if is_first_packet_of(packet, self._query):
             check = compare(self._predicted_paths, packet)
-            self.checks.append(check)
+            if len(self.checks) < MAX_CHECKS or (check.difference and not any(each.difference for each in self.checks)):
+                self.checks.append(check)
             self._output.compared(packet, check)
 
     def lost(self, loss: LostEvents) -> None:

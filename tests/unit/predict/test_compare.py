@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,8 +20,10 @@ from tracer.commands.explain import is_first_packet_of
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Endpoints, Hop, HopKind, Outcome, Packet
 from tracer.model.prediction import PredictedPath
+from tracer.model.prediction_check import PredictionCheck
 from tracer.predict.compare import compare, steps
 from tracer.predict.query import PathQuery
+from tracer.render.text import TextOutput
 from tracer.rules import inventory
 
 QUERY = PathQuery(CLIENT, 0, NODE, 30285)
@@ -120,3 +123,17 @@ def test_rules_that_could_not_be_read_are_a_condition(
     assert all(
         path.conditions == (("no rule that could not be read acts on it",) if unread else ()) for path in predicted_paths
     )
+
+
+def test_kept_comparisons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`explain --live` may run for days. A difference counts for the exit status, also when it comes late."""
+    monkeypatch.setattr(explain, "MAX_CHECKS", 3)
+    output = TextOutput(io.StringIO(), io.StringIO())
+    results = iter(["", "", "", "", "differs", "differs again", *[""] * 94])
+    monkeypatch.setattr(explain, "compare", lambda paths, packet: PredictionCheck(cast(PredictedPath, None), 0, next(results)))
+    monkeypatch.setattr(explain, "is_first_packet_of", lambda packet, query: True)
+    monkeypatch.setattr(output, "compared", lambda packet, check: None)
+    comparison = explain.ComparisonOutput(QUERY, [], output)
+    for _ in range(100):
+        comparison.packet(samples.node_port())
+    assert [check.difference for check in comparison.checks] == ["", "", "", "differs"]

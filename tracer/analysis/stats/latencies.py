@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats import MOST
 from tracer.model.packet import Hop, HopKind, Packet
+from tracer.util.evictions import evictions
 
 SHOWN = 25
 STEPS = 8
@@ -68,6 +69,8 @@ class LatencyStatistic:
         known: dict[object, Distribution] = into  # type: ignore[assignment]
         if key in known or len(known) < MOST:
             known.setdefault(key, Distribution()).add(ns)
+        else:
+            evictions.add("places of statistics")
 
     def tables(self) -> Iterator[ResultTable]:
         columns = ("packets", "median us", "90 % us", "99 % us", "longest us")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
-from tracer.analysis.stats._counter import KeyCounter
+from tracer.analysis.stats._counter import KeyCounter, titled
 from tracer.model.packet import Outcome, Packet
 
 SHOWN = 20
@@ -33,9 +33,9 @@ class HandshakeStatistic:
 
     def tables(self) -> Iterator[ResultTable]:
         rows: list[tuple[object, ...]] = [(count, *what) for what, count in self._listeners.most(SHOWN)]
-        yield ResultTable("SYNs at their listeners", ("SYNs", "namespace", "listener", "done"), rows)
+        yield ResultTable(titled("SYNs at their listeners", self._listeners), ("SYNs", "namespace", "listener", "done"), rows)
         rows = [(count, *why) for why, count in self._causes.most(SHOWN)]
-        yield ResultTable("SYNs that did not get through", ("SYNs", "why", "drop reason"), rows)
+        yield ResultTable(titled("SYNs that did not get through", self._causes), ("SYNs", "why", "drop reason"), rows)
 
 
 STATISTIC = HandshakeStatistic
