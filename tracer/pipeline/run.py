@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -17,6 +18,9 @@ from tracer.pipeline.shutdown import StopRequest
 from tracer.pipeline.source import Batch, EventSource, RunLimits
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
+from tracer.util.evictions import evictions, format_evictions
+
+_log = logging.getLogger(__name__)
 
 EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
 
@@ -84,6 +88,7 @@ class Run:
         for stage in self._stages:
             stage.flush(self.summary, self._output)
         self.summary.seconds = self._source.seconds
+        _log.debug(format_evictions(evictions.read()))
         if self._source.explains_backlog and not (self.limits.stops_at_count and self.is_limit_reached):
             self._explain_backlog()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics and differences of captures with any number of hosts and rules: limited, and nothing is stated without its count."""
+"""Statistics and differences of captures with any number of hosts and rules are bounded, and say what they left out."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_decisions_of_one_kind_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     one, other = diff.CaptureProfile(), diff.CaptureProfile()
     for n in range(20):
         trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), None, "DROP", Evidence.OBSERVED),))
-        hop = Hop(1, "table", "node", "INPUT", "filter", verdict="DROP", rule_trace=trace, owner=Owner("Service", "shop", f"s{n}"))
+        owner = Owner("Service", "shop", f"s{n}")
+        hop = Hop(1, "table", "node", "INPUT", "filter", verdict="DROP", rule_trace=trace, owner=owner)
         packet = sample_packets.node_port()
         one.feed(replace(packet, hops=type(packet.hops)([hop])))
     other.feed(sample_packets.node_port())

@@ -31,6 +31,6 @@ class KeyCounter(Generic[K]):
 
 
 def titled(title: str, *counters: KeyCounter[Any]) -> str:
-    """A table's title, with the number of what was counted only together: it may belong to a row, or to one that is not there."""
+    """A table's title, with the number of what was counted only together: no row has it."""
     rest = sum(counter.rest for counter in counters)
     return f"{title}; {rest:,} more, of more than {MOST:,} kinds, are not in the table" if rest else title

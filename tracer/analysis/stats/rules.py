@@ -38,7 +38,8 @@ class RuleStatistic:
         yield ResultTable(titled("Rules that decided", self._decided), ("packets", "table", "place", "verdict", "rule"), rows)
         if self._policies.of:
             rows = [(count, *what) for what, count in self._policies.most(SHOWN)]
-            yield ResultTable(titled("Policies that decided (no rule did)", self._policies), ("packets", "table", "chain", "verdict"), rows)
+            title = titled("Policies that decided (no rule did)", self._policies)
+            yield ResultTable(title, ("packets", "table", "chain", "verdict"), rows)
         if self._undecided.of:
             rows = [(count, why) for why, count in self._undecided.most(SHOWN)]
             yield ResultTable(titled("Where the rule is not known", self._undecided), ("packets", "why"), rows)
