@@ -169,7 +169,7 @@ def test_unread_changes_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     watch.close()
     for inode in range(2, 12):
         watch._refresh(watch._space(inode))  # there is no such namespace
-    assert [c.inode for c in watch.changes()] == [10, 11] and watch.dropped == 8
+    assert [c.inode for c in watch.changes()] == [10, 11] and watch._changes.evicted == 8
 
 
 class Known:
