@@ -46,9 +46,9 @@ def containers() -> Iterator[Container]:
                 yield from _of_class(node, module)
             elif isinstance(node, ast.FunctionDef):
                 for decorator in node.decorator_list:
-                    if _called(decorator) in CACHES:
+                    if called(decorator) in CACHES:
                         most = _number(decorator, module)
-                        yield Container(f"{module.rpartition('.')[2]}.{node.name}", str(_called(decorator)), "", most)
+                        yield Container(f"{module.rpartition('.')[2]}.{node.name}", str(called(decorator)), "", most)
 
 
 def _of_class(node: ast.ClassDef, module: str) -> Iterator[Container]:
@@ -67,7 +67,7 @@ def _of_class(node: ast.ClassDef, module: str) -> Iterator[Container]:
             made = _made(value)
             if name and made:
                 where = f"{node.name}.{name}"
-                kind = _called(made) or type(made).__name__.lower()
+                kind = called(made) or type(made).__name__.lower()
                 more = (_text(made, module), _number(made, module)) if kind in BOUNDED else ("", None)
                 if name not in found or kind in BOUNDED:
                     found[name] = Container(where, kind, *more)
@@ -87,7 +87,7 @@ def _made(value: ast.expr) -> ast.expr | None:
     if isinstance(value, ast.IfExp):
         return _made(value.body) or _made(value.orelse)
     if isinstance(value, ast.Call):
-        name = _called(value)
+        name = called(value)
         if name in BOUNDED | UNBOUNDED | CACHES:
             return value
         if name == "field":
@@ -100,12 +100,12 @@ def _made(value: ast.expr) -> ast.expr | None:
     return None
 
 
-def _called(node: ast.expr) -> str:
+def called(node: ast.expr) -> str:
     """The name of what is called: "deque" of `deque(...)`, `deque[int]()`, `collections.deque` or `@deque`."""
     if isinstance(node, ast.Call):
-        return _called(node.func)
+        return called(node.func)
     if isinstance(node, ast.Subscript):
-        return _called(node.value)
+        return called(node.value)
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -119,7 +119,7 @@ def _number(node: ast.expr, module: str) -> int | None:
     if not arguments:
         return None
     try:
-        found: Any = eval(ast.unparse(arguments[0]), vars(import_module(module)))  # noqa: S307  # the tracer's own source
+        found: Any = eval(ast.unparse(arguments[0]), vars(import_module(module)))  # the tracer's own source
     except NameError:
         return None
     return found if isinstance(found, int) else None
