@@ -127,4 +127,4 @@ def _number(node: ast.expr, module: str) -> int | None:
 
 def _text(node: ast.expr, module: str) -> str:
     arguments = node.args if isinstance(node, ast.Call) else []
-    return arguments[1].value if len(arguments) > 1 and isinstance(arguments[1], ast.Constant) else ""
+    return str(arguments[1].value) if len(arguments) > 1 and isinstance(arguments[1], ast.Constant) else ""
