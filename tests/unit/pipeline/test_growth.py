@@ -31,7 +31,7 @@ from tracer.capture.record.buffer import RecordBuffer
 from tracer.connections.change_log import ChangeLog
 from tracer.connections.conntrack_events import Datagram
 from tracer.connections.tracker import ConnectionTracker
-from tracer.events.record import NOTHING
+from tracer.events.record import NOTHING, SLOT
 from tracer.events.table_trace import WATCHED, TableLookup, TableReplaced
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
@@ -60,13 +60,14 @@ from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
 
-PACKETS = int(os.environ.get("GROWTH_PACKETS", "4000"))
-AT_ONCE = 40
+PACKETS = int(os.environ.get("GROWTH_PACKETS", "4800"))
+AT_ONCE = 12
 """Packets of one batch."""
 SMALL = 30
 """Each bound."""
-MOST = 400
-"""No container may be larger: SMALL and what one batch adds, ten events a packet."""
+MOST = 200
+"""No container may be larger: SMALL and what one batch adds, ten events a packet. There are more batches than that, so a container
+that gets one entry with each batch is found."""
 BOUNDS = {
     "tracer.packets.assembler": ("CLOSED_KEPT", "NAMESPACES_KEPT"),
     "tracer.packets.payload_store": ("PACKETS_KEPT",),
@@ -90,6 +91,9 @@ BOUNDS = {
     "tracer.render.text": ("KEPT_PATHS", "KEPT_FINDINGS"),
     "tracer.kube.catalog": ("MOST_REMEMBERED", "MOST_WALKS"),
 }  # fmt: skip
+
+
+NO_SLOTS = np.zeros((0, SLOT), np.uint8)
 
 
 def packet(number: int) -> npt.NDArray[Any]:
@@ -240,7 +244,7 @@ def test_nothing_grows(follow: bool, monkeypatch: pytest.MonkeyPatch, caplog: py
             monkeypatch.setattr(import_module(module), name, SMALL)
     monkeypatch.setattr("tracer.node.processes._processes", lambda: iter([7]))
     monkeypatch.setattr(
-        Processes, "_read", lambda self, pid, inode: self._owners.update({inode: (pid, "x")} if inode % 3 else {})
+        Processes, "_read", lambda self, pid, inode: self._owners.update({inode: (pid, "x")} if (inode >> 10) % 4 else {})
     )
     monkeypatch.setattr(Namespaces, "_read_named", lambda self: None)
     monkeypatch.setattr(Namespaces, "_read_processes", lambda self: self._names.update({n: f"ns {n}" for n in range(200, 240)}))
@@ -265,6 +269,7 @@ def test_nothing_grows(follow: bool, monkeypatch: pytest.MonkeyPatch, caplog: py
 
     def watched() -> Iterator[Batch]:
         for number, batch in enumerate(machine.batches()):
+            buffer.add_batch(batch.now, NO_SLOTS, batch.last)
             yield batch
             buffer.flush()
             if number % 20 == 19:
