@@ -66,8 +66,8 @@ AT_ONCE = 12
 SMALL = 30
 """Each bound."""
 MOST = 200
-"""No container may be larger: SMALL and what one batch adds, ten events a packet. There are more batches than that, so a container
-that gets one entry with each batch is found."""
+"""No container may be larger: SMALL and what one batch adds, ten events a packet. There are more batches than that, so that a
+container that gets one entry with each batch is found."""
 BOUNDS = {
     "tracer.packets.assembler": ("CLOSED_KEPT", "NAMESPACES_KEPT"),
     "tracer.packets.payload_store": ("PACKETS_KEPT",),
