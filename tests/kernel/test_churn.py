@@ -31,8 +31,8 @@ AT_ONCE = 25
 """Replacements between two packets."""
 SENDERS = 25
 """One process in this many opens a socket and asks a pod."""
-GROWTH_MB, MOST_MB = 32, 384
-"""Limits of the memory: how much more its second half of a phase may need than the first one, and the whole run."""
+GROWTH_MB, MOST_MB = 32, 512
+"""Limits of the memory: what the second half of a phase may need more than the first one, and the most of the whole run."""
 SAMPLE_SECONDS, PATIENCE = 0.5, 300.0
 LAST_BYTES = 4 << 20
 """Bytes read from the end of the output: the last packets."""
@@ -171,7 +171,7 @@ def replace_nft(first: int, count: int) -> None:
 def test_tables_that_are_replaced(churned: Churned, backend: str) -> None:
     """The last packet met the last rule. Packets in between have the rule that they met, or none."""
     if backend == "nft":
-        table = "table inet churn { chain c { type filter hook prerouting priority -50; } }"
+        table = "table inet churn {\n chain c {\n  type filter hook prerouting priority -50;\n }\n}\n"
         subprocess.run(["nft", "-f", "-"], input=table, text=True, check=True)
     replace, began, answered = (replace_legacy if backend == "legacy" else replace_nft), time.monotonic(), 0
     churned.memory.begin()
