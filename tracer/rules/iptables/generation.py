@@ -156,7 +156,6 @@ class GenerationLog:
         self._count("replaced")
         self._remove(generation)
 
-
     def _remove(self, generation: Generation) -> None:
         if generation.ruleset and isinstance(generation.ruleset.chains, Lazy):
             generation.ruleset.chains.forget()  # the rule traces of connections also refer to it
