@@ -58,3 +58,17 @@ def test_remembered_segments_are_bounded() -> None:
     assert len(segments._sent) == retransmissions.MAX_SEGMENTS_IDLE and segments.feed(segment("PSH ACK", 499), "->").startswith(
         "sent again (3. try)"
     )
+
+
+def test_the_number_of_a_try_is_not_guessed() -> None:
+    """After its first transmission was given up, a segment that is sent twice more is not called the second try."""
+    segments = Retransmissions()
+    segments.feed(segment("PSH ACK", 1), "->")
+    for n in range(2, retransmissions.MAX_SEGMENTS + 10):
+        segments.feed(segment("PSH ACK", n), "->")
+    assert [segments.feed(segment("PSH ACK", 1), "->") for _ in range(3)] == ["", "", ""]
+    assert segments.feed(segment("PSH ACK", retransmissions.MAX_SEGMENTS), "->").startswith("sent again (2. try)")
+    wrapped = Retransmissions()
+    for n in range(retransmissions.MAX_SEGMENTS + 10):
+        number = (0xFFFFFFF0 + n) % (1 << 32)
+        assert wrapped.feed(segment("PSH ACK", number), "->") == "", "sequence numbers begin again at zero"
