@@ -55,7 +55,7 @@ def _make_share(share: int, count: int) -> int:
                 theirs.recv(8)
                 sent += 1
             if number % NAMED == 0:
-                subprocess.run(["umount", str(name)], check=True)
+                subprocess.run(["umount", "--lazy", str(name)], check=True)  # as ip netns and CNI plugins do
                 name.unlink()
     return sent
 
