@@ -41,7 +41,10 @@ class ReplayedChangeLog:
 
     Attributes:
         pending: changes of the current batch.
+        lost: always 0: what the recorded run lost is one of its messages.
     """
+
+    lost = 0
 
     def __init__(self) -> None:
         self.pending: list[TimelineEntry] = []

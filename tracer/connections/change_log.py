@@ -32,6 +32,10 @@ class ChangeSource(Protocol):
     def read(self) -> list[TimelineEntry]:
         """The changes since the previous call, oldest first."""
 
+    @property
+    def lost(self) -> int:
+        """Changes that were not kept until they were read."""
+
 
 class ChangeLog:
     """Takes changes from any thread and gives them to the run. now: gives ns, CLOCK_MONOTONIC."""

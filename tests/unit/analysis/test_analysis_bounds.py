@@ -14,11 +14,11 @@ from tracer.analysis.stats import _counter, latencies
 from tracer.analysis.stats._counter import KeyCounter, titled
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import Hop, HopKind, Outcome, Packet
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
 
 
-def asked(address: str, outcome: str = "delivered", **more: Any) -> Packet:
+def asked(address: str, outcome: Outcome = Outcome.DELIVERED, **more: Any) -> Packet:
     packet = sample_packets.node_port()
     assert packet.flow
     return replace(packet, flow=replace(packet.flow, orig=replace(packet.flow.orig, dst=address)), outcome=outcome, **more)
@@ -41,7 +41,7 @@ def test_every_statistic_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(module, "MOST", 10)
     one = stats.make(name)
     for n in range(200):
-        packet = asked(f"10.0.0.{n}", f"outcome {n}", verdict=f"verdict {n}", src_owner=Owner("Pod", "shop", f"web-{n}"))
+        packet = asked(f"10.0.0.{n}", verdict=f"verdict {n}", src_owner=Owner("Pod", "shop", f"web-{n}"))
         one.feed(replace(packet, hops=type(packet.hops)(replace(h, netns=f"netns {n}") for h in packet.hops)))
     for held in vars(one).values():
         sizes = [len(held.of)] if isinstance(held, KeyCounter) else [len(held)] if isinstance(held, dict) else []
@@ -56,8 +56,8 @@ def test_a_kind_that_was_perhaps_not_counted_does_not_differ(monkeypatch: pytest
         one.feed(asked(f"10.0.0.{n}"))
     for n in range(9, -1, -1):
         other.feed(asked(f"10.0.0.{n}"))
-    one.feed(asked("10.0.0.9", "dropped"))
-    other.feed(asked("10.0.0.9", "delivered"))
+    one.feed(asked("10.0.0.9", Outcome.DROPPED))
+    other.feed(asked("10.0.0.9", Outcome.DELIVERED))
     assert len(one.ends) == len(other.ends) == 5
     outcomes = list(diff.tables(one, other, ("a", "b")))[2]
     assert list(outcomes.rows) == []
@@ -69,7 +69,7 @@ def test_decisions_of_one_kind_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for n in range(20):
         trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), None, "DROP", Evidence.OBSERVED),))
         owner = Owner("Service", "shop", f"s{n}")
-        hop = Hop(1, "table", "node", "INPUT", "filter", verdict="DROP", rule_trace=trace, owner=owner)
+        hop = Hop(1, HopKind.TABLE, "node", "INPUT", "filter", verdict="DROP", rule_trace=trace, owner=owner)
         packet = sample_packets.node_port()
         one.feed(replace(packet, hops=type(packet.hops)([hop])))
     other.feed(sample_packets.node_port())

@@ -66,7 +66,7 @@ def test_keys_of_one_timeline_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(index_module, "MAX_KEYS", 10)
     index = indexed()
     for n in range(1000):
-        index.add(1, TRACKED, packet(replace(REQUESTED, sport=n), "ACK", [Hop(0, "socket", "pod-a")], flow=syn().flow))
+        index.add(1, TRACKED, packet(replace(REQUESTED, sport=n), "ACK", [Hop(0, HopKind.SOCKET, "pod-a")], flow=syn().flow))
     assert len(index._keys[1]) <= 10 and len(index._by_alias) + len(index._by_identity) <= 10
     index.remove(1)
     assert not index._by_alias and not index._by_identity

@@ -13,7 +13,7 @@ from tracer import findings as findings_module
 from tracer.findings import Findings, finders, syn_finders
 from tracer.findings.context import FindingContext
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, Packet
+from tracer.model.packet import Endpoints, Hop, HopKind, Packet
 from tracer.node import kube_proxy, procnet
 from tracer.node.node import HostReader
 from tracer.util.evictions import evictions
@@ -251,7 +251,8 @@ def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     user_warnings.read()
     evictions.read()
     findings = Findings(FindingContext())
-    new = [findings.look(f.packet([Hop(n, "hook", "node")], Endpoints("10.0.0.1", n % 10, "10.0.0.2", 80))) for n in range(20)]
+    packets = [f.packet([Hop(n, HopKind.HOOK, "node")], Endpoints("10.0.0.1", n % 10, "10.0.0.2", 80)) for n in range(20)]
+    new = [findings.look(packet) for packet in packets]
     assert sum(map(len, new)) == 3 and [each.packets for each in findings.all] == [2, 2, 2]
     assert evictions.read()["findings"] == 14
     assert user_warnings.read() == ["There are more than 3 different findings: further ones are not shown."]

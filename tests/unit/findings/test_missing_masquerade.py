@@ -117,7 +117,7 @@ def test_an_answer_is_not_forgotten_with_the_counts_of_other_findings(tmp_path: 
     findings = Findings(context)
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
     findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
-    hook = Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    hook = Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
     findings.look(replace(f.packet([hook], SERVICE, 2), flow=replace(flow, is_reply=True)))
     for number in range(context.counts.most):
         context.counts["asked", number] += 1
@@ -136,5 +136,5 @@ def test_followed_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     for flow in flows:
         findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
     assert (len(context.reported), context.reported.evicted) == (3, 7)
-    later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT")], SERVICE, 2)
+    later = f.packet([Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT")], SERVICE, 2)
     assert not findings.look(replace(later, flow=flows[0])) and findings.all[0].packets == 10

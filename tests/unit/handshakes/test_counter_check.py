@@ -55,10 +55,8 @@ def test_only_namespaces_that_can_be_compared_are_counted() -> None:
     """Namespaces come and go; one without a reading at the start needs no count."""
     check = CounterCheck(FakeInspector())
     for n in range(1000):
-        refused = syn(identity=n)
-        refused.hops.append(Hop(9, "drop", f"netns {n}", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core")))
-        check.feed(refused)
-    check.feed(syn(Hop(9, "drop", "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))))
+        check.feed(syn(Hop(9, HopKind.DROP, f"netns {n}", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core")), identity=n))
+    check.feed(syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))))
     assert check._explained == {("pod-a", "IPReversePathFilter"): 1}
 
 

@@ -46,9 +46,8 @@ def test_the_number_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(snat_clients, "MAX_ADDRESSES", 3)
     counted = SnatClients()
     for n in range(9):
-        counted.feed(
-            packet(AFTER_DNAT, "SYN", [Hop(0, "nat", "node", nat=Nat("SNAT", AFTER_DNAT, replace(INSIDE, src=f"9.9.9.{n}")))])
-        )
+        rewrite = Nat("SNAT", AFTER_DNAT, replace(INSIDE, src=f"9.9.9.{n}"))
+        counted.feed(packet(AFTER_DNAT, "SYN", [Hop(0, HopKind.NAT, "node", nat=rewrite)]))
     counted.feed(other("192.168.56.1", 1))
     assert len(counted._clients) == 3 and counted._clients.evicted == 7 and counted.clients(syn()) == 0
 

@@ -193,7 +193,7 @@ def test_conntrack_events_without_a_packet_are_bounded(monkeypatch: pytest.Monke
     evictions.read()
     strangers = [(1, message(*ADDED, protocol=17, orig=replace(REQUESTED, sport=n), zone=0)) for n in range(10)]
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), conntrack=FakeConntrack(*strangers))
-    stage.expire(2, TextOutput(io.StringIO(), io.StringIO()))
+    stage.end_batch(2, TextOutput(io.StringIO(), io.StringIO()))
     assert [event.orig.sport for event, _ in stage._held] == [7, 8, 9]
     assert evictions.read()["conntrack events without a packet"] == 7
 
@@ -205,6 +205,6 @@ def test_lost_changes_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(10):
         changes.add_rule_change(n, "nat")
     form = TextOutput(io.StringIO(), err)
-    stage.expire(20, form)
+    stage.end_batch(20, form)
     stage.flush(RunSummary(), form)
     assert "7 changes of rules and objects were lost; timelines may lack some." in err.getvalue()

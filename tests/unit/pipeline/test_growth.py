@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from typing import Any, cast
 
@@ -42,14 +42,18 @@ from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 from tracer.model.packet import Endpoints
 from tracer.model.rule import Ruleset
+from tracer.model.summary import RunSummary
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.pipeline.connection_stage import ConnectionStage
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.display_stage import DisplayStage
+from tracer.pipeline.finding_stage import FindingStage
+from tracer.pipeline.owner_stage import OwnerStage
+from tracer.pipeline.run import Run
 from tracer.pipeline.shutdown import StopRequest
-from tracer.pipeline.source import Batch, EventSource
+from tracer.pipeline.source import Batch, RunProgress
 from tracer.render.text import TextOutput
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
@@ -145,6 +149,7 @@ class Machine:
         self.datagrams: list[Datagram] = []
         self.requests: list[TableRequest] = []
         self.generations: TableGenerations | None = None
+        self.watched: Callable[[], Iterator[Batch]] = self.made
         self.table = build({"PREROUTING": [R("ACCEPT")], "POSTROUTING": []}, name="nat").table()
 
     # ---- the reader of legacy tables
@@ -176,7 +181,12 @@ class Machine:
 
     # ---- the source
 
-    def batches(self) -> Iterator[Batch]:
+    explains_backlog, seconds = False, 0.0
+
+    def batches(self, run: RunProgress) -> Generator[Batch, None, None]:
+        yield from self.watched()
+
+    def made(self) -> Iterator[Batch]:
         assert self.kube and self.generations
         for self.number in range(1, PACKETS // AT_ONCE + 1):
             n = self.number
@@ -263,12 +273,13 @@ def test_nothing_grows(follow: bool, monkeypatch: pytest.MonkeyPatch, caplog: py
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), tracker, changes, findings, conntrack=Conntrack(machine))
     output = TextOutput(io.StringIO(), io.StringIO())
     monkeypatch.setattr(output, "put", lambda *lines: None)
-    run = Run(cast(EventSource, machine), PacketAssembler(hops, rules=rules), output, RunLimits(), kube, findings, stage)
+    summary = RunSummary()
+    stages = [OwnerStage(kube, machine), stage, DisplayStage(summary, by_connection=follow), FindingStage(findings)]
 
     largest: dict[str, int] = {}
 
     def watched() -> Iterator[Batch]:
-        for number, batch in enumerate(machine.batches()):
+        for number, batch in enumerate(machine.made()):
             buffer.add_batch(batch.now, NO_SLOTS, batch.last)
             yield batch
             buffer.flush()
@@ -276,7 +287,9 @@ def test_nothing_grows(follow: bool, monkeypatch: pytest.MonkeyPatch, caplog: py
                 found = sizes(run, buffer)
                 largest.update({path: max(size, largest.get(path, 0)) for path, size in found.items()})
 
-    run.replay(watched(), StopRequest())
+    machine.watched = watched
+    run = Run(machine, PacketAssembler(hops, rules=rules), stages, output, summary=summary)
+    run.run(StopRequest())
     assert run.summary.packets == PACKETS // AT_ONCE * AT_ONCE
     assert len(largest) > 100, "the walk finds the containers of the run"
     assert {path: size for path, size in largest.items() if size > MOST} == {}

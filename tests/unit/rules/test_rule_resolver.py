@@ -21,7 +21,7 @@ from tracer.rules import rule_resolver as resolver_module
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
-from tracer.rules.rule_resolver import DECIDED_EARLIER, NO_LONGER_KEPT, UNKNOWN_HEADER, UNSEEN, RuleResolver
+from tracer.rules.rule_resolver import DECIDED_EARLIER, NO_LONGER_KEPT, UNKNOWN_HEADER, UNSEEN, ResolvedRules, RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 AFTER_DNAT: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -108,17 +108,17 @@ def test_a_connection_that_is_no_longer_kept(monkeypatch: pytest.MonkeyPatch) ->
         ct_info=2,
         pf=2,
     )
-    (rewrite,) = record.events(other.nat("PREROUTING", 1, ("1.1.1.1", 9, "3.3.3.3", 80)).batch)
+    rewrite = record.event(other.nat("PREROUTING", 1, ("1.1.1.1", 9, "3.3.3.3", 80)).batch[0])
     rules.begin_packet([rewrite], True)
-    assert rules.resolve(rewrite) == {"rule_trace": None, "from_conntrack": False}
+    assert rules.resolve(rewrite) == ResolvedRules(None)
     assembler.feed(reply().batch)
     (answer,) = assembler.flush()
     assert rule_traces(answer) == [("nat", NO_LONGER_KEPT.undecided, True)]
     # A datagram or a SYN that is sent again passes no nat table: its rule was another packet's.
     trail = Trail(CLIENT, 9 << 8, orig=CLIENT, reply=swapped(AFTER_SNAT), ct_info=2, pf=2)
-    (again,) = record.events(trail.nat("PREROUTING", 1, AFTER_DNAT).batch)
+    again = record.event(trail.nat("PREROUTING", 1, AFTER_DNAT).batch[0])
     rules.begin_packet([again], True)
-    assert rules.resolve(again) == {"rule_trace": NO_LONGER_KEPT, "from_conntrack": True}
+    assert rules.resolve(again) == ResolvedRules(NO_LONGER_KEPT, from_conntrack=True)
 
 
 @pytest.mark.parametrize(
