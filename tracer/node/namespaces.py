@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracer.errors import BadOption
@@ -64,6 +65,19 @@ def named_files() -> Iterator[Path]:
         yield from found
 
 
+@dataclass
+class _Holder:
+    """The file that gave a namespace its name.
+
+    Attributes:
+        path: The file; of a process: /proc/PID/ns/net.
+        checked_at: Time when it last had the inode of the namespace, s, CLOCK_MONOTONIC.
+    """
+
+    path: Path
+    checked_at: float
+
+
 class Namespaces:
     """Names of network namespaces by inode, read again when an unknown inode is looked up.
 
@@ -78,8 +92,7 @@ class Namespaces:
         self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
         if self.node:
             self._names[self.node] = HOST
-        self._holders: LruDict[int, Path] = LruDict(NAMES_KEPT, "files that name namespaces")
-        self._checked_at: LruDict[int, float] = LruDict(NAMES_KEPT, "checks of names of namespaces")
+        self._holders: LruDict[int, _Holder] = LruDict(NAMES_KEPT, "files that name namespaces")
         self._searched_at = float("-inf")
         self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT, "namespaces without a name")
         self._read_named()
@@ -97,23 +110,24 @@ class Namespaces:
             if inode and inode not in self._names:
                 self._set(inode, f"{_command(pid)}[{pid}]", holder)
 
-    def _set(self, inode: int, name: str, holder: Path) -> None:
-        self._names[inode], self._holders[inode], self._checked_at[inode] = name, holder, time.monotonic()
+    def _set(self, inode: int, name: str, path: Path) -> None:
+        self._names[inode], self._holders[inode] = name, _Holder(path, time.monotonic())
 
     def _check(self, inode: int) -> None:
         """Looks for the present holder of an inode if the file or process that named it has gone.
 
         A removed namespace keeps its name as long as no other one has its inode: its last packets may still be explained.
         """
-        now = time.monotonic()
-        if now - self._checked_at.get(inode, float("-inf")) < CHECK_SECONDS:
+        holder, now = self._holders.get(inode), time.monotonic()
+        if not holder or now - holder.checked_at < CHECK_SECONDS:
             return
-        self._checked_at[inode] = now
-        holder = self._holders.get(inode)
-        if not holder or _inode(holder) == inode or now - self._searched_at < CHECK_SECONDS:
+        if _inode(holder.path) == inode:
+            holder.checked_at = now
             return
-        self._searched_at = now
-        gone = {i: self._names.pop(i) for i, holder in list(self._holders.items()) if i in self._names and _inode(holder) != i}
+        if now - self._searched_at < CHECK_SECONDS:
+            return  # it stays due, so that the next search is not put off
+        holder.checked_at = self._searched_at = now
+        gone = {i: self._names.pop(i) for i, h in list(self._holders.items()) if i in self._names and _inode(h.path) != i}
         self._read_named()
         if inode not in self._names:
             self._read_processes()

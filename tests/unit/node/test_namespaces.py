@@ -94,6 +94,25 @@ def test_a_named_namespace_does_not_get_the_name_of_an_ended_process(named: Path
     assert known.name(NAMELESS) == "pod-c"
 
 
+def test_a_name_is_checked_in_time_also_soon_after_another_one(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for one name must not put off the check of another one beyond the idle timeout of a packet."""
+    now = [0.0]
+    monkeypatch.setattr("tracer.node.namespaces.time.monotonic", lambda: now[0])
+    known = Namespaces()
+    first, second = ((named / name).stat().st_ino for name in ("pod-a", "pod-b"))
+    now[0] = 1.0
+    (named / "pod-a").rename(named / "pod-c")
+    assert (known.name(first), known.name(second)) == ("pod-c", "pod-b")
+    now[0] = 2.0
+    (named / "pod-c").rename(named / "pod-d")
+    assert known.name(first) == "pod-d"
+    (named / "pod-b").rename(named / "pod-e")
+    now[0] = 2.05
+    known.name(second)
+    now[0] = 2.05 + namespaces.CHECK_SECONDS - 0.01
+    assert known.name(second) == "pod-e"
+
+
 def test_a_removed_namespace_keeps_its_name_for_its_last_packets(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "CHECK_SECONDS", 0)
     known, inode = Namespaces(), (named / "pod-a").stat().st_ino
