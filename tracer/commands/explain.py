@@ -106,8 +106,9 @@ def compare_live(
         give_up()
         environment = LiveEnvironment()
         environment.attach(kernel, session)
-        options = RunOptions(RunLimits(seconds=live.seconds))
+        options = RunOptions(RunLimits(seconds=live.seconds), is_judged=False)
         trace_run = builder.build(environment, kube, comparison, options, stack).run
+        trace_run.begin()
         stop, command = StopSignals(), None
         output.note("Tracing: send the packet now. Press Ctrl-C to stop.")
         if live.ready_file:

@@ -35,6 +35,7 @@ class RunOptions:
         by_connection: timelines of connections are printed instead of packets.
         drops_only: only what went wrong is printed.
         is_partial: the probes report only packets that went wrong, so the answer to a SYN may be missing.
+        is_judged: SYN verdicts, timelines and findings are made; False: packets are only attributed and printed.
     """
 
     limits: RunLimits = field(default_factory=RunLimits)
@@ -42,6 +43,7 @@ class RunOptions:
     by_connection: bool = False
     drops_only: bool = False
     is_partial: bool = False
+    is_judged: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,20 +75,25 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
         environment.clock(),
         environment.tracking(),
     )
-    assembler, changes = environment.assembler(parts), environment.change_log()
-    changes.connect(parts.rules, kube.cluster.store)
+    assembler = environment.assembler(parts)
+    judging = _judging_stages(environment, parts, kube, options) if options.is_judged else []
     source, summary = environment.source(kube), RunSummary()
     stack.callback(kube.detach)
+    stages = [OwnerStage(kube, source), DisplayStage(summary, options.drops_only, options.by_connection), *judging]
+    for stage in stages:
+        stack.callback(stage.close)
+    return BuiltRun(Run(source, assembler, stages, output, options.limits, summary), parts)
+
+
+def _judging_stages(environment: Environment, parts: AssemblyParts, kube: OwnerResolver, options: RunOptions) -> list[Stage]:
+    """The stages that conclude something from packets: SYN verdicts, timelines, findings."""
+    changes = environment.change_log()
+    changes.connect(parts.rules, kube.cluster.store)
     findings = Findings(FindingContext(kube.cluster, parts.node))
     handshakes = HandshakeAnalyzer(parts.inspector, parts.clock, options.is_partial)
     connections = ConnectionTracker(parts.clock) if options.by_connection else None
     conntrack = environment.conntrack_listener()
-    stages: list[Stage] = [
-        OwnerStage(kube, source),
+    return [
         ConnectionStage(handshakes, connections, changes, findings, options.drops_only, conntrack),
-        DisplayStage(summary, options.drops_only, options.by_connection),
         FindingStage(findings),
     ]
-    for stage in stages:
-        stack.callback(stage.close)
-    return BuiltRun(Run(source, assembler, stages, output, options.limits, summary), parts)
