@@ -215,7 +215,7 @@ def assert_http_is_explained(churned: Churned) -> None:
     """A request to the NodePort has the rule of kube-proxy and the process of its server."""
     reply = traffic.http_get()
     packet = churned.packet(traffic.NODEPORT_HTTP, reply.sport)
-    assert reply.outcome == "answered" and packet["outcome"] in ("answered", "delivered"), packet
+    assert reply.outcome == "answered" and packet["outcome"] == "delivered", packet
     translations = [hop for hop in packet["hops"] if hop.get("nat", {}).get("kind") == "DNAT"]
     assert translations and translations[0]["rule"]["chain"].startswith("KUBE-SEP-"), packet
     sockets = [hop["socket"] for hop in packet["hops"] if "pid" in hop.get("socket", {})]

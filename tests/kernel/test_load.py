@@ -8,7 +8,7 @@ from collections import Counter
 
 from scenes import load, topology, traffic
 from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
-from tracer.events import record
+from tests.support.builders import PARTS
 from tracer.model.filter import Filter
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import HopKind
@@ -58,7 +58,7 @@ def test_packets_that_do_not_fit_are_left_out_whole(watch: Watch) -> None:
     lost: Counter[str] = Counter()
     for loss in watch.session.losses():
         lost[loss.probe] += loss.count
-    parts = [int(kind) for kind in record.PARTS]
+    parts = [int(kind) for kind in PARTS]
     hops = [
         (packet, hop) for packet, kind, hop in zip(*(events[n].tolist() for n in COLUMNS), strict=True) if kind not in parts
     ]

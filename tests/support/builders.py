@@ -27,6 +27,8 @@ FUNCTIONS = {
     0x50: "udp_destruct_common", 0x60: "neigh_invalidate", 0x70: "ip_rcv_core",
 }  # fmt: skip
 SECOND = 1_000_000_000
+PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
+"""Kinds of records that are no hop of their own; they add data to the hop that follows."""
 
 
 def raw(address: str) -> bytes:

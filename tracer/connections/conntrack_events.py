@@ -236,10 +236,8 @@ def _tuple(raw: bytes) -> tuple[Endpoints | None, int]:
 class EntryExpiry:
     """Keeps the last timeout of each entry, to distinguish entries that expired from entries that were removed earlier."""
 
-    def __init__(self, max_entries: int = 0) -> None:
-        self._expires: LruDict[tuple[str, Endpoints, int], int] = LruDict(
-            max_entries or MAX_EVENTS, "timeouts of conntrack entries"
-        )
+    def __init__(self) -> None:
+        self._expires: LruDict[tuple[str, Endpoints, int], int] = LruDict(MAX_EVENTS, "timeouts of conntrack entries")
 
     def format(self, event: EntryEvent, process: Callable[[int], str] | None = None) -> str:
         """One phrase for an event: "created, SYN_SENT, 120 s". process: names the process that has a netlink port."""

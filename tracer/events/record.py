@@ -132,9 +132,6 @@ NO_VERDICT = cstruct.define("records/event.h", "NO_VERDICT")
 SLOT = cstruct.define("records/event.h", "SHORT_EVENT") + 8
 """Size of a ring slot, bytes: a short event with its ring header."""
 _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
-PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
-"""Kinds that are no hop of their own; they add data to the hop that follows."""
-
 CUT = "…"
 """Mark at the end of a name that a record had to cut."""
 NO_HOOK = 255

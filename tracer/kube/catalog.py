@@ -12,6 +12,7 @@ from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
 from tracer.model.kube import Owner, ServicePort, pod_text
 from tracer.model.rule import Rule, Ruleset
+from tracer.node import addresses
 
 MOST_REMEMBERED, MOST_RULESETS, MOST_WALKS = 20_000, 16, 4_000
 
@@ -79,6 +80,12 @@ class ClusterView:
     local: frozenset[str] = frozenset()
     ipvs: frozenset[str] = frozenset()
     cache: OwnerCache = field(default_factory=OwnerCache, compare=False, repr=False)
+
+    @classmethod
+    def of_machine(cls, sandboxes: CniCache | None = None) -> ClusterView:
+        """The view of this machine before any object is known. sandboxes: the CNI cache; None = a new one."""
+        own = CniCache() if sandboxes is None else sandboxes
+        return cls(ObjectStore(), own, addresses.local_addresses(), addresses.ipvs_addresses())
 
     def is_local(self, address: str) -> bool:
         """Whether it is an address of this node."""

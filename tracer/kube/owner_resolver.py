@@ -14,14 +14,13 @@ from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.kube import kubeconfig, node_name, objects, selectors
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
-from tracer.kube.cni_cache import MOST_FILES, CniCache
+from tracer.kube.cni_cache import MOST_FILES
 from tracer.kube.filter_renewal import FilterHistory, FilterRenewal, RenewedFilter, sentence
 from tracer.kube.kubeconfig import ApiAccess
 from tracer.kube.selectors import Selectors
-from tracer.kube.store import MOST_ENTRIES, ObjectStore
+from tracer.kube.store import MOST_ENTRIES
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
-from tracer.node import addresses
 from tracer.util.lru_dict import LruDict
 
 if TYPE_CHECKING:
@@ -54,9 +53,7 @@ class ObjectSource:
     objects: str = ""
     kubeconfig: str = ""
     none: bool = False
-    known: Callable[[], ClusterView] = lambda: ClusterView(
-        ObjectStore(), CniCache(), addresses.local_addresses(), addresses.ipvs_addresses()
-    )
+    known: Callable[[], ClusterView] = ClusterView.of_machine
     """Makes the cluster view."""
     replayed: bool = False
     """The objects come from a capture; the API is not used."""

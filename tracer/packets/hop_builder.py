@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TypedDict
 
@@ -60,7 +60,7 @@ class HopBuilder:
         self,
         namespaces: Namespaces,
         processes: Processes,
-        drop_reasons: dict[int, str],
+        drop_reasons: Mapping[int, str],
         function: Callable[[int], str],
     ) -> None:
         self.namespaces, self._processes = namespaces, processes

@@ -91,5 +91,5 @@ class AssemblyParts:
 
 def packet_assembler(parts: AssemblyParts) -> PacketAssembler:
     """The assembler of a run that explains its packets."""
-    hops = HopBuilder(parts.namespaces, parts.processes, dict(parts.names.drop_reasons), parts.names.function)
+    hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
     return PacketAssembler(hops, parts.clock, parts.tracking, rules=parts.rules)

@@ -13,11 +13,8 @@ from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.kernel.late_modules import LateModules
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.catalog import ClusterView
-from tracer.kube.cni_cache import CniCache
 from tracer.kube.owner_resolver import OwnerResolver
-from tracer.kube.store import ObjectStore
 from tracer.model.summary import OutputLoss
-from tracer.node import addresses
 from tracer.node import namespaces as node_namespaces
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import Namespaces
@@ -30,11 +27,6 @@ from tracer.rules import live_resolver
 from tracer.rules.iptables.table_reader import TableReader
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 from tracer.rules.rule_resolver import RuleResolver
-
-
-def cluster_view(cni_cache: CniCache | None = None) -> ClusterView:
-    """An empty object store with this machine's CNI cache and addresses."""
-    return ClusterView(ObjectStore(), cni_cache or CniCache(), addresses.local_addresses(), addresses.ipvs_addresses())
 
 
 class LiveEnvironment:
@@ -52,7 +44,7 @@ class LiveEnvironment:
         self.kernel, self.session = kernel, session
 
     def cluster_view(self) -> ClusterView:
-        return cluster_view()
+        return ClusterView.of_machine()
 
     def clock(self) -> int:
         return time.time_ns() - time.monotonic_ns()

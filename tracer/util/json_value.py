@@ -30,6 +30,11 @@ def as_list(value: Json) -> list[Json]:
     return value
 
 
+def one_or_more(value: Json) -> list[Json]:
+    """The values of a list, or the only value where no list is written for one."""
+    return value if isinstance(value, list) else [value]
+
+
 def as_text(value: Json) -> str:
     """The value as text; a number, a truth value or null as Python writes it. Raises UnexpectedJson."""
     if isinstance(value, dict | list):

@@ -74,8 +74,9 @@ def test_the_program_that_removed_an_entry() -> None:
     assert EntryExpiry().format(event("removed", by=1 << 30)) == f"removed by netlink port {1 << 30}"
 
 
-def test_remembered_timeouts_are_bounded() -> None:
-    expiry = EntryExpiry(max_entries=3)
+def test_remembered_timeouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conntrack_events, "MAX_EVENTS", 3)
+    expiry = EntryExpiry()
     for n in range(10):
         expiry.format(EntryEvent(0, "created", "TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80), REPLY, timeout=9))
     assert (len(expiry._expires), expiry._expires.evicted) == (3, 7)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import NODE, POD, Ends, event, hops, swapped
+from tests.support.builders import NODE, PARTS, POD, Ends, event, hops, swapped
 from tracer.events import record
-from tracer.events.record import PARTS, Kind
+from tracer.events.record import Kind
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Drop, Endpoints, Handshake, Hop, HopKind, Nat, Socket
 from tracer.packets.hop_builder import rewrite

@@ -41,7 +41,7 @@ from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames
 from tracer.pipeline.environment import RunStart
-from tracer.pipeline.live_environment import LiveEnvironment, cluster_view, rule_resolver
+from tracer.pipeline.live_environment import LiveEnvironment, rule_resolver
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.source import Batch
 from tracer.rules.iptables.table_reader import TableReader, TableSnapshot
@@ -107,7 +107,7 @@ class RecordingEnvironment:
         self._journaled_function: Callable[[int], str] = lambda address: ""
 
     def cluster_view(self) -> ClusterView:
-        view = cluster_view(self.sandboxes)
+        view = ClusterView.of_machine(self.sandboxes)
         view.store.on_apply(self.buffer.add_objects)
         return view
 

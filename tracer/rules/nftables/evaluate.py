@@ -14,7 +14,7 @@ from tracer.rules.match_context import MatchContext, address_text
 from tracer.rules.nftables.format import expression, operand
 from tracer.rules.nftables.json_parser import NftListing
 from tracer.rules.packet_view import PacketView
-from tracer.util.json_value import Json, as_list, as_number, as_object, as_pair, as_text, member, only_member
+from tracer.util.json_value import Json, as_list, as_number, as_object, as_pair, as_text, member, one_or_more, only_member
 from tracer.util.octets import decoded
 
 PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "ipv6-icmp", 132: "sctp"}
@@ -125,8 +125,7 @@ class Evaluator:
         return UNKNOWN
 
     def _fib(self, body: Json) -> Value:
-        given = member(body, "flags")
-        flags = given if isinstance(given, list) else [given]
+        flags = one_or_more(member(body, "flags"))
         if member(body, "result") != "type" or len(flags) != 1 or flags[0] not in ("daddr", "saddr"):
             return UNKNOWN
         end = self.packet.dst if flags[0] == "daddr" else self.packet.src
@@ -137,7 +136,7 @@ class Evaluator:
         left, op, right = member(body, "left"), member(body, "op"), member(body, "right")
         is_met: bool | None
         if left == {"ct": {"key": "status"}}:
-            is_met = self._has_state(right if isinstance(right, list) else [right])
+            is_met = self._has_state(one_or_more(right))
         elif left == {"ct": {"key": "state"}}:
             is_met = self._has_state(right if isinstance(right, list) else _members(right))
         else:
@@ -170,7 +169,7 @@ class Evaluator:
             return _same(value, right)
         kind, body = only_member(right)
         if kind == "set":
-            return self._among(value, body if isinstance(body, list) else [body])
+            return self._among(value, one_or_more(body))
         if kind == "elem":
             return self._fits(value, member(body, "val"))
         if kind == "prefix":
@@ -244,8 +243,7 @@ def _bits(sign: str, sides: list[Value]) -> Value:
 def _members(data: Json) -> list[Json]:
     """The elements of an unnamed set or map."""
     if isinstance(data, dict) and "set" in data:
-        elements = data["set"]
-        return elements if isinstance(elements, list) else [elements]
+        return one_or_more(data["set"])
     return [data]
 
 

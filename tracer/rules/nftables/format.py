@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tracer.util.json_value import Json, JsonObject, as_list, as_object, as_text, member, only_member
+from tracer.util.json_value import Json, JsonObject, as_list, as_object, as_text, member, one_or_more, only_member
 
 
 def operand(value: Json) -> str:
@@ -33,7 +33,7 @@ def _numgen(body: Json) -> str:
 
 
 def _set(body: Json) -> str:
-    entries = body if isinstance(body, list) else [body]
+    entries = one_or_more(body)
     pairs = (
         f"{operand(e[0])} : {expression(e[1]) if isinstance(e[1], dict) and 'concat' not in e[1] else operand(e[1])}"
         if isinstance(e, list) and len(e) == 2
