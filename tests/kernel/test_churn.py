@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from scenes import rules, topology, traffic
+from scenes.netns import RUN_DIR, Child
 from tests.kernel import stress
 from tests.kernel.tracers import Line, Tracer
 
@@ -33,6 +34,8 @@ SENDERS = 25
 """One process in this many opens a socket and asks a pod."""
 GROWTH_MB, MOST_MB = 32, 512
 """Limits of the memory: what the second half of a phase may need more than the first one, and the most of the whole run."""
+MOST_NAMED, ENOUGH = 40, 3
+"""Most namespaces that are named one after another, and how many of them must have the inode of an earlier one."""
 SAMPLE_SECONDS, PATIENCE = 0.5, 300.0
 LAST_BYTES = 4 << 20
 """Bytes read from the end of the output: the last packets."""
@@ -209,6 +212,25 @@ def test_namespaces_that_come_and_go(churned: Churned) -> None:
     churned.settle()
     churned.memory.check(f"{NAMESPACES} network namespaces with {sent} packets in {seconds:.0f} s")
     assert_http_is_explained(churned)
+
+
+def test_a_namespace_with_a_used_inode_has_its_own_name(churned: Churned) -> None:
+    """The kernel gives the inode of a removed namespace to a later one (docs/kernel-facts.md)."""
+    seen: set[int] = set()
+    used_again = 0
+    for n in range(MOST_NAMED):
+        name = f"named-{n}"
+        subprocess.run(["ip", "netns", "add", name], check=True)
+        inode = (RUN_DIR / name).stat().st_ino
+        sport = Child(name, stress.send_over_loopback).result(60)
+        packet = churned.packet(stress.PASSING, sport)
+        assert packet["netns"] == name, packet
+        subprocess.run(["ip", "netns", "del", name], check=True)
+        used_again += inode in seen
+        seen.add(inode)
+        if used_again == ENOUGH:
+            return
+    raise AssertionError(f"of {MOST_NAMED} namespaces only {used_again} had a used inode: {seen}")
 
 
 def assert_http_is_explained(churned: Churned) -> None:
