@@ -64,6 +64,12 @@ class JournaledNamespaces(Namespaces):
             return answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
         return self._journal(("netns", inode), lambda: live.name(inode), default)
 
+    def own_name(self) -> str:
+        # No question of the journal: a capture has this name among those that were known at its start.
+        if self._live:
+            return self._live.own_name()
+        return "node" if self.own and self.own == self.node else self._names.get(self.own, "")
+
     def named(self) -> list[int]:
         return self._live.named() if self._live else list(self._names)
 

@@ -170,7 +170,9 @@ def prepare(
     handshakes = HandshakeAnalyzer(environment.inspector(namespaces, processes), clock, limits.drops_only)
     connections = ConnectionTracker(clock) if request.follow else None
     connection_stage = stack.enter_context(
-        ConnectionStage(handshakes, connections, changes, findings, limits.drops_only, environment.conntrack_listener())
+        ConnectionStage(
+            handshakes, connections, changes, findings, limits.drops_only, environment.conntrack_listener(), namespaces.own_name
+        )
     )
     source = environment.source(session, kube)
     stack.callback(kube.detach)

@@ -136,7 +136,8 @@ def replay(
         connections = ConnectionTracker(environment.offset) if request.follow or run_options.get("follow") is True else None
         source = environment.source
         handshakes = environment.handshakes(run_options.get("drops_only") is True)
-        stage = ConnectionStage(handshakes, connections, source.changes, findings, limits.drops_only, source.entries)
+        own_netns = environment.namespaces().own_name
+        stage = ConnectionStage(handshakes, connections, source.changes, findings, limits.drops_only, source.entries, own_netns)
         run = Run(source, assembler, output, limits, kube, findings, stage)
         run.begin()
         run.replay(source.batches(), stop, ended and ended[0], stop_at_limit=bool(request.count))
