@@ -149,7 +149,7 @@ class ForkServer:
         from tracer.commands import trace
         from tracer.kernel.bcc_program import BccProgram
         from tracer.pipeline.child import write_ready
-        from tracer.pipeline.run import RunLimits
+        from tracer.pipeline.source import RunLimits
 
         if POINTS[name].way:  # this kernel or these options may not use this way of attaching
             _replace(trace, write_ready, lambda *_: os._exit(NOT_REACHED))
@@ -157,7 +157,7 @@ class ForkServer:
             watch = BccProgram.watch
             _replace(BccProgram, watch, lambda self, rows: watch(self, rows[::FEW]))
         if POINTS[name].live:  # its --duration could end before the state is compared
-            _replace(trace, RunLimits, lambda count, _, drops_only: RunLimits(count, 0, drops_only))
+            _replace(trace, RunLimits, lambda count, _: RunLimits(count))
         arm(POINTS[name])
 
 

@@ -48,14 +48,14 @@ def _make_share(share: int, count: int) -> int:
                 )
                 subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
             if number % WITH_IPTABLES == 2:
-                subprocess.run(["iptables-legacy", "-A", "INPUT", "-p", "udp", "-j", "ACCEPT"], check=True)
+                subprocess.run(["iptables-legacy", "-w", "-A", "INPUT", "-p", "udp", "-j", "ACCEPT"], check=True)
             theirs.bind(("127.0.0.1", PASSING))
             for _ in range(2):
                 ours.sendto(b"x", ("127.0.0.1", PASSING))
                 theirs.recv(8)
                 sent += 1
             if number % NAMED == 0:
-                subprocess.run(["umount", str(name)], check=True)
+                subprocess.run(["umount", "--lazy", str(name)], check=True)  # as ip netns and CNI plugins do
                 name.unlink()
     return sent
 

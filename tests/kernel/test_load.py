@@ -11,6 +11,7 @@ from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
 from tracer.events import record
 from tracer.model.filter import Filter
 from tracer.model.loss import LEFT_OUT
+from tracer.model.packet import HopKind
 
 RATE, SECONDS, REQUESTS = 20_000, 3.0, 50
 UNSERVED, TOO_MANY = 9, 15_000
@@ -37,7 +38,8 @@ def test_same_datagram_again_and_again(watch: Watch) -> None:
             assert traffic.udp_ask(sport=40404).outcome == "answered"
     assert len(seen.packets) == 80
     assert {
-        len([h for h in p.hops if h.what == "hook" and h.hook == "PREROUTING" and h.netns == "node"]) for p in seen.packets
+        len([h for h in p.hops if h.what is HopKind.HOOK and h.hook == "PREROUTING" and h.netns == "node"])
+        for p in seen.packets
     } == {1}
 
 

@@ -8,10 +8,9 @@ import struct
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracer.events import record
-from tracer.events.record import DTYPE, HOOKS, VERDICTS, Event, Flag, Kind
+from tracer.events.record import DTYPE, HOOKS, VERDICTS, Event, EventArray, Flag, Kind
 from tracer.model.packet import Packet
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.processes import Processes
@@ -40,7 +39,7 @@ def swapped(ends: Ends) -> Ends:
     return ends[2], ends[3], ends[0], ends[1]
 
 
-def event(kind: str, **given: Any) -> npt.NDArray[Any]:
+def event(kind: str, **given: Any) -> EventArray:
     """An array of one event. Kinds, hooks, verdicts and flags are given by name; header, orig and reply as (src, sport, dst,
     dport); any other field as in bpf/records/event.h."""
     out = np.zeros(1, DTYPE)
@@ -72,7 +71,7 @@ class Trail:
     def __init__(self, header: Ends, packet: int = 1 << 8, start: int = SECOND, **fields: Any) -> None:
         self.packet, self.time, self.hop = packet, start, 0
         self.fields = {"header": header, "netns": NODE, "protocol": 6, "tcp_flags": 2, "length": 60, "seq": 7, **fields}
-        self.rows: list[npt.NDArray[Any]] = []
+        self.rows: list[EventArray] = []
 
     def now(self, **fields: Any) -> Trail:
         self.fields.update(fields)
@@ -110,7 +109,7 @@ class Trail:
         return self
 
     @property
-    def batch(self) -> npt.NDArray[Any]:
+    def batch(self) -> EventArray:
         return np.concatenate(self.rows)
 
 
@@ -231,11 +230,11 @@ FIELDS: tuple[str, ...] = DTYPE.names or ()
 SHORT = FIELDS.index("protocol")
 
 
-def shortened(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def shortened(batch: EventArray) -> EventArray:
     """The same events as the kernel writes them: short where they repeat the last whole event, or its rewritten header."""
     out = batch.copy()
     whole: Event | None = None
-    for row, e in zip(out, record.events(batch), strict=True):
+    for row, e in zip(out, map(record.event, batch), strict=True):
         if e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
             continue
         if whole and e[SHORT:] == record.completed(e, whole)[SHORT:]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TypeVar
 
+from tracer.model.namespace_name import HOST, distinct_name
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.node import KEPT_SECONDS, HostReader, ListeningSocket
@@ -52,23 +53,24 @@ class JournaledNamespaces(Namespaces):
     ) -> None:
         self._journal, self._live = journal, live
         self.node, self.own = (live.node, live.own) if live else (node, own)
-        self._names = live._names if live else LruDict(NAMES_KEPT)
+        self._names = live._names if live else LruDict(NAMES_KEPT, "names of namespaces")
         self._names.update(names or {})
-        self._unknown = LruDict(NAMES_KEPT)
+        self._unknown = LruDict(NAMES_KEPT, "namespaces without a name")
 
     def name(self, inode: int) -> str:
         default = f"netns {inode}" if inode else ""
         live = self._live
         if live is None:
             recorded = self._names.get(inode, default)
-            return answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
+            name = answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
+            return name if inode == self.node else distinct_name(name, inode)
         return self._journal(("netns", inode), lambda: live.name(inode), default)
 
     def own_name(self) -> str:
         # No question of the journal: a capture has this name among those that were known at its start.
         if self._live:
             return self._live.own_name()
-        return "node" if self.own and self.own == self.node else self._names.get(self.own, "")
+        return HOST if self.own and self.own == self.node else self._names.get(self.own, "")
 
     def named(self) -> list[int]:
         return self._live.named() if self._live else list(self._names)

@@ -14,7 +14,6 @@ import os
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,8 @@ from tracer.events.record import PROTOCOLS
 from tracer.model.connection import ConnectionKey
 from tracer.model.packet import Endpoints
 from tracer.node.nfnetlink import attributes, number
+from tracer.util.bounded_queue import BoundedQueue
+from tracer.util.lru_dict import LruDict
 from tracer.util.worker import Worker
 
 NETLINK_NETFILTER, SOL_NETLINK, ADD_MEMBERSHIP = 12, 270, 1
@@ -109,7 +110,7 @@ class EntryEvents:
     """Receives events in a thread."""
 
     def __init__(self) -> None:
-        self._received: deque[Datagram] = deque(maxlen=MAX_EVENTS)
+        self._received: BoundedQueue[Datagram] = BoundedQueue(MAX_EVENTS, "conntrack events")
         self.lost, self._is_closed = 0, False
         self._thread: Worker | None = None
 
@@ -134,7 +135,7 @@ class EntryEvents:
         self._thread = Worker("conntrack events", self._work).start()
 
     def read(self) -> list[Datagram]:
-        return [self._received.popleft() for _ in range(len(self._received))]
+        return self._received.read()
 
     def process(self, port: int) -> str:
         return _format_port_owner(port)
@@ -235,19 +236,17 @@ def _tuple(raw: bytes) -> tuple[Endpoints | None, int]:
 class EntryExpiry:
     """Keeps the last timeout of each entry, to distinguish entries that expired from entries that were removed earlier."""
 
-    def __init__(self, max_entries: int = MAX_EVENTS) -> None:
-        self._expires: dict[ConnectionKey, int] = {}
-        self._max_entries = max_entries
+    def __init__(self, max_entries: int = 0) -> None:
+        self._expires: LruDict[ConnectionKey, int] = LruDict(
+            max_entries or MAX_EVENTS, "timeouts of conntrack entries"
+        )
 
     def format(self, event: EntryEvent, process: Callable[[int], str] | None = None) -> str:
         """One phrase for an event: "created, SYN_SENT, 120 s". process: names the process that has a netlink port."""
         key = event.key
         if event.what != "removed":
             if event.timeout:
-                self._expires.pop(key, None)
                 self._expires[key] = event.time + event.timeout * 1_000_000_000
-                if len(self._expires) > self._max_entries:
-                    del self._expires[next(iter(self._expires))]
             assured = " assured" if event.status & STATUS_ASSURED else ""
             parts = (event.what + assured, event.state, f"{event.timeout} s" if event.timeout else "")
             return ", ".join(part for part in parts if part)

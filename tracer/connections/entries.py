@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Hop, Nat, Packet
+from tracer.model.namespace_name import in_netns
+from tracer.model.packet import RULE_KINDS, Hop, HopKind, Nat, Packet
 from tracer.model.timeline import Stage, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, is_benign
@@ -66,11 +67,7 @@ def format_sender(packet: Packet) -> str:
     first = packet.hops[0]
     if first.hook == "OUTPUT" or not first.in_iface:
         return f"sent by {packet.netns}"
-    return f"came in by {first.in_iface}{_format_netns(packet.netns)}"
-
-
-def _format_netns(netns: str) -> str:
-    return f" in {netns}" if netns not in ("", "node") else ""
+    return f"came in by {first.in_iface}{in_netns(packet.netns)}"
 
 
 def _stages(packet: Packet) -> Iterator[Stage]:
@@ -88,7 +85,7 @@ def _stages(packet: Packet) -> Iterator[Stage]:
             continue
         if hop.clone and hop.drop and (is_benign(hop.drop) or purged.has_unknown_receiver(hop.drop)):
             continue
-        is_decided = is_decided or (hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT"))
+        is_decided = is_decided or (hop.what in RULE_KINDS and hop.verdict in ("DROP", "REJECT"))
         copy = " (copy)" * hop.clone
         if hop.netns and hop.netns != namespaces[hop.clone]:
             namespaces[hop.clone] = hop.netns
@@ -100,7 +97,7 @@ def _stages(packet: Packet) -> Iterator[Stage]:
 
 def _repeats_decision(hop: Hop) -> bool:
     """Whether a hop only repeats the table's decision: the hook drops the packet, or the packet is freed."""
-    return hop.what == "hook" or bool(hop.drop and hop.drop.function == "nf_hook_slow")
+    return hop.what is HopKind.HOOK or bool(hop.drop and hop.drop.function == "nf_hook_slow")
 
 
 def _format_hop(hop: Hop) -> str:

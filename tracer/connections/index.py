@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tracer.model.connection import Alias, ConnectionKey
 from tracer.model.packet import Endpoints, Packet
 from tracer.packets.aliases import aliases_of
+from tracer.util.evictions import evictions
 
+K = TypeVar("K", ConnectionKey, Alias)
 CONNECTION_PROTOCOLS = ("TCP", "UDP", "SCTP", "DCCP", "UDPLITE")
 BY_ENDS = "joined by its addresses"
 """Remark on a packet that conntrack does not know."""
+MAX_KEYS = 64
+"""Most keys, and most aliases, of one timeline: a connection with a few translations in a few namespaces has fifteen."""
 LOOPBACK = ("127.", "::1")
 """Beginnings of the addresses that no packet takes out of its namespace."""
 
@@ -28,14 +33,12 @@ class _IndexEntry:
     """All that leads to one timeline.
 
     Attributes:
-        keys: keys of conntrack, one for each namespace that tracks the connection.
-        aliases: aliases of its packets, in the direction of its first packet.
-        ends: the endpoints of these aliases.
+        keys: keys of conntrack, one for each namespace that tracks the connection; oldest first.
+        aliases: aliases of its packets, in the direction of the first one; oldest first.
     """
 
-    keys: list[ConnectionKey] = field(default_factory=list)
-    aliases: list[Alias] = field(default_factory=list)
-    ends: set[Endpoints] = field(default_factory=set)
+    keys: dict[ConnectionKey, None] = field(default_factory=dict)
+    aliases: dict[Alias, None] = field(default_factory=dict)
 
 
 class ConnectionIndex:
@@ -84,39 +87,28 @@ class ConnectionIndex:
         number = self._by_alias.get(Alias(key.netns, key.protocol, key.orig))
         return None if number is None or self._is_other_zone(number, key) else number
 
-    def has(self, number: int, ends: Endpoints) -> bool:
+    def has(self, number: int, protocol: str, ends: Endpoints) -> bool:
         """Whether that timeline has these endpoints, in this direction."""
-        return ends in self._entries[number].ends
+        return Alias("", protocol, ends) in self._entries[number].aliases
 
     def add(self, number: int, packet: Packet) -> None:
         """Adds the key and all aliases of this packet to the timeline."""
-        entry = self._entries.setdefault(number, _IndexEntry())
-        key = ConnectionKey.of(packet)
-        if key.is_tracked and self._by_key.get(key) != number:
-            self._by_key[key] = number
-            entry.keys.append(key)
+        entry, key = self._entries.setdefault(number, _IndexEntry()), ConnectionKey.of(packet)
+        if key.is_tracked:
+            _add(self._by_key, entry.keys, key, number)
         for alias in aliases_of(packet):
-            if self._by_alias.get(alias) != number:
-                reverse = alias.reversed
-                if self._by_alias.get(reverse) != number:
-                    self._add_alias(number, entry, reverse if reverse.ends in entry.ends else alias)
+            if self._by_alias.get(alias) != number and self._by_alias.get(alias.reversed) != number:
+                ends = alias.ends.reversed if self.has(number, alias.protocol, alias.ends.reversed) else alias.ends
+                _add(self._by_alias, entry.aliases, alias._replace(ends=ends), number)
+                _add(self._by_alias, entry.aliases, alias._replace(netns="", ends=ends), number)
 
     def remove(self, number: int) -> None:
         """Removes all keys and aliases of a timeline."""
         entry = self._entries.pop(number, _IndexEntry())
         for key in entry.keys:
-            if self._by_key.get(key) == number:
-                del self._by_key[key]
+            _remove(self._by_key, key, number)
         for alias in entry.aliases:
-            if self._by_alias.get(alias) == number:
-                del self._by_alias[alias]
-
-    def _add_alias(self, number: int, entry: _IndexEntry, alias: Alias) -> None:
-        anywhere = Alias("", alias.protocol, alias.ends)
-        for each in (alias, anywhere) if self._by_alias.get(anywhere) != number else (alias,):
-            self._by_alias[each] = number
-            entry.aliases.append(each)
-        entry.ends.add(alias.ends)
+            _remove(self._by_alias, alias, number)
 
     def _with_alias(self, alias: Alias, key: ConnectionKey) -> Iterator[int]:
         """Yields the timeline of an alias in either direction, if it can be the timeline of that key."""
@@ -128,3 +120,22 @@ class ConnectionIndex:
     def _is_other_zone(self, number: int, key: ConnectionKey) -> bool:
         """Whether the namespace of this key tracks the timeline's connection in another zone."""
         return any(own.netns == key.netns and own.zone != key.zone for own in self._entries[number].keys)
+
+
+def _add(numbers: dict[K, int], own: dict[K, None], name: K, number: int) -> None:
+    """Adds a key or an alias to an index, and to its timeline's own ones. The oldest of these gives way."""
+    if numbers.get(name) == number:
+        return
+    numbers[name] = number
+    own[name] = None
+    if len(own) > MAX_KEYS:
+        oldest = next(iter(own))
+        del own[oldest]
+        _remove(numbers, oldest, number)
+        evictions.add("keys of timelines")
+
+
+def _remove(numbers: dict[K, int], name: K, number: int) -> None:
+    """Removes a key or an alias from an index, unless another timeline has taken it over."""
+    if numbers.get(name) == number:
+        del numbers[name]

@@ -176,7 +176,7 @@ class ConnectionTracker:
             return "!"
         if packet.flow:
             return "<-" if packet.flow.is_reply else "->"
-        is_reply = self._index.has(connection.number, packet.endpoints.reversed)
+        is_reply = self._index.has(connection.number, packet.protocol, packet.endpoints.reversed)
         return "<-" if is_reply or packet.endpoints == connection.timeline.asked.reversed else "->"
 
     def _is_seen_again(self, connection: _OpenConnection, packet: Packet) -> bool:

@@ -25,7 +25,9 @@ from tracer.findings.context import FindingContext
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
+from tracer.util.evictions import evictions
 from tracer.util.questions import answered
+from tracer.util.worker import user_warnings
 
 T = TypeVar("T")
 Finder = Callable[[Packet, FindingContext], Finding | None]
@@ -33,7 +35,7 @@ SynFinder = Callable[[HandshakeVerdict, FindingContext], Finding | None]
 
 NUMBERS_KEPT = 10
 MOST_FINDINGS = 1000
-"""Maximum number of different findings in one run. Further ones are ignored."""
+"""Maximum number of different findings in one run. Further ones are not shown, and a warning says so."""
 
 
 @cache
@@ -77,11 +79,17 @@ class Findings:
         """Runs one finder. Returns None if it needs an answer that the capture does not have."""
         return answered(lambda: find(subject, self._context), None)
 
+    def _has_room(self, key: tuple[object, ...]) -> bool:
+        if key in self._found or len(self._found) < MOST_FINDINGS:
+            return True
+        evictions.add("findings")
+        user_warnings.add(f"There are more than {MOST_FINDINGS} different findings: further ones are not shown.")
+        return False
+
     def _join(self, found: Iterable[tuple[str, Finding | None]], packet: Packet) -> list[Finding]:
         new = []
         for name, finding in found:
-            if finding and ((name, *finding.key) in self._found or len(self._found) < MOST_FINDINGS):
-                key = name, *finding.key
+            if finding and self._has_room(key := (name, *finding.key)):
                 before = self._found.get(key)
                 self._found[key] = now = merge(before, replace(finding, name=name), packet)
                 if now.certain and not (before and before.certain):

@@ -17,6 +17,23 @@ from tracer.util.lru_dict import LruCounter, LruDict
 
 COUNTS_KEPT = 1 << 16
 """Maximum number of listeners, targets and connections that findings count."""
+CONNECTIONS_KEPT = 1000
+"""Maximum number of connections that findings follow after the packet that they were found by."""
+
+
+@dataclass
+class FollowedConnection:
+    """A connection that a finding follows.
+
+    Attributes:
+        finding: The finding from its first packet.
+        sent: Number of packets of the request that were seen.
+        back: Number of packets of the answer that were seen.
+    """
+
+    finding: Finding
+    sent: int = 1
+    back: int = 0
 
 
 @dataclass
@@ -28,14 +45,16 @@ class FindingContext:
         node: Reads the node.
         counts: Counters of the findings, by keys of their own choice.
         since: Times or counter values of the findings, by keys of their own choice.
-        reported: Findings already reported for a connection.
+        reported: Connections with a finding that later packets add to.
     """
 
     cluster: ClusterView = field(default_factory=ClusterView)
     node: HostReader = field(default_factory=HostReader)
-    counts: LruCounter[Hashable] = field(default_factory=lambda: LruCounter(COUNTS_KEPT))
-    since: LruDict[Hashable, int] = field(default_factory=lambda: LruDict(COUNTS_KEPT))
-    reported: dict[Hashable, Finding] = field(default_factory=dict)
+    counts: LruCounter[Hashable] = field(default_factory=lambda: LruCounter(COUNTS_KEPT, "counts of findings"))
+    since: LruDict[Hashable, int] = field(default_factory=lambda: LruDict(COUNTS_KEPT, "times of findings"))
+    reported: LruDict[Hashable, FollowedConnection] = field(
+        default_factory=lambda: LruDict(CONNECTIONS_KEPT, "connections with a finding")
+    )
 
     def owner(self, rule: Rule, trace: RuleTrace) -> Owner:
         """Returns the owner of a rule in this rule trace."""

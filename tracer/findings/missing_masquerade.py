@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from tracer.findings.context import FindingContext
+from tracer.findings.context import FindingContext, FollowedConnection
 from tracer.findings.proofs import rule_proof
 from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
@@ -26,31 +26,29 @@ from tracer.util.questions import answered
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
 
-MOST_CONNECTIONS = 1000
-"""Maximum number of connections that are followed."""
-
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     connection = ("unmasqueraded", packet.flow.orig) if packet.flow else None
     if connection in context.reported:
         return _later_packet(packet, connection, context)
     found = _first_packet(packet, context)
-    if found and connection and len(context.reported) < MOST_CONNECTIONS:
-        context.reported[connection] = found
+    if found and connection:
+        context.reported[connection] = FollowedConnection(found)
     return found
 
 
 def _later_packet(packet: Packet, connection: Hashable, context: FindingContext) -> Finding:
     """Adds to the finding whether an answer came, from a later packet of its connection."""
     assert packet.flow
-    finding = context.reported[connection]
-    context.counts[connection, packet.flow.is_reply] += 1
-    sent, back = context.counts[connection, False] + 1, context.counts[connection, True]
+    followed = context.reported[connection]
+    followed.sent += not packet.flow.is_reply
+    followed.back += packet.flow.is_reply
     ends = packet.flow.orig
     which = f"packets from {format_endpoint(ends.src, ends.sport)} to {format_endpoint(ends.dst, ends.dport)}"
     came = next((h.in_iface for h in packet.hops if h.in_iface), "")
-    answer = f"an answer came in by {came or 'an unknown interface'}" if back else "no answer was seen"
-    return replace(finding, proofs=(*finding.proofs, FindingEvidence("packet", f"{which}: sent {sent}, {answer}", "observed")))
+    answer = f"an answer came in by {came or 'an unknown interface'}" if followed.back else "no answer was seen"
+    proof = FindingEvidence("packet", f"{which}: sent {followed.sent}, {answer}", "observed")
+    return replace(followed.finding, proofs=(*followed.finding.proofs, proof))
 
 
 def _first_packet(packet: Packet, context: FindingContext) -> Finding | None:

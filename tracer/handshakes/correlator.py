@@ -16,9 +16,11 @@ from itertools import islice
 
 from tracer.model.connection import Alias
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.packet import Endpoints, HopKind, Packet
 from tracer.packets.aliases import aliases_of, ends_of
 from tracer.packets.outcome import BAD
+from tracer.util.evictions import evictions
+from tracer.util.frozen import evolve
 
 ANSWER_NS = 1_000_000_000
 """Time after which a SYN counts as unanswered, ns: the client then sends it again."""
@@ -28,6 +30,12 @@ MAX_CHECKED = 1000
 """Number of the oldest attempts that one `expire` checks for their timeout."""
 MAX_ATTEMPTS = 20_000
 """Maximum number of open attempts. When there are more, the oldest one gets its verdict from the packets seen so far."""
+MAX_ANSWERS = 16
+"""Maximum number of SYN-ACKs, of resets and of ICMP errors that are kept for one attempt."""
+
+
+MAX_ALIASES = 64
+"""Maximum number of aliases of one attempt, rounded up to a whole packet."""
 
 
 @dataclass(slots=True)
@@ -37,12 +45,14 @@ class _OpenAttempt:
     Attributes:
         attempt: the attempt.
         aliases: the SYN's aliases.
-        ends: the endpoints of these aliases.
     """
 
     attempt: ConnectionAttempt
     aliases: dict[Alias, None] = field(default_factory=dict)
-    ends: set[Endpoints] = field(default_factory=set)
+
+    def has_any(self, ends: set[Endpoints]) -> bool:
+        """Whether the SYN had one of these endpoints, in this direction."""
+        return any(alias.ends in ends for alias in self.aliases)
 
 
 class HandshakeCorrelator:
@@ -84,7 +94,8 @@ class HandshakeCorrelator:
         elif packet.protocol.startswith("ICMP"):
             identity = self._quoted(packet)
             if identity is not None:
-                self._open[identity].attempt.errors.append(packet)
+                attempt = self._open[identity].attempt
+                self._keep(attempt, attempt.errors, packet)
                 self._changed.add(identity)
 
     def _quoted(self, error: Packet) -> int | None:
@@ -99,7 +110,7 @@ class HandshakeCorrelator:
     def _begin(self, syn: Packet) -> None:
         next_seq = (syn.seq + 1) & 0xFFFFFFFF
         ends = ends_of(syn)
-        earlier = [n for n in self._by_next_seq.get(next_seq, ()) if self._open[n].ends & ends]
+        earlier = [n for n in self._by_next_seq.get(next_seq, ()) if self._open[n].has_any(ends)]
         if earlier and is_continuation(self._open[earlier[-1]].attempt.syn, syn):
             self._extend(syn, earlier[-1])
             self._changed.add(earlier[-1])
@@ -112,21 +123,34 @@ class HandshakeCorrelator:
         self._add_aliases(syn, syn.identity)
         if len(self._open) > MAX_ATTEMPTS:
             self.early += 1
-            self._close(next(iter(self._open)))
+            evictions.add("open SYNs")
+            oldest = next(iter(self._open.values())).attempt
+            oldest.limited = oldest.limited or not is_settled(oldest)
+            self._close(oldest.syn.identity)
 
     def _add_aliases(self, packet: Packet, identity: int) -> None:
-        found, own = aliases_of(packet), self._open[identity]
+        own = self._open[identity]
+        if len(own.aliases) >= MAX_ALIASES:
+            own.attempt.limited = True
+            evictions.add("addresses of SYNs")
+            return
+        found = aliases_of(packet)
         own.aliases.update(found)
-        own.ends.update(alias.ends for alias in found)
         for alias in found:
             self._by_alias[alias] = identity
 
     def _extend(self, packet: Packet, identity: int) -> None:
         """Adds a later part of a SYN that was closed before: it has waited for its next hop, or left a tunnel."""
         self._add_aliases(packet, identity)
-        syn = self._open[identity].attempt.syn
-        syn.hops = [*syn.hops, *packet.hops]
-        syn.verdict, syn.outcome, syn.complete = packet.verdict, packet.outcome, syn.complete and packet.complete
+        attempt = self._open[identity].attempt
+        syn = attempt.syn
+        attempt.syn = evolve(
+            syn,
+            hops=(*syn.hops, *packet.hops),
+            verdict=packet.verdict,
+            outcome=packet.outcome,
+            complete=syn.complete and packet.complete,
+        )
 
     def _find_attempt(self, packet: Packet) -> Iterator[ConnectionAttempt]:
         """Yields the latest attempt that this packet answers or continues, if there is one."""
@@ -134,19 +158,27 @@ class HandshakeCorrelator:
         swapped = {e.reversed for e in ends}
         for number, is_answer in ((packet.ack, True), (packet.seq, False)):
             for identity in reversed(self._by_next_seq.get(number, ())):
-                attempt, own = self._open[identity].attempt, self._open[identity].ends
-                if own & (swapped if is_answer else ends) and packet.hops[-1].time >= attempt.began:
-                    yield attempt
+                found = self._open[identity]
+                if found.has_any(swapped if is_answer else ends) and packet.hops[-1].time >= found.attempt.began:
+                    yield found.attempt
                     return
 
-    @staticmethod
-    def _add_answer(attempt: ConnectionAttempt, packet: Packet, flags: str) -> None:
+    def _add_answer(self, attempt: ConnectionAttempt, packet: Packet, flags: str) -> None:
         if flags == "SYN ACK":
-            attempt.synacks.append(packet)
+            self._keep(attempt, attempt.synacks, packet)
         elif "RST" in flags:
-            attempt.resets.append(packet)
+            self._keep(attempt, attempt.resets, packet)
         elif not attempt.acks:
             attempt.acks.append(packet)
+
+    @staticmethod
+    def _keep(attempt: ConnectionAttempt, answers: list[Packet], packet: Packet) -> None:
+        """Adds an answer, unless there are too many already."""
+        if len(answers) < MAX_ANSWERS:
+            answers.append(packet)
+        else:
+            attempt.limited = True
+            evictions.add("answers to SYNs")
 
     def add_loss(self, now: int, unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now`: answers to open attempts may be among them."""
@@ -181,7 +213,8 @@ class HandshakeCorrelator:
         for alias in closed.aliases:
             if self._by_alias.get(alias) == identity:
                 del self._by_alias[alias]
-        attempt.doubtful, attempt.unexplained = self._lost_at >= attempt.began, self._unexplained_at >= attempt.began
+        attempt.doubtful = self._lost_at >= attempt.began or attempt.limited
+        attempt.unexplained = self._unexplained_at >= attempt.began
         self._on_closed(attempt)
 
 
@@ -195,7 +228,7 @@ def is_continuation(earlier: Packet, packet: Packet) -> bool:
 
 def waits_for_neighbour(attempt: ConnectionAttempt) -> bool:
     """Whether the SYN was not seen again since it began to wait for the link address of its next hop."""
-    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what != "hook"), None)
+    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what is not HopKind.HOOK), None)
     return bool(last and last.detail and last.detail.what == "neighbour")
 
 

@@ -50,6 +50,8 @@ class OwnerCache:
     def put_trace(self, hits: object, ruleset: Ruleset, before: Hashable, found: object) -> None:
         if len(self._traces) >= MOST_WALKS:
             self._traces.clear()
+        if len(self._rulesets) > MOST_RULESETS:
+            self._forget(self._version)
         # The hits are kept, so that no other object can get their id.
         self._rulesets.setdefault(id(ruleset), ref(ruleset))
         self._traces[id(hits), id(ruleset), before] = hits, found

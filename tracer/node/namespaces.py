@@ -2,8 +2,8 @@
 """Names of network namespaces by inode, and indices of interfaces by name.
 
 The node's own namespace is `node`. A namespace with a name under /run/netns (ip netns, CNI plugins) or /run/docker/netns has
-that name, also if the tracer is in a container and only the node has that directory. Any other namespace is named after a
-process in it.
+that name, also if the tracer is in a container and only the node has that directory; one that is called `node` there has its
+inode added. Any other namespace is named after a process in it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tracer.errors import BadOption
+from tracer.model.namespace_name import HOST, distinct_name, is_host
 from tracer.node.host_files import elsewhere, of_node
 from tracer.util.lru_dict import LruDict
 
@@ -67,17 +68,17 @@ class Namespaces:
     def __init__(self) -> None:
         self.node = _inode(Path("/proc/1/ns/net"))
         self.own = _inode(Path("/proc/self/ns/net"))
-        self._names: LruDict[int, str] = LruDict(NAMES_KEPT)
+        self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
         if self.node:
-            self._names[self.node] = "node"
-        self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT)
+            self._names[self.node] = HOST
+        self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT, "namespaces without a name")
         self._read_named()
 
     def _read_named(self) -> None:
         for entry in named_files():
             inode = _inode(entry)
             if inode:
-                self._names.setdefault(inode, entry.name)
+                self._names.setdefault(inode, distinct_name(entry.name, inode))
 
     def _read_processes(self) -> None:
         for pid in _processes():
@@ -88,7 +89,7 @@ class Namespaces:
     def name(self, inode: int) -> str:
         """The name of a namespace; "netns N" = no name and no process."""
         if inode and inode == self.node:
-            return "node"
+            return HOST
         if inode not in self._names and inode not in self._unknown:
             self._read_named()
             if inode not in self._names:
@@ -119,7 +120,7 @@ class Namespaces:
         else:
             paths = [d / name for d in _directories()]
         found = [inode for inode in map(_inode, paths) if inode]
-        if name == "node" and self.node:
+        if is_host(name) and self.node:
             found = [self.node]
         if not found:
             self._read_processes()

@@ -87,7 +87,23 @@ def test_remembered_timeouts_are_bounded() -> None:
     expiry = EntryExpiry(max_entries=3)
     for n in range(10):
         expiry.format(event("created", key=ConnectionKey("TCP", Endpoints("10.0.0.1", n, "10.0.0.2", 80)), timeout=9))
-    assert len(expiry._expires) == 3
+    assert (len(expiry._expires), expiry._expires.evicted) == (3, 7)
+    forgotten = event("removed", 200 * SECOND, ConnectionKey("TCP", Endpoints("10.0.0.1", 0, "10.0.0.2", 80)))
+    assert expiry.format(forgotten) == "removed", "not that it was evicted or expired"
+
+
+def test_unread_events_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conntrack_events, "MAX_EVENTS", 3)
+    events = conntrack_events.EntryEvents()
+
+    class Socket:
+        def recv(self, size: int) -> bytes:
+            return b"message"
+
+    events._sock = Socket()  # type: ignore[assignment]
+    for _ in range(10):
+        assert events._work()
+    assert (len(events.read()), events.lost, events.read()) == (3, 7, [])
 
 
 def test_a_module_that_is_not_loaded_is_the_reason(tmp_path: Path) -> None:

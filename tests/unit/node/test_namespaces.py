@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.waiting import PATIENCE
 from tracer.errors import BadOption
+from tracer.model.namespace_name import HOST, in_netns, is_host
 from tracer.node import namespaces, processes
 from tracer.node.namespaces import Namespaces, interface_index, tracking
 from tracer.node.processes import Processes
@@ -78,6 +79,18 @@ def test_named_namespaces(named: Path) -> None:
     assert known.find("pod-a") == inode
     assert known.find(str(named / "pod-a")) == inode
     assert known.name(inode) == "pod-a"
+
+
+def test_another_namespace_that_is_called_node_is_not_the_nodes(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `ip netns add node` makes it: its packets must not be taken for those of the node itself."""
+    (named / HOST).touch()
+    inode = (named / HOST).stat().st_ino
+    known = Namespaces()
+    name = known.name(inode)
+    assert name == f"node (netns {inode})" and not is_host(name) and in_netns(name) == f" in node (netns {inode})"
+    assert (known.name(NODE), known.find(HOST), known.find(name)) == (HOST, NODE, inode)
+    process_is_in(1, 0, monkeypatch)
+    assert not is_host(Namespaces().name(inode)), "also where the node's own namespace cannot be read"
 
 
 def test_a_namespace_made_later_is_found(named: Path) -> None:

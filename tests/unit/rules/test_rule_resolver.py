@@ -21,7 +21,7 @@ from tracer.rules import rule_resolver as resolver_module
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
-from tracer.rules.rule_resolver import DECIDED_EARLIER, UNKNOWN_HEADER, UNSEEN, RuleResolver
+from tracer.rules.rule_resolver import DECIDED_EARLIER, NO_LONGER_KEPT, UNKNOWN_HEADER, UNSEEN, ResolvedRules, RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 AFTER_DNAT: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -91,6 +91,34 @@ def test_a_connection_from_before_the_run() -> None:
     assembler.feed(reply().batch)
     (answer,) = assembler.flush()
     assert rule_traces(answer) == [("nat", DECIDED_EARLIER.undecided, True)]
+
+
+def test_a_connection_that_is_no_longer_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have begun in this run, so it is not said to be older."""
+    monkeypatch.setattr(resolver_module, "CONNECTIONS_KEPT", 1)
+    assembler, rules, node, reader = assembler_with_rules()
+    assembler.feed(first_packet().batch)
+    read_rules(node, reader)
+    assembler.closed(3_000_000_000)
+    other = Trail(
+        ("1.1.1.1", 9, "2.2.2.2", 80),
+        5 << 8,
+        orig=("1.1.1.1", 9, "2.2.2.2", 80),
+        reply=("3.3.3.3", 80, "1.1.1.1", 9),
+        ct_info=2,
+        pf=2,
+    )
+    rewrite = record.event(other.nat("PREROUTING", 1, ("1.1.1.1", 9, "3.3.3.3", 80)).batch[0])
+    rules.begin_packet([rewrite], True)
+    assert rules.resolve(rewrite) == ResolvedRules(None)
+    assembler.feed(reply().batch)
+    (answer,) = assembler.flush()
+    assert rule_traces(answer) == [("nat", NO_LONGER_KEPT.undecided, True)]
+    # A datagram or a SYN that is sent again passes no nat table: its rule was another packet's.
+    trail = Trail(CLIENT, 9 << 8, orig=CLIENT, reply=swapped(AFTER_SNAT), ct_info=2, pf=2)
+    again = record.event(trail.nat("PREROUTING", 1, AFTER_DNAT).batch[0])
+    rules.begin_packet([again], True)
+    assert rules.resolve(again) == ResolvedRules(NO_LONGER_KEPT, from_conntrack=True)
 
 
 @pytest.mark.parametrize(
@@ -189,6 +217,7 @@ def test_table_traces_of_packets_that_never_end_are_bounded(monkeypatch: pytest.
     rows = np.zeros(50, STEPS)
     rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, np.arange(1, 51), 300, 1
     rules.feed(rows.view(record.DTYPE))
-    assert len(rules._table_traces) == 10 and rules.shed == 40
+    assert len(rules._table_traces) == 10 and rules._table_traces.evicted == 40
     trail = Trail(CLIENT, 1, start=300, pf=2).table("PREROUTING", "nat", object=0x1000, state=WATCHED + 1)
-    assert rules.resolve(next(record.events(trail.batch)))["rule_trace"].undecided == "a part of the table's trace was lost"
+    trace = rules.resolve(record.event(trail.batch[0])).trace
+    assert trace and trace.undecided == "a part of the table's trace was lost"

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracer.capture.cni_journal import RecordedCniCache
 from tracer.events import payload
-from tracer.events.record import Kind
+from tracer.events.record import EventArray, Kind
 from tracer.events.record import address as address_of
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import NamespaceInspector
 from tracer.pipeline.assembly import AssemblyParts
 from tracer.util.octets import c_text
 
@@ -63,14 +60,14 @@ LISTEN = 10
 class Prefetcher:
     """Asks the questions of a replay while they can be answered; the journal records the answers."""
 
-    def __init__(self, parts: AssemblyParts, sandboxes: RecordedCniCache | None, inspector: NamespaceInspector) -> None:
-        self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.function
-        self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, inspector
+    def __init__(self, parts: AssemblyParts, sandboxes: RecordedCniCache | None) -> None:
+        self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.names.function
+        self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, parts.inspector
         self._node_asked_at = self._counters_asked_at = float("-inf")
         self._listeners: dict[int, None] = {}
         self.events = self.unaddressed = 0
 
-    def feed(self, batch: npt.NDArray[Any]) -> None:
+    def feed(self, batch: EventArray) -> None:
         events, _ = payload.split(self._resolver.prefetch(batch))
         self.events += len(events)
         if len(events):
@@ -82,7 +79,7 @@ class Prefetcher:
             self._node_asked_at = now
             self._ask_node(now)
 
-    def _ask_of_events(self, events: npt.NDArray[Any]) -> None:
+    def _ask_of_events(self, events: EventArray) -> None:
         for netns in np.unique(events["netns"]).tolist():
             self._namespaces.name(netns)
         sockets = events[(events["kind"] == Kind.EVENT_SOCKET) & (events["object"] > 0)]
@@ -95,7 +92,7 @@ class Prefetcher:
         if len(drops):
             self._ask_of_drops(drops, events)
 
-    def _ask_of_drops(self, drops: npt.NDArray[Any], events: npt.NDArray[Any]) -> None:
+    def _ask_of_drops(self, drops: EventArray, events: EventArray) -> None:
         """Asks what findings need for a dropped packet: counters at that time, and its outgoing interface."""
         for address in np.unique(drops["object"]).tolist():
             self._function(address)

@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tracer.capture.format import migrations, record_checks, schema, sqlite_journal
 from tracer.capture.format.codec import MalformedRecord, unpack
 from tracer.capture.format.migrations import RecordRow
@@ -27,6 +24,7 @@ from tracer.capture.format.schema import APPLICATION_ID, VERSION, Record, crc
 from tracer.capture.format.type_checks import fits
 from tracer.capture.record.capture_files import COLUMNS, REPEATED
 from tracer.errors import CaptureUnreadable, NewerCapture
+from tracer.events.record import Slots
 from tracer.util.new_file import fresh
 
 MAGIC = b"SQLite format 3\0"
@@ -60,7 +58,7 @@ class BatchChunk:
     ended: int
     events: int
     batches: tuple[tuple[int, int, bool], ...]
-    slots: npt.NDArray[np.uint8]
+    slots: Slots
 
 
 class CaptureReader:
@@ -269,9 +267,7 @@ class CaptureReader:
         ended = self.ended()
         self.missed += bool(ended and last < ended[1])
 
-    def _decode_chunk(
-        self, first_batch: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object
-    ) -> BatchChunk:
+    def _decode_chunk(self, first_batch: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object) -> BatchChunk:
         """Decodes a stored chunk. Raises MalformedRecord and the other DAMAGE_ERRORS."""
         form = tuple[int, int, int, int, list[tuple[int, int, int]]]
         if not fits([first_batch, began, ended, events, turns], form, is_json=True):

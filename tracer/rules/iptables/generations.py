@@ -7,10 +7,9 @@ the reader read is known from the look-ups of the reader's own thread.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar
 
 from tracer.events import record
 from tracer.events.record import Event, Flag
@@ -22,10 +21,11 @@ from tracer.rules.iptables.path_search import TableObservation, reconstruct
 from tracer.rules.iptables.table import Table
 from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.packet_view import PacketView
+from tracer.util.bounded_queue import BoundedQueue
+from tracer.util.evictions import evictions
 from tracer.util.lazy import Lazy
+from tracer.util.lru_dict import LruDict
 
-K = TypeVar("K")
-V = TypeVar("V")
 TRACES_KEPT = 4096
 """Most rule traces kept for identical table runs."""
 TABLES_KEPT = 8192
@@ -50,34 +50,36 @@ class TableGenerations:
         watched: Whether the function of (kind, name, revision, family) is watched.
 
     Attributes:
-        shed: Number of things not kept or not requested because of a bound, by kind.
+        shed: Number of generations given up, and of tables not requested because of a bound, by kind.
     """
 
     def __init__(self, reader: TableReader, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
         self._reader, self._watched = reader, watched
         self._log = GenerationLog()
         self._pending: Counter[TableRequest] = Counter()
-        self._failures: OrderedDict[TableRequest, str] = OrderedDict()
+        self._failures: LruDict[TableRequest, str] = LruDict(TABLES_KEPT, "tables that were not read")
         self._waiting_snapshots: list[TableSnapshot] = []
-        self._lookups: deque[TableLookup] = deque()
+        self._lookups: BoundedQueue[TableLookup] = BoundedQueue(LOOKUPS_KEPT, "look-ups of tables")
         self._lookups_lost_until = 0
-        self._last_lookup: OrderedDict[int, TableLookup] = OrderedDict()
-        self._tables_read: OrderedDict[TableRequest, None] = OrderedDict()
-        self._traces: OrderedDict[object, RuleTrace] = OrderedDict()
+        self._last_lookup: LruDict[int, TableLookup] = LruDict(THREADS_KEPT, "threads that look up tables")
+        self._tables_read: LruDict[TableRequest, None] = LruDict(TABLES_KEPT, "tables that were read")
+        self._traces: LruDict[object, RuleTrace] = LruDict(TRACES_KEPT, "rule traces of table runs")
         self.shed = self._log.shed
 
     def request(self, request: TableRequest) -> bool:
         """Requests a table, unless it is already being read. Returns False if too many tables wait to be read."""
-        self._keep(self._tables_read, request, None, TABLES_KEPT, "tables read")
+        self._tables_read[request] = None
         return request in self._pending or self._start(request)
 
     def expect(self, request: TableRequest) -> None:
-        """Announces a snapshot that was requested elsewhere."""
-        self._pending[request] += 1
+        """Announces a snapshot that was requested elsewhere. Beyond MAX_REQUESTS tables it is not waited for."""
+        if request in self._pending or len(self._pending) < MAX_REQUESTS:
+            self._pending[request] += 1
 
     def _start(self, request: TableRequest) -> bool:
         if len(self._pending) >= MAX_REQUESTS:
             self.shed["tables to read"] += 1
+            evictions.add("tables to read")
             return False
         self._pending[request] += 1
         self._reader.request(request)
@@ -87,11 +89,10 @@ class TableGenerations:
         """Takes the look-ups and replacements of a drain, then the snapshots that had been read before that drain."""
         for change in changes:
             if isinstance(change, TableLookup):
-                self._keep(self._last_lookup, change.thread, change, THREADS_KEPT, "threads")
+                self._last_lookup[change.thread] = change
+                if len(self._lookups) == LOOKUPS_KEPT:
+                    self._lookups_lost_until = self._lookups[0].time
                 self._lookups.append(change)
-                if len(self._lookups) > LOOKUPS_KEPT:
-                    self._lookups_lost_until = self._lookups.popleft().time
-                    self.shed["look-ups"] += 1
             else:
                 self._replace(change)
         snapshots, self._waiting_snapshots = self._waiting_snapshots, self._reader.read()
@@ -123,10 +124,10 @@ class TableGenerations:
             and (x.netns, x.family, x.table) == (request.netns, request.family, request.table)
         ]  # fmt: skip
         objects = {x.object for x in lookups}
-        self._keep(self._tables_read, request, None, TABLES_KEPT, "tables read")
+        self._tables_read[request] = None
         if not objects or snapshot.began <= self._lookups_lost_until:
             why = snapshot.why or "it is not known which generation of the rules was read"
-            self._keep(self._failures, request, why, TABLES_KEPT, "tables not read")
+            self._failures[request] = why
             return
         # A look-up holds the table's lock, so its blob is in force at that time. Until the reading ends it may be replaced, and
         # its address may stand for other rules.
@@ -135,13 +136,6 @@ class TableGenerations:
             self._log.read(generation, snapshot)
         elif not generation.until:
             generation.why = snapshot.why
-
-    def _keep(self, where: OrderedDict[K, V], key: K, value: V, most: int, what: str) -> None:
-        where[key] = value
-        where.move_to_end(key)
-        if len(where) > most:
-            where.popitem(last=False)
-            self.shed[what] += 1
 
     def _generation_of(self, e: Event) -> Generation:
         """The generation that a TABLE event belongs to."""
@@ -207,8 +201,6 @@ class TableGenerations:
             except MalformedTable as bad:
                 return RuleTrace(undecided=f"the rules could not be read ({bad})")
             self._traces[key] = found
-            if len(self._traces) > TRACES_KEPT:
-                self._traces.popitem(last=False)
         # Kept rule traces have no ruleset, or they would keep replaced rules in memory.
         generation.ruleset = generation.ruleset or _ruleset(e.netns, [(generation.snapshot, generation.snapshot.table)])
         return replace(found, ruleset=generation.ruleset)
