@@ -75,7 +75,7 @@ POINTS = {
     "a tool that prints rules just started": Point("subprocess", "Popen.__init__", few=True),
     "rules of iptables being read": Point("tracer.rules.iptables.sockopt", "save", entered=True, few=True),
     "ready": Point("tracer.commands.trace", "write_ready", few=True),
-    "tracing": Point("tracer.pipeline.run", "Run._read", nth=5, live=True),
+    "tracing": Point("tracer.pipeline.live_source", "LiveSource.read", nth=5, live=True),
     "ending": Point("tracer.kernel.session", "Session.close", entered=True, few=True),
     "detaching": Point("bcc", "BPF.detach_raw_tracepoint", few=True),
     "detached": Point("bcc", "BPF.cleanup"),

@@ -10,7 +10,7 @@ from tracer.model.packet import Endpoints
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PathStep:
     """One step on a packet's path. time: ns after the packet's first hop."""
 
     time: int
@@ -42,7 +42,7 @@ class TimelineEntry:
     direction: str = ""
     end: str = ""
     remark: str = ""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[PathStep, ...] = ()
     bad: bool = False
     number: int = 0
     netns: str = ""

@@ -38,7 +38,7 @@ from tracer.model.loss import Loss
 from tracer.model.packet import DecisionDetail, Drop, Endpoints, Handshake, Hop, HopKind, IpvsDecision, Nat, Packet, Socket
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.model.summary import RunSummary
-from tracer.model.timeline import Stage, TimelineEntry
+from tracer.model.timeline import PathStep, TimelineEntry
 from tracer.node.namespaces import Namespaces
 from tracer.pipeline.sinks import OutputSpec
 from tracer.render._style import STYLES, Styler
@@ -156,7 +156,7 @@ def test_all_printed_data_classes_are_tried() -> None:
     assert every >= {
         Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, IpvsDecision, DecisionDetail, RuleTrace, RuleHit, RuleLocation,
         Rule, Owner, CheckResult, Loss, HandshakeVerdict,
-        Cause, CounterMismatch, RunSummary, ConnectionKey, TimelineEntry, Stage, type(FOUND), type(FOUND.proofs[0]),
+        Cause, CounterMismatch, RunSummary, ConnectionKey, TimelineEntry, PathStep, type(FOUND), type(FOUND.proofs[0]),
     }  # fmt: skip
     shown = {f.name for f in fields(Hop) if "|" in str(f.type)}
     tried = {f.name for v, _ in PRINTED if isinstance(v, Packet) for h in v.hops for f in fields(Hop) if getattr(h, f.name)}
