@@ -10,10 +10,10 @@ found by the connection that it quotes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
-from tracer.model.connection import Alias, ConnectionKey
+from tracer.model.connection import Alias, ConnectionKey, anywhere, is_loopback, make_alias, reverse
 from tracer.model.packet import Endpoints, Packet
 from tracer.packets.aliases import aliases_of
 from tracer.util.evictions import evictions
@@ -24,8 +24,6 @@ BY_ENDS = "joined by its addresses"
 """Remark on a packet that conntrack does not know."""
 MAX_KEYS = 64
 """Most keys, and most aliases, of one timeline: a connection with a few translations in a few namespaces has fifteen."""
-LOOPBACK = ("127.", "::1")
-"""Beginnings of the addresses that no packet takes out of its namespace."""
 
 
 @dataclass(slots=True)
@@ -37,8 +35,8 @@ class _IndexEntry:
         aliases: aliases of its packets, in the direction of the first one; oldest first.
     """
 
-    keys: dict[ConnectionKey, None] = field(default_factory=dict)
-    aliases: dict[Alias, None] = field(default_factory=dict)
+    keys: tuple[ConnectionKey, ...] = ()
+    aliases: tuple[Alias, ...] = ()
 
 
 class ConnectionIndex:
@@ -75,32 +73,33 @@ class ConnectionIndex:
     def elsewhere(self, packet: Packet) -> Iterator[int]:
         """Yields the timelines with these endpoints in any namespace. Another connection may have the same endpoints there."""
         key = ConnectionKey.of(packet)
-        for ends in dict.fromkeys(alias.ends for alias in aliases_of(packet)):
-            if not ends.src.startswith(LOOPBACK) and not ends.dst.startswith(LOOPBACK):
-                yield from self._with_alias(Alias("", packet.protocol, ends), key)
+        for alias in dict.fromkeys(anywhere(alias) for alias in aliases_of(packet)):
+            if not is_loopback(alias):
+                yield from self._with_alias(alias, key)
 
     def find(self, key: ConnectionKey) -> int | None:
         """The timeline number of an entry of conntrack; None when there is none, or when it is not certain."""
         number = self._by_key.get(key)
         if number is not None or not key.is_tracked:
             return number
-        number = self._by_alias.get(Alias(key.netns, key.protocol, key.orig))
+        number = self._by_alias.get(make_alias(key.netns, key.protocol, key.orig))
         return None if number is None or self._is_other_zone(number, key) else number
 
     def has(self, number: int, protocol: str, ends: Endpoints) -> bool:
         """Whether that timeline has these endpoints, in this direction."""
-        return Alias("", protocol, ends) in self._entries[number].aliases
+        return make_alias("", protocol, ends) in self._entries[number].aliases
 
     def add(self, number: int, packet: Packet) -> None:
         """Adds the key and all aliases of this packet to the timeline."""
         entry, key = self._entries.setdefault(number, _IndexEntry()), ConnectionKey.of(packet)
-        if key.is_tracked:
-            _add(self._by_key, entry.keys, key, number)
+        if key.is_tracked and self._by_key.get(key) != number:
+            entry.keys = _add(self._by_key, entry.keys, key, number)
         for alias in aliases_of(packet):
-            if self._by_alias.get(alias) != number and self._by_alias.get(alias.reversed) != number:
-                ends = alias.ends.reversed if self.has(number, alias.protocol, alias.ends.reversed) else alias.ends
-                _add(self._by_alias, entry.aliases, alias._replace(ends=ends), number)
-                _add(self._by_alias, entry.aliases, alias._replace(netns="", ends=ends), number)
+            if self._by_alias.get(alias) != number and self._by_alias.get(back := reverse(alias)) != number:
+                name = back if anywhere(back) in entry.aliases else alias
+                for each in (name, anywhere(name)):
+                    if self._by_alias.get(each) != number:
+                        entry.aliases = _add(self._by_alias, entry.aliases, each, number)
 
     def remove(self, number: int) -> None:
         """Removes all keys and aliases of a timeline."""
@@ -112,7 +111,7 @@ class ConnectionIndex:
 
     def _with_alias(self, alias: Alias, key: ConnectionKey) -> Iterator[int]:
         """Yields the timeline of an alias in either direction, if it can be the timeline of that key."""
-        for each in (alias, alias.reversed):
+        for each in (alias, reverse(alias)):
             number = self._by_alias.get(each)
             if number is not None and not self._is_other_zone(number, key):
                 yield number
@@ -122,17 +121,16 @@ class ConnectionIndex:
         return any(own.netns == key.netns and own.zone != key.zone for own in self._entries[number].keys)
 
 
-def _add(numbers: dict[K, int], own: dict[K, None], name: K, number: int) -> None:
-    """Adds a key or an alias to an index, and to its timeline's own ones. The oldest of these gives way."""
-    if numbers.get(name) == number:
-        return
+def _add(numbers: dict[K, int], own: tuple[K, ...], name: K, number: int) -> tuple[K, ...]:
+    """Adds a key or an alias to an index. Returns its timeline's own ones, of which the oldest gives way."""
     numbers[name] = number
-    own[name] = None
-    if len(own) > MAX_KEYS:
-        oldest = next(iter(own))
-        del own[oldest]
-        _remove(numbers, oldest, number)
+    if name in own:  # another timeline had taken it over
+        return own
+    if len(own) >= MAX_KEYS:
+        _remove(numbers, own[0], number)
         evictions.add("keys of timelines")
+        own = own[1:]
+    return own + (name,)  # noqa: RUF005
 
 
 def _remove(numbers: dict[K, int], name: K, number: int) -> None:

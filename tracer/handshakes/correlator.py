@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tracer.model.connection import Alias
+from tracer.model.connection import Alias, anywhere, make_alias, reverse
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Endpoints, HopKind, Packet
+from tracer.model.packet import HopKind, Packet
 from tracer.packets.aliases import aliases_of, ends_of
 from tracer.packets.outcome import BAD
 from tracer.util.evictions import evictions
@@ -50,9 +50,9 @@ class _OpenAttempt:
     attempt: ConnectionAttempt
     aliases: dict[Alias, None] = field(default_factory=dict)
 
-    def has_any(self, ends: set[Endpoints]) -> bool:
-        """Whether the SYN had one of these endpoints, in this direction."""
-        return any(alias.ends in ends for alias in self.aliases)
+    def has_any(self, ends: set[Alias]) -> bool:
+        """Whether the SYN had one of these endpoints in any namespace, in this direction."""
+        return any(anywhere(alias) in ends for alias in self.aliases)
 
 
 class HandshakeCorrelator:
@@ -103,14 +103,15 @@ class HandshakeCorrelator:
         flow = error.flow
         if not flow or flow.state != "RELATED":
             return None
-        identity = self._by_alias.get(Alias(flow.netns, "TCP", flow.orig))
+        identity = self._by_alias.get(make_alias(flow.netns, "TCP", flow.orig))
         own = None if identity is None else self._open[identity].attempt.syn.flow
         return None if own and own.netns == flow.netns and own.zone != flow.zone else identity
 
     def _begin(self, syn: Packet) -> None:
         next_seq = (syn.seq + 1) & 0xFFFFFFFF
-        ends = ends_of(syn)
-        earlier = [n for n in self._by_next_seq.get(next_seq, ()) if self._open[n].has_any(ends)]
+        same_number = self._by_next_seq.get(next_seq)
+        ends = ends_of(syn) if same_number else set()
+        earlier = [n for n in same_number or () if self._open[n].has_any(ends)]
         if earlier and is_continuation(self._open[earlier[-1]].attempt.syn, syn):
             self._extend(syn, earlier[-1])
             self._changed.add(earlier[-1])
@@ -155,7 +156,7 @@ class HandshakeCorrelator:
     def _find_attempt(self, packet: Packet) -> Iterator[ConnectionAttempt]:
         """Yields the latest attempt that this packet answers or continues, if there is one."""
         ends = ends_of(packet)
-        swapped = {e.reversed for e in ends}
+        swapped = {reverse(e) for e in ends}
         for number, is_answer in ((packet.ack, True), (packet.seq, False)):
             for identity in reversed(self._by_next_seq.get(number, ())):
                 found = self._open[identity]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeAlias
 
 from tracer.model.packet import Endpoints, Packet
 
@@ -38,21 +38,31 @@ class ConnectionKey:
         return bool(self.netns)
 
 
-class Alias(NamedTuple):
-    """A pair of endpoints that a packet had in a namespace, before or after a translation of addresses.
+Alias: TypeAlias = tuple[str, str, str, int, str, int]
+"""A pair of endpoints that a packet had in a namespace, before or after a translation of addresses: namespace, protocol, source
+address and port, destination address and port. "" = any namespace.
 
-    It is no key: connections in different conntrack zones can have the same alias.
+It is no key: connections in different conntrack zones can have the same alias. It is a flat tuple because packets have many.
+"""
+LOOPBACK = ("127.", "::1")
+"""Beginnings of loopback addresses."""
 
-    Attributes:
-        netns: The namespace; "" = any.
-        protocol: Name of the protocol.
-        ends: The endpoints, in the packet's direction.
-    """
 
-    netns: str
-    protocol: str
-    ends: Endpoints
+def make_alias(netns: str, protocol: str, ends: Endpoints) -> Alias:
+    return netns, protocol, ends.src, ends.sport, ends.dst, ends.dport
 
-    @property
-    def reversed(self) -> Alias:
-        return Alias(self.netns, self.protocol, self.ends.reversed)
+
+def reverse(alias: Alias) -> Alias:
+    """The alias of a packet in the other direction."""
+    netns, protocol, src, sport, dst, dport = alias
+    return netns, protocol, dst, dport, src, sport
+
+
+def anywhere(alias: Alias) -> Alias:
+    """The same endpoints in any namespace."""
+    return "", *alias[1:]
+
+
+def is_loopback(alias: Alias) -> bool:
+    """Whether one address is a loopback address: no such packet leaves its namespace."""
+    return alias[2].startswith(LOOPBACK) or alias[4].startswith(LOOPBACK)

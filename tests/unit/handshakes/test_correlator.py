@@ -26,6 +26,7 @@ from tests.support.syns import (
 from tracer.handshakes import correlator as correlator_module
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator
+from tracer.model.connection import make_alias, reverse
 from tracer.model.handshake import ConnectionAttempt
 from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Packet
 from tracer.packets.aliases import ends_of
@@ -44,8 +45,9 @@ def correlator(closed: list[ConnectionAttempt]) -> HandshakeCorrelator:
 
 
 def test_ends_of_a_packet_include_those_before_and_after_translation() -> None:
-    assert ends_of(syn()) == {REQUESTED, AFTER_DNAT, INSIDE}
-    assert ends_of(synack()) == {REQUESTED.reversed, AFTER_DNAT.reversed, INSIDE.reversed}
+    there = {make_alias("", "TCP", ends) for ends in (REQUESTED, AFTER_DNAT, INSIDE)}
+    assert ends_of(syn()) == there
+    assert ends_of(synack()) == {reverse(alias) for alias in there}
 
 
 def test_an_answered_syn_waits_for_the_last_ack(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
