@@ -4,12 +4,16 @@
 The node's own namespace is `node`. A namespace with a name under /run/netns (ip netns, CNI plugins) or /run/docker/netns has
 that name, also if the tracer is in a container and only the node has that directory; one that is called `node` there has its
 inode added. Any other namespace is named after a process in it.
+
+The kernel uses the inode of a removed namespace again, often for the next one. So a name is checked again and again: it is
+replaced when its file or process has gone and another one has that inode.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +26,9 @@ from tracer.util.lru_dict import LruDict
 NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))
 NAMED_OF_NODE = ("/run/netns", "/run/docker/netns")
 """The same directories of the node, if this process has a file system of its own."""
+CHECK_SECONDS = 0.1
+"""Time after which a name is checked again, s: less than the idle timeout of a packet, so that a packet of a new namespace is
+explained after the name of its inode was checked."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -71,20 +78,47 @@ class Namespaces:
         self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
         if self.node:
             self._names[self.node] = HOST
+        self._holders: LruDict[int, Path] = LruDict(NAMES_KEPT, "files that name namespaces")
+        self._checked_at: LruDict[int, float] = LruDict(NAMES_KEPT, "checks of names of namespaces")
+        self._searched_at = float("-inf")
         self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT, "namespaces without a name")
         self._read_named()
 
     def _read_named(self) -> None:
         for entry in named_files():
             inode = _inode(entry)
-            if inode:
-                self._names.setdefault(inode, distinct_name(entry.name, inode))
+            if inode and inode not in self._names:
+                self._set(inode, distinct_name(entry.name, inode), entry)
 
     def _read_processes(self) -> None:
         for pid in _processes():
-            inode = _inode(Path(f"/proc/{pid}/ns/net"))
+            holder = Path(f"/proc/{pid}/ns/net")
+            inode = _inode(holder)
             if inode and inode not in self._names:
-                self._names[inode] = f"{_command(pid)}[{pid}]"
+                self._set(inode, f"{_command(pid)}[{pid}]", holder)
+
+    def _set(self, inode: int, name: str, holder: Path) -> None:
+        self._names[inode], self._holders[inode], self._checked_at[inode] = name, holder, time.monotonic()
+
+    def _check(self, inode: int) -> None:
+        """Looks for the present holder of an inode if the file or process that named it has gone.
+
+        A removed namespace keeps its name as long as no other one has its inode: its last packets may still be explained.
+        """
+        now = time.monotonic()
+        if now - self._checked_at.get(inode, float("-inf")) < CHECK_SECONDS:
+            return
+        self._checked_at[inode] = now
+        holder = self._holders.get(inode)
+        if not holder or _inode(holder) == inode or now - self._searched_at < CHECK_SECONDS:
+            return
+        self._searched_at = now
+        gone = {i: self._names.pop(i) for i, holder in list(self._holders.items()) if i in self._names and _inode(holder) != i}
+        self._read_named()
+        if inode not in self._names:
+            self._read_processes()
+        for i, name in gone.items():
+            self._names.setdefault(i, name)
 
     def name(self, inode: int) -> str:
         """The name of a namespace; "netns N" = no name and no process."""
@@ -96,6 +130,8 @@ class Namespaces:
                 self._read_processes()
             if inode not in self._names:
                 self._unknown[inode] = None
+        else:
+            self._check(inode)
         return self._names.get(inode, f"netns {inode}" if inode else "")
 
     def own_name(self) -> str:

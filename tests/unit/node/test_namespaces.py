@@ -73,6 +73,41 @@ def test_this_processs_namespace_need_not_be_the_nodes(named: Path, monkeypatch:
     assert (known.node, known.own) == (NODE, OWN)
 
 
+def test_a_new_namespace_does_not_get_the_name_of_a_removed_one(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel uses the inode of a removed namespace again, often at once."""
+    monkeypatch.setattr(namespaces, "CHECK_SECONDS", 0)
+    known, inode = Namespaces(), (named / "pod-a").stat().st_ino
+    assert known.name(inode) == "pod-a"
+    (named / "pod-a").rename(named / "pod-c")  # another file with this inode
+    assert known.name(inode) == "pod-c"
+
+
+@pytest.mark.usefixtures("few")
+def test_a_named_namespace_does_not_get_the_name_of_an_ended_process(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "CHECK_SECONDS", 0)
+    known = Namespaces()
+    assert known.name(NAMELESS) == "held[77]"
+    (named / "pod-c").touch()
+    holders = {Path("/proc/77/ns/net"): 0, named / "pod-c": NAMELESS}
+    real = namespaces._inode
+    monkeypatch.setattr(namespaces, "_inode", lambda path: holders.get(path, real(path)))
+    assert known.name(NAMELESS) == "pod-c"
+
+
+def test_a_removed_namespace_keeps_its_name_for_its_last_packets(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "CHECK_SECONDS", 0)
+    known, inode = Namespaces(), (named / "pod-a").stat().st_ino
+    (named / "pod-a").unlink()
+    assert known.name(inode) == "pod-a"
+
+
+def test_a_name_is_not_checked_for_each_packet(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, inode = Namespaces(), (named / "pod-a").stat().st_ino
+    assert known.name(inode) == "pod-a"
+    monkeypatch.setattr(namespaces, "_inode", lambda path: pytest.fail("it was checked just now"))
+    assert known.name(inode) == "pod-a"
+
+
 def test_named_namespaces(named: Path) -> None:
     known = Namespaces()
     inode = (named / "pod-a").stat().st_ino
