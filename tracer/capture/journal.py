@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TypeVar
 
-from tracer.model.namespace_name import distinct_name
+from tracer.model.namespace_name import HOST, distinct_name
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.node import KEPT_SECONDS, HostReader, ListeningSocket
@@ -65,6 +65,12 @@ class JournaledNamespaces(Namespaces):
             name = answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
             return name if inode == self.node else distinct_name(name, inode)
         return self._journal(("netns", inode), lambda: live.name(inode), default)
+
+    def own_name(self) -> str:
+        # No question of the journal: a capture has this name among those that were known at its start.
+        if self._live:
+            return self._live.own_name()
+        return HOST if self.own and self.own == self.node else self._names.get(self.own, "")
 
     def named(self) -> list[int]:
         return self._live.named() if self._live else list(self._names)

@@ -14,11 +14,9 @@ Must not know: how packets are caught or shown, other findings.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import TypeVar
 
 from tracer.findings.context import FindingContext
@@ -27,11 +25,16 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.util.evictions import evictions
 from tracer.util.questions import answered
+from tracer.util.registry import Registry
 from tracer.util.worker import user_warnings
 
 T = TypeVar("T")
 Finder = Callable[[Packet, FindingContext], Finding | None]
 SynFinder = Callable[[HandshakeVerdict, FindingContext], Finding | None]
+
+_HELPERS = ("context", "proofs")
+_FINDERS: Registry[Finder] = Registry(__name__, "find", _HELPERS, instead=("find_syn",))
+_SYN_FINDERS: Registry[SynFinder] = Registry(__name__, "find_syn", _HELPERS, instead=("find",))
 
 NUMBERS_KEPT = 10
 MOST_FINDINGS = 1000
@@ -41,15 +44,13 @@ MOST_FINDINGS = 1000
 @cache
 def finders() -> tuple[tuple[str, Finder], ...]:
     """Returns (file name, function) of all findings from packets."""
-    modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted((name, module.find) for name, module in modules if hasattr(module, "find")))
+    return _FINDERS.entries()
 
 
 @cache
 def syn_finders() -> tuple[tuple[str, SynFinder], ...]:
     """Returns (file name, function) of all findings from SYN verdicts."""
-    modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted((name, module.find_syn) for name, module in modules if hasattr(module, "find_syn")))
+    return _SYN_FINDERS.entries()
 
 
 class Findings:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tracer.kube.catalog import ClusterView
 from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
+from tracer.model.connection import ConnectionKey
 from tracer.model.finding import Finding
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, RuleTrace
@@ -52,7 +53,7 @@ class FindingContext:
     node: HostReader = field(default_factory=HostReader)
     counts: LruCounter[Hashable] = field(default_factory=lambda: LruCounter(COUNTS_KEPT, "counts of findings"))
     since: LruDict[Hashable, int] = field(default_factory=lambda: LruDict(COUNTS_KEPT, "times of findings"))
-    reported: LruDict[Hashable, FollowedConnection] = field(
+    reported: LruDict[ConnectionKey, FollowedConnection] = field(
         default_factory=lambda: LruDict(CONNECTIONS_KEPT, "connections with a finding")
     )
 

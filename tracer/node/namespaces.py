@@ -148,6 +148,10 @@ class Namespaces:
             self._check(inode)
         return self._names.get(inode, f"netns {inode}" if inode else "")
 
+    def own_name(self) -> str:
+        """The name of this process's namespace."""
+        return self.name(self.own)
+
     def named(self) -> list[int]:
         """Inodes of the node's namespace, of this process's, and of those with a name."""
         self._read_named()

@@ -7,7 +7,7 @@ event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_hi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tracer.events import payload, record
@@ -71,7 +71,7 @@ class _ClosedPacket(NamedTuple):
 
 
 class PacketAssembler:
-    """Assembles packets; keeps the open ones by identity.
+    """Assembles packets; keeps the open ones by identity. All state of a packet is forgotten when it is closed.
 
     Args:
         hops: Builds hops from events.
@@ -98,14 +98,12 @@ class PacketAssembler:
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
         self._open: dict[int, list[EventRow]] = {}
-        self._last: dict[int, int] = {}
         self._closed: LruDict[int, _ClosedPacket] = LruDict(CLOSED_KEPT, "closed packets")
         self._losses = LossHistory()
         self._bytes = PayloadStore()
         self._tracked: LruDict[int, None] = LruDict(NAMESPACES_KEPT, "namespaces that use conntrack")
         self._tracked.update(dict.fromkeys(tracking))
         self._open_events = 0
-        self._early: set[int] = set()
         self._number = self._newest = 0
         self.events = 0
 
@@ -116,10 +114,10 @@ class PacketAssembler:
             self._bytes.add(packet, first, piece)
         self.events += len(batch)
         self._open_events += len(batch)
-        opened, last = self._open, self._last
+        opened = self._open
         for e in record.events(batch):
             opened.setdefault(e.packet, []).append(e)
-            last[e.packet] = self._newest = e.time
+            self._newest = e.time
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Takes losses that happened at `now` (ns, CLOCK_MONOTONIC) at the latest."""
@@ -148,21 +146,22 @@ class PacketAssembler:
         """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
         closing = list(self._open) if now is None else self._idle_since(now)
-        self._early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
-        closing += self._early
+        early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
+        closing += early
         closing.sort(key=lambda identity: self._open[identity][0].time)
         for at in range(0, len(closing), CHUNK_PACKETS):
-            yield self._close(closing[at : at + CHUNK_PACKETS])
+            yield self._close(closing[at : at + CHUNK_PACKETS], early)
 
     def _idle_since(self, now: int) -> list[int]:
-        idle = [p for p, time in self._last.items() if now - time > self._idle_ns]
-        return [p for p in idle if now - self._last[p] > RULES_WAIT_NS or not self._rules.is_waiting_for(self._open[p])]
+        idle = [(identity, events) for identity, events in self._open.items() if now - events[-1].time > self._idle_ns]
+        waits = self._rules.is_waiting_for
+        return [identity for identity, events in idle if now - events[-1].time > RULES_WAIT_NS or not waits(events)]
 
     def _surplus(self, closing: list[int]) -> set[int]:
         """Packets to close before they are idle, those without an event for the longest time first."""
-        surplus = self._open_events - OPEN_EVENTS - sum(len(self._open[p]) for p in closing)
+        surplus = self._open_events - OPEN_EVENTS - sum(len(self._open[identity]) for identity in closing)
         early: set[int] = set()
-        for identity in sorted(self._open.keys() - closing, key=lambda p: self._last[p]):
+        for identity in sorted(self._open.keys() - closing, key=lambda each: self._open[each][-1].time):
             if surplus <= 0:
                 break
             early.add(identity)
@@ -170,16 +169,17 @@ class PacketAssembler:
         evictions.add("open packets", len(early))
         return early
 
-    def _close(self, identities: Iterable[int]) -> list[Packet]:
+    def _close(self, identities: Iterable[int], early: Container[int]) -> list[Packet]:
+        """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
         packets: list[Packet] = []
         for identity in identities:
-            del self._last[identity]
             records = self._open.pop(identity)
             self._open_events -= len(records)
             if any(isinstance(e, Event) and e.kind != Kind.EVENT_CLUE for e in records):
-                packet = self._packet(identity, records)
+                packet = self._packet(identity, records, identity in early)
                 packets += [packet] if packet else []
             self._bytes.pop(identity, None)
+            self._rules.forget(identity)
         packets.sort(key=lambda p: p.time)
         return [self._classified(packet) for packet in packets]
 
@@ -189,7 +189,7 @@ class PacketAssembler:
         verdict, word = outcome.classify(packet, packet.untracked)
         return evolve(packet, number=self._number, verdict=verdict, outcome=word)
 
-    def _packet(self, identity: int, records: list[EventRow]) -> Packet | None:
+    def _packet(self, identity: int, records: list[EventRow], is_early: bool) -> Packet | None:
         """Assembles one packet without its outcome; None if every event with its addresses was lost."""
         records.sort(key=lambda e: e.time)
         before = self._closed.pop(identity, None)
@@ -199,12 +199,11 @@ class PacketAssembler:
         first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), None)
         if first is None:
             self.unaddressed += 1
-            self._rules.forget(identity)
             return None
         expected = before.next if before else 0
         numbers = {e.hop for e in records if not e.flags & Flag.FLAG_CLONE}
         is_whole = not self._losses.concerns(records) and numbers == set(range(expected, expected + len(numbers)))
-        is_whole = is_whole and (before is None or before.complete) and identity not in self._early
+        is_whole = is_whole and (before is None or before.complete) and not is_early
         self._rules.begin_packet(records, is_whole)
         hops = flooded_copies.resolve_copies(header_tracker.build_hops(events, self._hop) or [self._hops.make(events[0])])
         packet = Packet(
@@ -232,13 +231,12 @@ class PacketAssembler:
         self._closed[identity] = _ClosedPacket(
             began, records[-1].time, next_number, is_whole, packet.endpoints, first, whole_event
         )
-        self._rules.forget(identity)
         return packet
 
     def _forget(self) -> None:
         """Forgets old closed packets. They are kept in closing order, up to the disorder within a batch."""
         if self._losses:
-            self._losses.forget(min(self._last.values(), default=self._newest))
+            self._losses.forget(min((events[-1].time for events in self._open.values()), default=self._newest))
         while (oldest := self._closed.oldest) and self._newest - oldest[1].last > CLOSED_KEPT_NS:
             del self._closed[oldest[0]]
         # Payload bytes of packets that have no events any more: these were lost. An identity begins with the time.

@@ -8,6 +8,7 @@ kept here by connection. For any other connection it is only known that the choi
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeAlias
 
 from tracer.events import cstruct, record
 from tracer.events.record import Event
@@ -34,11 +35,16 @@ class Act(IntEnum):
     IPVS_DROPPED = 5
 
 
+IpvsKey: TypeAlias = tuple[int, int, int, bytes, int, bytes, int, bytes, int]
+"""A connection of IPVS, which conntrack may not know: address of the kernel's object, which is used again, namespace's inode,
+protocol number, client, virtual server, real server. As an event has it."""
+
+
 class IpvsConnections:
     """IPVS connections of which the scheduler's choice was observed."""
 
     def __init__(self) -> None:
-        self._seen: LruDict[object, None] = LruDict(CONNECTIONS_KEPT, "connections of IPVS")
+        self._seen: LruDict[IpvsKey, None] = LruDict(CONNECTIONS_KEPT, "connections of IPVS")
 
     def decision(self, e: Event) -> IpvsDecision:
         """Decodes an EVENT_IPVS. Must be called in the order of a packet's events, with packets in the order of their time."""

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tracer.connections import conntrack_events
 from tracer.connections.change_log import ChangeLog, ChangeSource
-from tracer.connections.index import connection_key
 from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
 from tracer.handshakes.analyzer import HandshakeAnalyzer
@@ -14,7 +15,7 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
+from tracer.model.timeline import Timeline, TimelineEntry
 from tracer.packets import icmp
 from tracer.packets.outcome import BAD
 from tracer.pipeline.stage import Stage
@@ -35,6 +36,7 @@ class ConnectionStage(Stage):
         findings: looks at verdicts.
         drops_only: writes only what went wrong.
         conntrack: events of conntrack entries.
+        own_netns: gives the name of the namespace that `conntrack` listens in, which is this program's own.
     """
 
     def __init__(
@@ -45,10 +47,11 @@ class ConnectionStage(Stage):
         findings: Findings | None = None,
         drops_only: bool = False,
         conntrack: conntrack_events.ConntrackListener | None = None,
+        own_netns: Callable[[], str] = lambda: HOST,
     ) -> None:
         self._handshakes, self._connections, self._findings, self._drops_only = handshakes, connections, findings, drops_only
         self._changes = changes or ChangeLog()
-        self._conntrack = conntrack or conntrack_events.EntryEvents()
+        self._conntrack, self._own_netns = conntrack or conntrack_events.EntryEvents(), own_netns
         self._expiry = conntrack_events.EntryExpiry()
         self._held: list[tuple[conntrack_events.EntryEvent, TimelineEntry]] = []
 
@@ -79,7 +82,8 @@ class ConnectionStage(Stage):
         if self._connections is not None:
             for change in changes:
                 self._connections.add_change(change)
-            new = [event for at, data in entries for event in conntrack_events.parse(data, at)]
+            netns = self._own_netns() if entries else ""
+            new = [event for at, data in entries for event in conntrack_events.parse(data, at, netns)]
             process = self._conntrack.process
             self._held += [(e, TimelineEntry(e.time, "conntrack", self._expiry.format(e, process))) for e in new]
             self._add_conntrack_entries(now)
@@ -113,8 +117,8 @@ class ConnectionStage(Stage):
         assert self._connections is not None and verdict.attempt
         cause = verdict.cause
         text = cause.text + f" ({cause.evidence})" * (cause.evidence is Evidence.DERIVED)
-        return self._connections.add_entry(
-            connection_key(verdict.attempt.syn),
+        return self._connections.add_verdict(
+            verdict.attempt.syn,
             TimelineEntry(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good),
             cause.name,
         )
@@ -124,8 +128,7 @@ class ConnectionStage(Stage):
         assert self._connections is not None
         waiting, self._held = self._held, []
         for event, entry in waiting:
-            keys = (ConnectionKey(event.protocol, event.orig, event.zone, netns) for netns in (HOST, ""))
-            if not any(self._connections.add_entry(i, entry) for i in keys) and now - event.time < HOLD_NS:
+            if not self._connections.add_entry(event.key, entry) and now - event.time < HOLD_NS:
                 self._held.append((event, entry))
         surplus = max(0, len(self._held) - conntrack_events.MAX_EVENTS)
         evictions.add("conntrack events without a packet", surplus)

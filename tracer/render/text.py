@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracer import __version__
 from tracer.model.check import CheckResult
+from tracer.model.connection import ConnectionKey
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
@@ -91,7 +92,7 @@ class TextOutput(Output):
             for h in decisive(packet.hops)
             if not is_refused_copy(h)
         )
-        path = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
+        path = (ConnectionKey.of(packet), packet.flow.is_reply, packet.verdict, hops)
         before = self._paths.setdefault(path, packet.time)
         return before if before != packet.time else 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -41,6 +42,11 @@ NO_LONGER_KEPT = RuleTrace(undecided="decided before tracing began, or too many 
 UNKNOWN_HEADER = RuleTrace(undecided="the packet's header is not known: events were lost")
 DECISION_PROBES = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "ipvs", "any", LEFT_OUT, "capture")
 """Name prefixes of probes and event kinds. After a loss there, a new connection may have replaced an old one unnoticed."""
+
+
+SideKey: TypeAlias = tuple[bool, int, int, int, bytes, int, bytes, int]
+"""One side of a connection: whether it is the destination; then what ConnectionKey has, as an event has it: inode of the
+namespace, zone, protocol number, original tuple. Nothing of it is decoded, because each event with a rewrite is looked up."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class RuleResolver:
         self._table_traces: LruDict[int, dict[int, list[TableTrace]]] = LruDict(PACKETS_KEPT, "table traces of packets")
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
-        self._connections: LruDict[object, _Translation] = LruDict(
+        self._connections: LruDict[SideKey, _Translation] = LruDict(
             CONNECTIONS_KEPT, "translations of connections", self._note_evicted
         )
         self._has_evicted_rule = False
@@ -190,7 +196,7 @@ class RuleResolver:
         run = self._runs.get(reconstruct.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
         if self._nft and run and run.hits:
             rule_trace = reconstruct.reconstruct(e, run, self._nft, self._is_whole)
-            connection = _connection_key(e, e.hook in DESTINATION_HOOKS)
+            connection = _side_key(e, e.hook in DESTINATION_HOOKS)
             is_known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
             if is_known and (translates(rule_trace) or (rule_trace.undecided and connection not in self._connections)):
                 self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
@@ -236,7 +242,7 @@ class RuleResolver:
         After a loss it is used only if this packet has the same translation and no rules were replaced since: a connection that
         began unseen would then have met the same rules.
         """
-        decided = self._connections.get(_connection_key(e, destination))
+        decided = self._connections.get(_side_key(e, destination))
         if (
             decided
             and decided.losses_before != self._loss_count
@@ -246,7 +252,7 @@ class RuleResolver:
         return decided
 
     def _keep(self, e: Event, destination: bool, trace: RuleTrace | None) -> _Translation:
-        connection = _connection_key(e, destination)
+        connection = _side_key(e, destination)
         decided = _Translation(e.packet, trace, e.time, _translated_end(e, destination), self._loss_count)
         self._connections[connection] = decided
         return decided
@@ -263,5 +269,5 @@ def _translated_end(e: Event, destination: bool) -> tuple[bytes, int]:
     return (e.reply_src, e.reply_sport) if destination else (e.reply_dst, e.reply_dport)
 
 
-def _connection_key(e: Event, destination: bool) -> object:
+def _side_key(e: Event, destination: bool) -> SideKey:
     return (destination, e.netns, e.zone, e.protocol, e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport)

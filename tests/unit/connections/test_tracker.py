@@ -9,8 +9,9 @@ from dataclasses import replace
 from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, SEQ, at_listener, last_ack, packet, syn, synack, way
 from tracer.connections import tracker
 from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
+from tracer.model.connection import ConnectionKey
 from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Outcome, Packet
-from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
+from tracer.model.timeline import Timeline, TimelineEntry
 
 SECOND = 1_000_000_000
 FLOW = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
@@ -103,6 +104,77 @@ def test_zones_and_namespaces_keep_connections_apart() -> None:
     }
 
 
+def tracked(zone: int, netns: str, at: int, back: bool = False, ends: Endpoints = REQUESTED, protocol: str = "UDP") -> Packet:
+    """A datagram of a connection that this zone of this namespace tracks."""
+    flow = Flow(ends, ends.reversed, "NEW", back, zone, netns)
+    made = packet(ends.reversed if back else ends, "", [Hop(at, HopKind.HOOK, netns, "FORWARD")], at, flow=flow)
+    return replace(made, protocol=protocol)
+
+
+def test_the_same_tuple_in_two_zones_is_two_connections() -> None:
+    """Also without a SYN, and for datagrams: the zone decides, in both directions."""
+    for protocol in ("TCP", "UDP"):
+        zones = ((1, 0), (2, 7), (3, 0), (4, 7), (5, 7), (6, 0))
+        first, second = timelines(*(tracked(zone, "node", at, at > 2, protocol=protocol) for at, zone in zones))
+        assert (first.key.zone, first.packets, second.key.zone, second.packets) == (7, 3, 0, 3)
+        assert not any(s.remark for t in (first, second) for s in t.entries)
+
+
+def test_the_same_tuple_in_two_namespaces_is_two_connections() -> None:
+    """Each pod asks the resolver of its own loopback device."""
+    local = Endpoints("127.0.0.1", 40000, "127.0.0.53", 53)
+    for ends in (local, REQUESTED):
+        found = [tracked(0, netns, at, at > 2, ends) for at, netns in ((1, "pod-a"), (2, "pod-b"), (3, "pod-a"), (4, "pod-b"))]
+        found = [replace(p, length=60 + p.identity) for p in found]
+        first, second = timelines(*found)
+        assert (first.key.netns, first.packets, second.key.netns, second.packets) == ("pod-a", 2, "pod-b", 2)
+
+
+def test_untracked_packets_of_two_namespaces_are_two_connections() -> None:
+    local = Endpoints("127.0.0.1", 40000, "127.0.0.1", 8080)
+    found = [
+        packet(e, "ACK", [Hop(at, HopKind.HOOK, netns, "INPUT")], at, seq=at)
+        for at, (netns, e) in enumerate(
+            [("pod-a", local), ("pod-b", local), ("pod-a", local.reversed), ("pod-b", local.reversed)]
+        )
+    ]
+    first, second = timelines(*found)
+    assert [s.netns for s in first.entries] == ["pod-a"] * 2 and [s.netns for s in second.entries] == ["pod-b"] * 2
+    assert [s.direction for s in first.entries] == [s.direction for s in second.entries] == ["->", "<-"]
+
+
+def test_a_connection_that_two_namespaces_track_is_one() -> None:
+    """A pod with connection tracking of its own: the answer is tracked by the node first."""
+    hops = [Hop(1, HopKind.HOOK, "pod-a", "OUTPUT"), Hop(2, HopKind.HOOK, "node", "FORWARD")]
+    asked = packet(INSIDE, "", hops, 1, flow=Flow(INSIDE, INSIDE.reversed, "NEW", False, 0, "pod-a"))
+    answer = tracked(0, "node", 3, True, INSIDE, "TCP")
+    (one,) = timelines(asked, answer)
+    assert [s.direction for s in one.entries] == ["->", "<-"] and one.key.netns == "pod-a"
+
+
+def test_an_event_of_conntrack_belongs_to_its_zone_and_namespace() -> None:
+    connections = ConnectionTracker()
+    for each in (tracked(0, "node", 1), tracked(7, "node", 2), tracked(0, "pod-a", 3)):
+        connections.feed(replace(each, length=60 + each.identity))
+    for zone, netns in ((7, "node"), (0, "pod-a"), (0, "node")):
+        assert connections.add_entry(
+            ConnectionKey("UDP", REQUESTED, zone, netns), TimelineEntry(9, "conntrack", f"{zone} {netns}")
+        )
+    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 8, "node"), TimelineEntry(9, "conntrack", "no such zone"))
+    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 0, "pod-b"), TimelineEntry(9, "conntrack", "not seen"))
+    assert [t.entries[-1].text for t in connections.flush()] == ["7 node", "0 pod-a", "0 node"]
+
+
+def test_a_verdict_belongs_to_its_own_syn() -> None:
+    """The same ports were used again before the verdict on the first SYN was final."""
+    connections = ConnectionTracker()
+    connections.feed(syn())
+    connections.feed(syn(seq=9, at=SECOND, identity=9))
+    assert not connections.add_verdict(syn(), TimelineEntry(2 * SECOND, "verdict", "no answer", bad=True), "no answer")
+    assert connections.add_verdict(syn(seq=9), TimelineEntry(2 * SECOND, "verdict", "accepted"), "accepted")
+    assert [t.cause for t in connections.flush()] == ["", "accepted"]
+
+
 def test_a_syn_with_another_number_begins_anew() -> None:
     first, second = timelines(syn(), synack(), syn(seq=9, at=SECOND, identity=9))
     assert (first.packets, second.packets) == (2, 1)
@@ -162,11 +234,11 @@ def test_conntracks_events_and_verdicts_find_their_timeline() -> None:
     assert connections.add_entry(
         ConnectionKey("TCP", REQUESTED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s")
     )
-    assert connections.add_entry(ConnectionKey("TCP", AFTER_DNAT), TimelineEntry(MS, "verdict", "no answer")), (
-        "by one of its endpoints"
-    )
+    assert connections.add_verdict(syn(), TimelineEntry(MS, "verdict", "no answer", bad=True), "no answer")
+    assert not connections.add_verdict(syn(seq=9), TimelineEntry(MS, "verdict", "no answer"), "no answer"), "another SYN"
     assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
-    assert [s.kind for s in connections.flush()[0].entries] == ["packet", "conntrack", "verdict"]
+    (one,) = connections.flush()
+    assert [s.kind for s in one.entries] == ["packet", "conntrack", "verdict"] and (one.cause, one.good) == ("no answer", False)
 
 
 def test_a_long_connection_keeps_its_first_and_last_entries() -> None:

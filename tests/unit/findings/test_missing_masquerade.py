@@ -99,7 +99,7 @@ def test_other_returns_and_masquerades_are_no_finding(tmp_path: Path) -> None:
 )
 def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
-    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
     first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
     later = f.packet(
         [Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2
@@ -110,12 +110,30 @@ def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) ->
     assert finding.certain and finding.packets == 2
 
 
+def test_an_answer_of_another_zone_is_no_answer(tmp_path: Path) -> None:
+    """Nor is one of another namespace; a request that another namespace tracks is not followed."""
+    rules = node(MODES[0], "S3").iptables()
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
+    first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
+    hook = Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    later = [
+        replace(f.packet([hook], SERVICE, n), flow=replace(flow, zone=zone, netns=netns, is_reply=is_reply))
+        for n, (zone, netns, is_reply) in enumerate([(7, "node", True), (0, "pod-a", True), (0, "node", False)], 2)
+    ]
+    cluster = node(MODES[0], "S3").cluster_view(tmp_path)
+    (finding,) = f.findings_of([first, *later], cluster, f.FakeNode())[1]
+    assert f.proofs(finding, "packet")[-1].endswith("sent 2, no answer was seen (observed)")
+    elsewhere = replace(first, flow=replace(flow, netns="client"))
+    (finding,) = f.findings_of([elsewhere, *later], cluster, f.FakeNode())[1]
+    assert not any("answer" in proof for proof in f.proofs(finding, "packet"))
+
+
 def test_an_answer_is_not_forgotten_with_the_counts_of_other_findings(tmp_path: Path) -> None:
     """Otherwise "no answer was seen" would be stated although one was."""
     rules = node(MODES[0], "S3").iptables()
     context = FindingContext(node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())
     findings = Findings(context)
-    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
     findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
     hook = Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
     findings.look(replace(f.packet([hook], SERVICE, 2), flow=replace(flow, is_reply=True)))
@@ -132,7 +150,7 @@ def test_followed_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     rules = node(MODES[0], "S3").iptables()
     context = FindingContext(node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())
     findings = Findings(context)
-    flows = [Flow(replace(SERVICE, sport=n), AWAY.reversed, "NEW", False, 0) for n in range(10)]
+    flows = [Flow(replace(SERVICE, sport=n), AWAY.reversed, "NEW", False, 0, "node") for n in range(10)]
     for flow in flows:
         findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
     assert (len(context.reported), context.reported.evicted) == (3, 7)

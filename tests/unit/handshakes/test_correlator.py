@@ -25,9 +25,11 @@ from tests.support.syns import (
 )
 from tracer.handshakes import correlator as correlator_module
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator, ends_of
+from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator
+from tracer.model.connection import make_alias, reverse
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Drop, Endpoints, Hop, HopKind
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Packet
+from tracer.packets.aliases import ends_of
 
 SECOND = 1_000_000_000
 
@@ -43,8 +45,9 @@ def correlator(closed: list[ConnectionAttempt]) -> HandshakeCorrelator:
 
 
 def test_ends_of_a_packet_include_those_before_and_after_translation() -> None:
-    assert ends_of(syn()) == {REQUESTED, AFTER_DNAT, INSIDE}
-    assert ends_of(synack()) == {REQUESTED.reversed, AFTER_DNAT.reversed, INSIDE.reversed}
+    there = {make_alias("", "TCP", ends) for ends in (REQUESTED, AFTER_DNAT, INSIDE)}
+    assert ends_of(syn()) == there
+    assert ends_of(synack()) == {reverse(alias) for alias in there}
 
 
 def test_an_answered_syn_waits_for_the_last_ack(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
@@ -56,7 +59,7 @@ def test_an_answered_syn_waits_for_the_last_ack(correlator: HandshakeCorrelator,
     correlator.expire(201 * MS)
     (one,) = closed
     assert ([p.tcp_flags for p in one.synacks], [p.tcp_flags for p in one.acks]) == (["SYN ACK"], ["ACK"])
-    assert not len(correlator) and not correlator._by_next_seq and not correlator._by_ends and not correlator._ends
+    assert not len(correlator) and not correlator._by_next_seq and not correlator._by_alias
 
 
 def test_a_dropped_syn_is_closed_at_once(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
@@ -123,6 +126,34 @@ def test_the_oldest_is_closed_when_there_are_too_many(monkeypatch: pytest.Monkey
     assert correlator.early == 2 and len(correlator) == 3
 
 
+def test_an_icmp_error_belongs_to_the_syn_of_its_zone_and_namespace(
+    correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
+    correlator.feed(syn(*at_listener(None)))
+    for at, (orig, zone, netns) in enumerate(
+        [(REQUESTED, 7, "node"), (REQUESTED, 0, "pod-b"), (REQUESTED, 0, "pod-a"), (REQUESTED, 0, "node"), (INSIDE, 0, "pod-a")]
+    ):
+        flow = Flow(orig, INSIDE.reversed, "RELATED", True, zone, netns)
+        ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
+        hops = (Hop(at, HopKind.HOOK, netns),)
+        correlator.feed(Packet(at + 5, at, netns, "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1)))
+    correlator.flush()
+    assert [(e.flow.orig, e.flow.netns) for e in closed[0].errors if e.flow] == [(REQUESTED, "node"), (INSIDE, "pod-a")]
+
+
+def test_an_icmp_error_after_a_tunnel(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
+    """It quotes the SYN as the second namespace has it."""
+    correlator.feed(syn())
+    correlator.feed(packet(INSIDE, "SYN", [Hop(9, HopKind.HOOK, "node-2", "FORWARD", in_iface="vxlan0")], 2, seq=SEQ))
+    flow = Flow(INSIDE, INSIDE.reversed, "RELATED", True, 0, "node-2")
+    ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
+    correlator.feed(
+        Packet(5, 10, "node-2", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=(Hop(10, HopKind.HOOK, "node-2"),), icmp=(3, 1))
+    )
+    correlator.flush()
+    assert len(closed) == 1 and len(closed[0].errors) == 1
+
+
 def test_a_syn_that_is_closed_early_is_not_called_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer may still come: only its own way is known."""
     monkeypatch.setattr(correlator_module, "MAX_ATTEMPTS", 2)
@@ -163,6 +194,20 @@ def test_answers_to_one_syn_are_bounded(
     correlator.flush()
     (one,) = closed
     assert (len(one.synacks), one.limited, one.doubtful) == (3, True, True)
+
+
+def test_addresses_of_one_syn_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
+    """After some were left out, a missing answer proves nothing."""
+    monkeypatch.setattr(correlator_module, "MAX_ALIASES", 4)
+    correlator.feed(syn())
+    for n in range(10):
+        correlator.feed(packet(INSIDE, "SYN", [Hop(9 + n, HopKind.HOOK, f"node-{n}", in_iface="vxlan0")], 2 + n, seq=SEQ))
+    assert len(correlator._by_alias) <= 6
+    correlator.flush()
+    (one,) = closed
+    assert one.limited and one.doubtful and not correlator._by_alias
 
 
 def test_later_segments_of_a_connection_belong_to_no_syn(

@@ -194,7 +194,7 @@ def test_conntrack_events_without_a_packet_are_bounded(monkeypatch: pytest.Monke
     strangers = [(1, message(*ADDED, protocol=17, orig=replace(REQUESTED, sport=n), zone=0)) for n in range(10)]
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), conntrack=FakeConntrack(*strangers))
     stage.end_batch(2, TextOutput(io.StringIO(), io.StringIO()))
-    assert [event.orig.sport for event, _ in stage._held] == [7, 8, 9]
+    assert [event.key.orig.sport for event, _ in stage._held] == [7, 8, 9]
     assert evictions.read()["conntrack events without a packet"] == 7
 
 

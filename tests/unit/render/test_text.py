@@ -229,6 +229,8 @@ def different_paths() -> Iterator[Packet]:
     yield later(first, 8, hops=[*hops, samples.hop(70, "socket", socket=Socket(1, "ESTABLISHED", 8, "b"))])
     yield later(first, 9, flow=None)
     yield later(first, 10, complete=False)
+    yield later(first, 11, protocol="UDP", tcp_flags="")
+    yield later(first, 12, flow=replace(first.flow, zone=7))
 
 
 def test_another_path_is_printed() -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import io
 
 from tests.support.syns import REQUESTED
-from tracer.model.timeline import ConnectionKey, PathStep, Timeline, TimelineEntry
+from tracer.model.connection import ConnectionKey
+from tracer.model.timeline import PathStep, Timeline, TimelineEntry
 from tracer.render import _timeline
 from tracer.render._style import Styler
 

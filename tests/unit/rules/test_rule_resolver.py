@@ -12,6 +12,7 @@ from tests.support.blobs import R, build
 from tests.support.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, swapped
 from tests.support.table_generations import READER_THREAD, FakeTableReader, new_generations
 from tracer.events import record
+from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.record import DTYPE, Flag, Kind
 from tracer.events.table_trace import STEPS, WATCHED, TableLookup
 from tracer.model.loss import Loss
@@ -208,6 +209,18 @@ def test_without_rules_no_hop_has_a_rule_trace() -> None:
     assembler = PacketAssembler(hops())
     assembler.feed(first_packet().batch)
     assert rule_traces(assembler.flush()[0]) == []
+
+
+def test_table_traces_of_a_packet_without_events_are_forgotten_with_it() -> None:
+    """Only hits of it arrived: it makes no packet."""
+    assembler, rules, node, reader = assembler_with_rules()
+    read_rules(node, reader)
+    rows, hit = np.zeros(1, STEPS), np.zeros(1, HIT_DTYPE)
+    rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, 7, 300, 1
+    hit["kind"], hit["packet"], hit["time"] = Kind.EVENT_NFT_RULE, 7, 300
+    assembler.feed(np.concatenate([rows.view(record.DTYPE), hit.view(record.DTYPE)]))
+    assert len(rules._table_traces) == 1 and assembler.open == 1
+    assert assembler.flush() == [] and not assembler.open and not len(rules._table_traces)
 
 
 def test_table_traces_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

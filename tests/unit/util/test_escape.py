@@ -29,6 +29,7 @@ from tracer.errors import BadOption
 from tracer.events.record import NOTHING
 from tracer.export.pcapng import as_shown
 from tracer.model.check import CheckResult
+from tracer.model.connection import ConnectionKey
 from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, HandshakeVerdict
@@ -37,7 +38,7 @@ from tracer.model.loss import Loss
 from tracer.model.packet import DecisionDetail, Drop, Endpoints, Handshake, Hop, HopKind, IpvsDecision, Nat, Packet, Socket
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.model.summary import RunSummary
-from tracer.model.timeline import ConnectionKey, PathStep, TimelineEntry
+from tracer.model.timeline import PathStep, TimelineEntry
 from tracer.node.namespaces import Namespaces
 from tracer.pipeline.sinks import OutputSpec
 from tracer.render._style import STYLES, Styler

@@ -9,13 +9,12 @@ Must not know: other causes, how a cause is shown.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_view import NamespaceInspector
+from tracer.util.registry import Registry
 
 Classify = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
 
@@ -26,14 +25,13 @@ ORDER = (
     "refused_remotely", "no_answer", "events_lost",
 )  # fmt: skip
 
+_CAUSES: Registry[Classify] = Registry(__name__, "classify")
+
 
 @cache
 def causes() -> tuple[tuple[str, Classify], ...]:
     """All causes, in ORDER. Raises LookupError for a file that ORDER does not name."""
-    there = {m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"}
-    if there != set(ORDER):
-        raise LookupError(f"tracer/handshakes/causes: ORDER and files differ: {sorted(there ^ set(ORDER))}")
-    return tuple((name, import_module(f"{__name__}.{name}").classify) for name in ORDER)
+    return _CAUSES.in_order(ORDER)
 
 
 def cause_of(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause:

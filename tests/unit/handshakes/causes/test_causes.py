@@ -270,7 +270,7 @@ def test_refused_elsewhere() -> None:
     )
     assert cause(syn(), reset)[:2] == ("refused elsewhere", "answered with a reset by 10.244.0.11:8080")
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
-    flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0)
+    flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0, "node")
     hops = (Hop(4 * MS, HopKind.HOOK, "node", "PREROUTING"),)
     icmp = Packet(5, 4 * MS, "node", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1))
     assert cause(syn(), icmp)[1] == "answered with ICMP icmp-host-unreachable by 10.9.0.1"
