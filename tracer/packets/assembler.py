@@ -17,6 +17,7 @@ from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome
 from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
+from tracer.packets.open_packet import OpenPacket, by_packet
 from tracer.packets.payload_store import PayloadStore
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
@@ -97,7 +98,7 @@ class PacketAssembler:
     ) -> None:
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
-        self._open: dict[int, list[EventRow]] = {}
+        self._open: dict[int, OpenPacket] = {}
         self._closed: LruDict[int, _ClosedPacket] = LruDict(CLOSED_KEPT, "closed packets")
         self._losses = LossHistory()
         self._bytes = PayloadStore()
@@ -115,9 +116,13 @@ class PacketAssembler:
         self.events += len(batch)
         self._open_events += len(batch)
         opened = self._open
-        for e in record.events(batch):
-            opened.setdefault(e.packet, []).append(e)
-            self._newest = e.time
+        for identity, rows, began, last in by_packet(batch):
+            if identity in opened:
+                opened[identity].add(rows, last)
+            else:
+                opened[identity] = OpenPacket(rows, began, last)
+        if len(batch):
+            self._newest = int(batch["time"][-1])
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Takes losses that happened at `now` (ns, CLOCK_MONOTONIC) at the latest."""
@@ -127,7 +132,7 @@ class PacketAssembler:
     @property
     def is_waiting_for_rules(self) -> bool:
         """Whether rules that acted on open packets are being read."""
-        return any(self._rules.is_waiting_for(events) for events in self._open.values())
+        return any(self._rules.is_waiting_for(packet.events) for packet in self._open.values())
 
     @property
     def open(self) -> int:
@@ -148,20 +153,20 @@ class PacketAssembler:
         closing = list(self._open) if now is None else self._idle_since(now)
         early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
         closing += early
-        closing.sort(key=lambda identity: self._open[identity][0].time)
+        closing.sort(key=lambda identity: self._open[identity].began)
         for at in range(0, len(closing), CHUNK_PACKETS):
             yield self._close(closing[at : at + CHUNK_PACKETS], early)
 
     def _idle_since(self, now: int) -> list[int]:
-        idle = [(identity, events) for identity, events in self._open.items() if now - events[-1].time > self._idle_ns]
+        idle = [(identity, packet) for identity, packet in self._open.items() if now - packet.last > self._idle_ns]
         waits = self._rules.is_waiting_for
-        return [identity for identity, events in idle if now - events[-1].time > RULES_WAIT_NS or not waits(events)]
+        return [identity for identity, packet in idle if now - packet.last > RULES_WAIT_NS or not waits(packet.events)]
 
     def _surplus(self, closing: list[int]) -> set[int]:
         """Packets to close before they are idle, those without an event for the longest time first."""
         surplus = self._open_events - OPEN_EVENTS - sum(len(self._open[identity]) for identity in closing)
         early: set[int] = set()
-        for identity in sorted(self._open.keys() - closing, key=lambda each: self._open[each][-1].time):
+        for identity in sorted(self._open.keys() - closing, key=lambda each: self._open[each].last):
             if surplus <= 0:
                 break
             early.add(identity)
@@ -173,7 +178,7 @@ class PacketAssembler:
         """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
         packets: list[Packet] = []
         for identity in identities:
-            records = self._open.pop(identity)
+            records = self._open.pop(identity).events
             self._open_events -= len(records)
             if any(isinstance(e, Event) and e.kind != Kind.EVENT_CLUE for e in records):
                 packet = self._packet(identity, records, identity in early)
@@ -236,7 +241,7 @@ class PacketAssembler:
     def _forget(self) -> None:
         """Forgets old closed packets. They are kept in closing order, up to the disorder within a batch."""
         if self._losses:
-            self._losses.forget(min((events[-1].time for events in self._open.values()), default=self._newest))
+            self._losses.forget(min((packet.last for packet in self._open.values()), default=self._newest))
         while (oldest := self._closed.oldest) and self._newest - oldest[1].last > CLOSED_KEPT_NS:
             del self._closed[oldest[0]]
         # Payload bytes of packets that have no events any more: these were lost. An identity begins with the time.
