@@ -11,13 +11,14 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tracer.events import payload, record
+from tracer.events.packet_groups import by_packet
 from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
 from tracer.model.loss import Loss
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome
 from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
-from tracer.packets.open_packet import OpenPacket, by_packet
+from tracer.packets.open_packet import OpenPacket
 from tracer.packets.payload_store import PayloadStore
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
@@ -116,11 +117,12 @@ class PacketAssembler:
         self.events += len(batch)
         self._open_events += len(batch)
         opened = self._open
-        for identity, rows, began, last in by_packet(batch):
+        is_settled = self._rules.is_settled
+        for identity, rows in by_packet(batch):
             if identity in opened:
-                opened[identity].add(rows, last)
+                opened[identity].add(rows, is_settled)
             else:
-                opened[identity] = OpenPacket(rows, began, last)
+                opened[identity] = OpenPacket(rows, is_settled)
         if len(batch):
             self._newest = int(batch["time"][-1])
 
@@ -132,7 +134,7 @@ class PacketAssembler:
     @property
     def is_waiting_for_rules(self) -> bool:
         """Whether rules that acted on open packets are being read."""
-        return any(self._rules.is_waiting_for(packet.events) for packet in self._open.values())
+        return any(self._is_waiting(packet) for packet in self._open.values())
 
     @property
     def open(self) -> int:
@@ -159,8 +161,11 @@ class PacketAssembler:
 
     def _idle_since(self, now: int) -> list[int]:
         idle = [(identity, packet) for identity, packet in self._open.items() if now - packet.last > self._idle_ns]
-        waits = self._rules.is_waiting_for
-        return [identity for identity, packet in idle if now - packet.last > RULES_WAIT_NS or not waits(packet.events)]
+        return [identity for identity, packet in idle if now - packet.last > RULES_WAIT_NS or not self._is_waiting(packet)]
+
+    def _is_waiting(self, packet: OpenPacket) -> bool:
+        """Whether rules that acted on a packet are being read."""
+        return not packet.is_settled and self._rules.is_waiting_for(packet.events)
 
     def _surplus(self, closing: list[int]) -> set[int]:
         """Packets to close before they are idle, those without an event for the longest time first."""

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from tracer.events import record
@@ -16,27 +14,29 @@ class OpenPacket:
 
     Args:
         rows: Its first rows, a copy of its own.
-        began: Time of the first row, ns, CLOCK_MONOTONIC.
-        last: Time of the last row, ns, CLOCK_MONOTONIC.
+        is_settled: See below.
 
     Attributes:
-        began: Time of the first row, ns, CLOCK_MONOTONIC.
+        began: Time of the row that arrived first, ns, CLOCK_MONOTONIC.
         last: Time of the row that arrived last, ns, CLOCK_MONOTONIC.
+        is_settled: No rules that acted on the packet are still to be read.
     """
 
-    __slots__ = ("_events", "_rows", "began", "last")
+    __slots__ = ("_events", "_rows", "began", "is_settled", "last")
 
-    def __init__(self, rows: EventArray, began: int, last: int) -> None:
-        self._rows, self.began, self.last = [rows], began, last
+    def __init__(self, rows: EventArray, is_settled: bool = False) -> None:
+        self._rows, self.is_settled = [rows], is_settled
+        self.began, self.last = rows["time"][[0, -1]].tolist()
         self._events: list[EventRow] = []
 
     def __len__(self) -> int:
         return sum(map(len, self._rows))
 
-    def add(self, rows: EventArray, last: int) -> None:
-        """Adds rows that came later. last: time of the last one, ns, CLOCK_MONOTONIC."""
+    def add(self, rows: EventArray, is_settled: bool = False) -> None:
+        """Adds rows that came later. is_settled: no rules that acted at these rows are still to be read."""
         self._rows.append(rows)
-        self.last = last
+        self.last = int(rows["time"][-1])
+        self.is_settled = self.is_settled and is_settled
 
     @property
     def rows(self) -> EventArray:
@@ -51,26 +51,3 @@ class OpenPacket:
         if len(self._events) < len(self):
             self._events = list(record.events(self.rows))
         return self._events
-
-
-def by_packet(events: EventArray) -> Iterator[tuple[int, EventArray, int, int]]:
-    """Groups the rows of a batch by packet.
-
-    Yields:
-        (identity, its rows, time of the first one, time of the last one); packets in the order of their first row. Times are ns,
-        CLOCK_MONOTONIC.
-    """
-    if not len(events):
-        return
-    order = np.argsort(events["packet"], kind="stable")
-    identities = events["packet"][order]
-    starts = np.concatenate(([0], np.flatnonzero(identities[1:] != identities[:-1]) + 1))
-    ends = np.append(starts[1:], len(order))
-    times = events["time"][order]
-    groups = zip(
-        order[starts].tolist(), identities[starts].tolist(), starts.tolist(), ends.tolist(), times[starts].tolist(),
-        times[ends - 1].tolist(), strict=True,
-    )  # fmt: skip
-    rows = events[order]
-    for _, identity, start, end, began, last in sorted(groups):
-        yield identity, rows[start:end].copy(), began, last

@@ -15,6 +15,7 @@ import numpy as np
 
 from tracer.events import record, table_trace
 from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.packet_groups import by_packet
 from tracer.events.record import HOOKS, Event, EventArray, EventRow, Flag, Kind
 from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
 from tracer.model.loss import LEFT_OUT, Loss
@@ -85,6 +86,25 @@ class ResolvedRules:
     chain: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TranslationUse:
+    """One event of a packet that decided the translation of its connection, or that carried it out.
+
+    Attributes:
+        side: The side of the connection.
+        to: The address and port of that side after translation.
+        time: Time of the event, ns, CLOCK_MONOTONIC.
+        decided: Rule trace that decided it, None = the event carried out a translation.
+        is_new: No packet of the connection had left before.
+    """
+
+    side: SideKey
+    to: tuple[bytes, int]
+    time: int
+    decided: RuleTrace | None
+    is_new: bool
+
+
 NO_RULES = ResolvedRules()
 """The event is none of a table, a chain or a translation, or rules are not watched."""
 
@@ -97,13 +117,15 @@ class RuleResolver:
         nft: Snapshots of nftables' rules, None = not available in this run.
 
     Attributes:
+        is_settled: Whether no rules that acted at the events of the last batch are still to be read.
         replaced: Called for replaced rules with the time (ns, CLOCK_MONOTONIC), a name of the rules, and the thread that
             replaced them (0 = not known).
     """
 
     def __init__(self, legacy: TableGenerations | None = None, nft: reconstruct.RefreshedSnapshots | None = None) -> None:
         self._legacy, self._nft = legacy, nft
-        self._table_traces: LruDict[int, dict[int, list[TableTrace]]] = LruDict(PACKETS_KEPT, "table traces of packets")
+        self._table_traces: LruDict[int, list[EventArray]] = LruDict(PACKETS_KEPT, "table traces of packets")
+        self._traces_of_packet: dict[int, list[TableTrace]] = {}
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
         self._connections: LruDict[SideKey, _Translation] = LruDict(
@@ -112,7 +134,9 @@ class RuleResolver:
         self._has_evicted_rule = False
         self._loss_count = 0
         self._replaced_at = 0
+        self.is_settled = True
         self.replaced: Callable[[int, str, int], None] | None = None
+        self._uses: list[TranslationUse] = []
         self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT, "awaited generations of nftables")
 
     def feed(self, batch: EventArray) -> EventArray:
@@ -121,12 +145,24 @@ class RuleResolver:
             self._nft.refresh()
         events, rows, rulesets = table_trace.split(batch)
         if self._legacy:
-            for packet, time, table in table_trace.noted(rows):
-                self._table_traces.setdefault(packet, {}).setdefault(time, []).append(table)
+            for packet, own in by_packet(rows):
+                self._table_traces.setdefault(packet, []).append(own)
             changes = list(table_trace.changes(rulesets))
             self._request_tables(self._legacy, events, changes)
             self._report(changes)
+        self.is_settled = self._has_settled(events)
         return events
+
+    def _has_settled(self, events: EventArray) -> bool:
+        """Whether no rules that acted at these events are still to be read."""
+        legacy, nft = self._legacy, self._nft
+        tables, hits = np.flatnonzero(events["kind"] == Kind.EVENT_TABLE), events["kind"] == Kind.EVENT_NFT_RULE
+        if legacy and len(tables):
+            met = zip(events["object"][tables].tolist(), events["netns"][tables].tolist(), strict=True)
+            last = dict(zip(met, tables.tolist(), strict=True))
+            if not all([legacy.is_settled(record.event(events[at])) for at in last.values()]):
+                return False
+        return not (nft and hits.any() and any(nft.is_coming(*g) for g in _generations(events[hits].view(HIT_DTYPE))))
 
     def _report(self, changes: list[TableLookup | TableReplaced]) -> None:
         for change in changes:
@@ -159,9 +195,7 @@ class RuleResolver:
         if self._nft:
             self._nft.refresh()
             hits = events[events["kind"] == Kind.EVENT_NFT_RULE].view(HIT_DTYPE)
-            spaces = map(netns.identity, hits["netns"].tolist(), hits["cookie"].tolist())
-            met = set(zip(spaces, hits["generation"].tolist(), strict=True))
-            self._generations_met.update(dict.fromkeys(met))
+            self._generations_met.update(dict.fromkeys(_generations(hits)))
             for g in self._generations_met:
                 if not self._nft.is_coming(*g):
                     del self._generations_met[g]
@@ -183,15 +217,18 @@ class RuleResolver:
     def begin_packet(self, records: Sequence[EventRow], is_whole: bool) -> None:
         """Prepares for the hops of one packet. `records`: its events and hits, in order. `is_whole`: none was lost."""
         self._runs, self._is_whole = reconstruct.runs(records) if self._nft else {}, is_whole
+        self._uses, self._traces_of_packet = [], {}
+        if self._legacy and records and records[0].packet in self._table_traces:
+            self._traces_of_packet = table_trace.table_traces(np.concatenate(self._table_traces[records[0].packet]))
 
     def resolve(self, e: Event) -> ResolvedRules:
         """Which rules acted at an event. Must be called in the order of a packet's events."""
         if self._legacy and e.kind == Kind.EVENT_TABLE:
             if e.flags & Flag.FLAG_NO_HEADER:
                 return ResolvedRules(UNKNOWN_HEADER)
-            rule_trace = self._legacy.reconstruct(e, self._table_traces.get(e.packet, {}).get(e.time, []))
+            rule_trace = self._legacy.reconstruct(e, self._traces_of_packet.get(e.time, []))
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
-                self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
+                self._decide(e, rule_trace)
             return ResolvedRules(rule_trace)
         run = self._runs.get(reconstruct.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
         if self._nft and run and run.hits:
@@ -199,18 +236,42 @@ class RuleResolver:
             connection = _side_key(e, e.hook in DESTINATION_HOOKS)
             is_known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
             if is_known and (translates(rule_trace) or (rule_trace.undecided and connection not in self._connections)):
-                self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
+                self._decide(e, rule_trace)
             table, chain = reconstruct.hop_names(e, run, self._nft)
             return ResolvedRules(rule_trace, table=table, chain=chain)
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
-            decided = self._kept_translation(e, destination)
-            if not decided and e.ct_info == NEW and self._is_whole and not self._has_evicted_rule:
-                decided = self._keep(e, destination, None)
-            trace = decided.trace if decided else self._unknown_translation
-            return ResolvedRules(trace, from_conntrack=not decided or decided.packet != e.packet)
+            use = TranslationUse(_side_key(e, destination), _translated_end(e, destination), e.time, None, e.ct_info == NEW)
+            self._uses.append(use)
+            return self._translation(use, e.packet)
         return NO_RULES
+
+    @property
+    def uses(self) -> tuple[TranslationUse, ...]:
+        """What the packet that was resolved last did with translations of connections, in the order of its events."""
+        return tuple(self._uses)
+
+    def repeat(self, use: TranslationUse, packet: int) -> ResolvedRules:
+        """Does for another packet what `resolve` did at an event of a packet with the same path.
+
+        Args:
+            use: The use with the connection and the time of the other packet.
+            packet: Identity of the other packet, which is whole.
+        """
+        self._is_whole = True
+        if use.decided:
+            self._keep(use, packet, use.decided)
+            return ResolvedRules(use.decided)
+        return self._translation(use, packet)
+
+    def _translation(self, use: TranslationUse, packet: int) -> ResolvedRules:
+        """The rules that decided a translation which a packet carries out."""
+        decided = self._kept_translation(use)
+        if not decided and use.is_new and self._is_whole and not self._has_evicted_rule:
+            decided = self._keep(use, packet, None)
+        trace = decided.trace if decided else self._unknown_translation
+        return ResolvedRules(trace, from_conntrack=not decided or decided.packet != packet)
 
     @property
     def _unknown_translation(self) -> RuleTrace:
@@ -236,26 +297,38 @@ class RuleResolver:
         if self._legacy:
             self._legacy.close()
 
-    def _kept_translation(self, e: Event, destination: bool) -> _Translation | None:
-        """The kept translation of an event's connection, None = none.
+    def _decide(self, e: Event, trace: RuleTrace) -> None:
+        """Keeps the translation that the rules at an event decided."""
+        destination = e.hook in DESTINATION_HOOKS
+        use = TranslationUse(_side_key(e, destination), _translated_end(e, destination), e.time, trace, e.ct_info == NEW)
+        self._uses.append(use)
+        self._keep(use, e.packet, trace)
+
+    def _kept_translation(self, use: TranslationUse) -> _Translation | None:
+        """The kept translation of a connection, None = none.
 
         After a loss it is used only if this packet has the same translation and no rules were replaced since: a connection that
         began unseen would then have met the same rules.
         """
-        decided = self._connections.get(_side_key(e, destination))
+        decided = self._connections.get(use.side)
         if (
             decided
             and decided.losses_before != self._loss_count
-            and (decided.to != _translated_end(e, destination) or decided.time < self._replaced_at)
+            and (decided.to != use.to or decided.time < self._replaced_at)
         ):
             return None
         return decided
 
-    def _keep(self, e: Event, destination: bool, trace: RuleTrace | None) -> _Translation:
-        connection = _side_key(e, destination)
-        decided = _Translation(e.packet, trace, e.time, _translated_end(e, destination), self._loss_count)
-        self._connections[connection] = decided
+    def _keep(self, use: TranslationUse, packet: int, trace: RuleTrace | None) -> _Translation:
+        decided = _Translation(packet, trace, use.time, use.to, self._loss_count)
+        self._connections[use.side] = decided
         return decided
+
+
+def _generations(hits: EventArray) -> set[tuple[int, int]]:
+    """(namespace, generation) of all rule hits."""
+    spaces = map(netns.identity, hits["netns"].tolist(), hits["cookie"].tolist())
+    return set(zip(spaces, hits["generation"].tolist(), strict=True))
 
 
 def translates(trace: RuleTrace) -> bool:

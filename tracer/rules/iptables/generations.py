@@ -112,6 +112,21 @@ class TableGenerations:
         self.request_for(e)
         return not generation.snapshot and not generation.until and _request_of(e) in self._requests
 
+    def is_settled(self, e: Event) -> bool:
+        """Whether the rules of a TABLE event have been read, or can no longer be read."""
+        generation = self._generation_of(e)
+        return bool(generation.snapshot or generation.until)
+
+    @property
+    def changes(self) -> int:
+        """Number of changes so far of what is known of tables."""
+        return self._log.changes
+
+    @property
+    def replaced_at(self) -> int:
+        """Time of the last replacement of a table, ns, CLOCK_MONOTONIC, 0 = none."""
+        return self._log.replaced_at
+
     @property
     def is_reading(self) -> bool:
         """Whether any table is being read."""

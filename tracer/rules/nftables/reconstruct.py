@@ -53,7 +53,13 @@ class Snapshots(Protocol):
 
 
 class RefreshedSnapshots(Snapshots, Protocol):
-    """Finds snapshots while rules are still being read."""
+    """Finds snapshots while rules are still being read.
+
+    Attributes:
+        updates: Number of updates taken so far.
+    """
+
+    updates: int
 
     def refresh(self) -> None:
         """Takes what was read since the last call. Nothing changes between two calls."""

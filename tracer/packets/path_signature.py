@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signature of a packet: everything in its rows that shapes its explanation.
+
+Packets with the same signature differ only in values that the explanation repeats: times, sequence numbers, lengths, the ports
+that a client or a masquerading node chose. So one of them is explained, and the others are filled in from it
+(path_templates.py). Signatures are computed for many packets at once, by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer.events import record
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import DTYPE, EventArray, Flag, Kind
+from tracer.packets.open_packet import OpenPacket
+
+SIGNED_KINDS = (
+    Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN, Kind.EVENT_NAT, Kind.EVENT_NAT_HOOK, Kind.EVENT_SOCKET, Kind.EVENT_SYN,
+    Kind.EVENT_ACCEPT, Kind.EVENT_REQUEST, Kind.EVENT_NFT_RULE,
+)  # fmt: skip
+"""Kinds of rows that a signature can describe. A packet with another kind, as a drop, has no signature."""
+UNSIGNED_FLAGS = Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT | Flag.FLAG_REJECT
+"""A packet with a copy, a fragment or a rejection has no signature."""
+VALUES = ("time", "packet", "ident", "seq", "length", "ack")
+"""Fields of an event that the explanation repeats at most."""
+VALUES_BY_KIND: dict[int, tuple[str, ...]] = {
+    Kind.EVENT_SOCKET: ("object",),
+    Kind.EVENT_SYN: ("object",),
+    Kind.EVENT_ACCEPT: ("object",),
+    Kind.EVENT_CHAIN: ("accept_len", "accept_max"),
+}
+"""Further such fields: the socket, of which the process is looked up; the run of a chain."""
+HIT_VALUES = ("time", "packet", "run", "registers")
+"""Fields of a rule hit that are no part of a signature. The registers that matter are compared by the rules."""
+PORTS = ("sport", "dport", "orig_sport", "orig_dport", "reply_sport", "reply_dport")
+_HEAD = record.SLOT - 8
+"""Bytes of a row that every row has."""
+_SIZE = DTYPE.itemsize
+_BYTES = npt.NDArray[np.uint8]
+
+
+class PathSignature(NamedTuple):
+    """The signature of one packet, and the values that it leaves open.
+
+    Attributes:
+        key: Equal for packets with the same path.
+        order: Positions of the packet's rows in the order of their times.
+        ports: The source port of the connection, and the one that its answers go to; 0 = not tracked.
+    """
+
+    key: bytes
+    order: npt.NDArray[np.intp]
+    ports: tuple[int, int]
+
+
+def _masks() -> npt.NDArray[np.uint8]:
+    """For each kind, 255 at each byte that is part of a signature, as an array of shape (256, row size)."""
+    masks = np.zeros((256, _SIZE), np.uint8)
+    for kind in SIGNED_KINDS:
+        is_hit = kind is Kind.EVENT_NFT_RULE
+        names = HIT_VALUES if is_hit else (*VALUES, *VALUES_BY_KIND.get(kind, ()))
+        fields = (HIT_DTYPE if is_hit else DTYPE).fields
+        assert fields
+        masks[kind] = 255
+        for name in names:
+            dtype, start = fields[name][:2]
+            masks[kind, start : start + dtype.itemsize] = 0
+    return masks
+
+
+_MASKS = _masks()
+
+
+def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
+    """Computes the signatures of packets; None = the packet is explained on its own.
+
+    Args:
+        packets: Packets of which all rows have arrived. None of them continues an earlier one.
+    """
+    if not packets:
+        return []
+    counts = np.array([len(packet) for packet in packets])
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    rows = np.concatenate([packet.rows for packet in packets])
+    owner = np.repeat(np.arange(len(packets)), counts)
+    order = np.lexsort((rows["time"], owner))
+    rows = rows[order]
+    is_first = np.zeros(len(rows), bool)
+    is_first[starts] = True
+
+    refused = ~np.isin(rows["kind"], SIGNED_KINDS) | (rows["flags"] & UNSIGNED_FLAGS != 0)
+    refused |= rows["hop"] != np.arange(len(rows)) - starts[owner]
+    is_hit = rows["kind"] == Kind.EVENT_NFT_RULE
+    is_whole = ~is_hit & (rows["flags"] & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER) == 0)
+    refused |= is_first & ~is_whole & ~is_hit
+    refused |= is_whole & ~np.isin(rows["protocol"], tuple(record.WITH_PORTS))
+    is_refused = np.logical_or.reduceat(refused, starts)
+
+    data = rows.view(np.uint8).reshape(len(rows), _SIZE) & _MASKS[rows["kind"]]
+    ports, codes = _port_codes(rows, starts, owner, is_whole, data)
+    extras = np.empty((len(rows), 3), np.uint16)
+    extras[:, 0] = codes
+    extras[:, 1] = np.concatenate(([False], rows["time"][1:] == rows["time"][:-1])) & ~is_first
+    extras[:, 2] = _run_numbers(rows, owner, is_hit)
+    heads = np.hstack([extras.view(np.uint8), data[:, :_HEAD]])
+    long = rows["flags"] & Flag.FLAG_SAME == 0
+    tails = data[long, _HEAD:]
+    long_ends = np.cumsum(long)[ends - 1]
+    return _keys(is_refused, starts, ends, long_ends, heads, tails, order, ports)
+
+
+def _keys(
+    is_refused: npt.NDArray[np.bool_],
+    starts: npt.NDArray[np.intp],
+    ends: npt.NDArray[np.intp],
+    long_ends: npt.NDArray[np.intp],
+    heads: _BYTES,
+    tails: _BYTES,
+    order: npt.NDArray[np.intp],
+    ports: Iterable[Sequence[int]],
+) -> list[PathSignature | None]:
+    """The signatures, from the heads of all rows and the tails of whole rows."""
+    found: list[PathSignature | None] = []
+    long_start = 0
+    bounds = zip(is_refused.tolist(), starts.tolist(), ends.tolist(), long_ends.tolist(), ports, strict=True)
+    for refused, start, end, long_end, (sport, reply_port) in bounds:
+        if refused:
+            found.append(None)
+        else:
+            key = heads[start:end].tobytes() + tails[long_start:long_end].tobytes()
+            found.append(PathSignature(key, order[start:end] - start, (sport, reply_port)))
+        long_start = long_end
+    return found
+
+
+def _port_codes(
+    rows: EventArray, starts: npt.NDArray[np.intp], owner: npt.NDArray[np.intp], is_whole: npt.NDArray[np.bool_], data: _BYTES
+) -> tuple[list[list[int]], npt.NDArray[np.uint16]]:
+    """Finds the chosen ports of each packet, and removes them from `data`.
+
+    Returns:
+        (ports, codes): two ports for each packet; for each row a number that says which of its ports are the first chosen port
+        of the packet, and which are the second.
+    """
+    tracked = np.flatnonzero(is_whole & (rows["flags"] & Flag.FLAG_HAS_CT != 0))
+    chosen = np.zeros((len(starts), 2), np.uint16)
+    packets, first = np.unique(owner[tracked], return_index=True)
+    chosen[packets, 0] = rows["orig_sport"][tracked[first]]
+    chosen[packets, 1] = rows["reply_dport"][tracked[first]]
+    at = np.flatnonzero(is_whole)
+    own = chosen[owner[at]]
+    codes = np.zeros(len(rows), np.uint16)
+    assert DTYPE.fields
+    for n, name in enumerate(PORTS):
+        port, start = rows[name][at], DTYPE.fields[name][1]
+        is_source = (port == own[:, 0]) & (port != 0)
+        is_reply = ~is_source & (port == own[:, 1]) & (port != 0)
+        codes[at] += (is_source + 2 * is_reply).astype(np.uint16) * 3**n
+        data[at[is_source | is_reply], start : start + 2] = 0
+    return chosen.tolist(), codes
+
+
+def _run_numbers(rows: EventArray, owner: npt.NDArray[np.intp], is_hit: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
+    """For each row that belongs to a run of an nftables chain, the number of the run in its packet."""
+    numbers = np.zeros(len(rows), np.uint16)
+    chains = rows["kind"] == Kind.EVENT_CHAIN
+    at = np.flatnonzero(is_hit | chains)
+    if not len(at):
+        return numbers
+    runs = rows["accept_len"].astype(np.uint64) | rows["accept_max"].astype(np.uint64) << np.uint64(32)
+    runs[is_hit] = rows[is_hit].view(HIT_DTYPE)["run"]
+    own, order = owner[at], np.lexsort((runs[at], owner[at]))
+    sorted_runs, sorted_owner = runs[at][order], own[order]
+    is_new = np.concatenate(([True], (sorted_runs[1:] != sorted_runs[:-1]) | (sorted_owner[1:] != sorted_owner[:-1])))
+    number = np.cumsum(is_new)
+    first = number[np.searchsorted(sorted_owner, sorted_owner)]
+    numbers[at[order]] = (number - first + 1).astype(np.uint16)
+    return numbers
