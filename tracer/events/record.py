@@ -135,6 +135,8 @@ _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
 CUT = "…"
 """Mark at the end of a name that a record had to cut."""
 NO_HOOK = 255
+UNTRACKED = 7
+"""Value of `ct_info`: conntrack does not track the packet."""
 HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 DEVICE_HOOKS = ("INGRESS", "EGRESS")
 NETDEV, BRIDGE = 5, 7

@@ -7,18 +7,20 @@ event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_hi
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from tracer.events import payload, record
 from tracer.events.packet_groups import by_packet
-from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
+from tracer.events.record import Event, EventArray, Flag
 from tracer.model.loss import Loss
-from tracer.model.packet import Endpoints, Flow, Hop, Packet
-from tracer.packets import flooded_copies, header_tracker, outcome
+from tracer.model.packet import Flow, Hop, Packet
+from tracer.packets import flooded_copies, header_tracker, outcome, path_signature
+from tracer.packets.closed_packet import ClosedPacket, ClosedSharedPacket
 from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
 from tracer.packets.open_packet import OpenPacket
+from tracer.packets.path_signature import PathSignature
+from tracer.packets.path_templates import PathTemplates, untracked_at
 from tracer.packets.payload_store import PayloadStore
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
@@ -47,29 +49,10 @@ NAMESPACES_KEPT = 1 << 14
 CHUNK_PACKETS = 64
 """Packets that are closed and explained per chunk."""
 
+SIGNED_PACKETS = 1024
+"""Packets of which signatures are computed at once."""
+
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
-
-
-class _ClosedPacket(NamedTuple):
-    """What is kept of a closed packet, so that late events can be attached.
-
-    Attributes:
-        began: Time of its first hop, ns, CLOCK_MONOTONIC.
-        last: Time of its last hop, ns, CLOCK_MONOTONIC.
-        next: Number of its next event.
-        complete: Whether no event of it was lost.
-        endpoints: Its addresses as it came in.
-        first: Its first event with a header.
-        whole: Its last event with a whole header, None = unknown.
-    """
-
-    began: int
-    last: int
-    next: int
-    complete: bool
-    endpoints: Endpoints
-    first: Event
-    whole: Event | None
 
 
 class PacketAssembler:
@@ -81,10 +64,12 @@ class PacketAssembler:
         tracking: Namespaces (inodes) known to use conntrack. Others are added when a packet in them has an entry.
         quiet: Idle timeout, ns.
         rules: Finds the rules that acted; without it no hop has a rule trace.
+        is_sharing: Packets with the path of an earlier packet are filled in from it (path_templates.py).
 
     Attributes:
         unaddressed: Packets that were not emitted because no event had their addresses.
         events: Events taken so far.
+        shared: Packets that were filled in from a template.
     """
 
     unaddressed = 0
@@ -96,15 +81,18 @@ class PacketAssembler:
         tracking: Iterable[int] = (),
         idle_ns: int = IDLE_NS,
         rules: RuleResolver | None = None,
+        is_sharing: bool = True,
     ) -> None:
+        self.is_sharing, self.shared = is_sharing, 0
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
         self._open: dict[int, OpenPacket] = {}
-        self._closed: LruDict[int, _ClosedPacket] = LruDict(CLOSED_KEPT, "closed packets")
+        self._closed: LruDict[int, ClosedPacket | ClosedSharedPacket] = LruDict(CLOSED_KEPT, "closed packets")
         self._losses = LossHistory()
         self._bytes = PayloadStore()
         self._tracked: LruDict[int, None] = LruDict(NAMESPACES_KEPT, "namespaces that use conntrack")
         self._tracked.update(dict.fromkeys(tracking))
+        self._templates = PathTemplates(hops, self._rules, self._tracked, wall_offset)
         self._open_events = 0
         self._number = self._newest = 0
         self.events = 0
@@ -156,8 +144,11 @@ class PacketAssembler:
         early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
         closing += early
         closing.sort(key=lambda identity: self._open[identity].began)
-        for at in range(0, len(closing), CHUNK_PACKETS):
-            yield self._close(closing[at : at + CHUNK_PACKETS], early)
+        for start in range(0, len(closing), SIGNED_PACKETS):
+            signed = closing[start : start + SIGNED_PACKETS]
+            signed_with = self._signatures(signed, early)
+            for at in range(0, len(signed), CHUNK_PACKETS):
+                yield self._close(signed[at : at + CHUNK_PACKETS], early, signed_with)
 
     def _idle_since(self, now: int) -> list[int]:
         idle = [(identity, packet) for identity, packet in self._open.items() if now - packet.last > self._idle_ns]
@@ -179,30 +170,45 @@ class PacketAssembler:
         evictions.add("open packets", len(early))
         return early
 
-    def _close(self, identities: Iterable[int], early: Container[int]) -> list[Packet]:
+    def _signatures(self, identities: Sequence[int], early: Container[int]) -> dict[int, PathSignature]:
+        """The signatures of packets that may share the path of an earlier packet, by identity."""
+        if not self.is_sharing or self._losses:
+            return {}
+        may_share = [i for i in identities if not (i in early or i in self._closed or i in self._bytes)]
+        may_share = [i for i in may_share if self._open[i].is_settled]
+        found = path_signature.signatures([self._open[i] for i in may_share])
+        return {identity: signature for identity, signature in zip(may_share, found, strict=True) if signature}
+
+    def _close(
+        self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]
+    ) -> list[Packet]:
         """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
         packets: list[Packet] = []
         for identity in identities:
-            records = self._open.pop(identity).events
-            self._open_events -= len(records)
-            if any(isinstance(e, Event) and e.kind != Kind.EVENT_CLUE for e in records):
-                packet = self._packet(identity, records, identity in early)
+            opened, signature = self._open.pop(identity), signatures.get(identity)
+            self._open_events -= len(opened)
+            shared = self._templates.find(identity, opened, signature) if signature else None
+            if shared and signature:
+                self.shared += 1
+                packets.append(shared.packet)
+                self._closed[identity] = ClosedSharedPacket.of(shared, opened, signature)
+            elif opened.has_event:
+                packet = self._packet(identity, opened, identity in early, signature)
                 packets += [packet] if packet else []
             self._bytes.pop(identity, None)
             self._rules.forget(identity)
         packets.sort(key=lambda p: p.time)
-        return [self._classified(packet) for packet in packets]
+        numbered = [evolve(packet, number=self._number + n) for n, packet in enumerate(packets, 1)]
+        self._number += len(packets)
+        return numbered
 
-    def _classified(self, packet: Packet) -> Packet:
-        """The packet with its outcome and its number."""
-        self._number += 1
-        verdict, word = outcome.classify(packet, packet.untracked)
-        return evolve(packet, number=self._number, verdict=verdict, outcome=word)
-
-    def _packet(self, identity: int, records: list[EventRow], is_early: bool) -> Packet | None:
-        """Assembles one packet without its outcome; None if every event with its addresses was lost."""
-        records.sort(key=lambda e: e.time)
-        before = self._closed.pop(identity, None)
+    def _packet(
+        self, identity: int, opened: OpenPacket, is_early: bool, signature: PathSignature | None
+    ) -> Packet | None:
+        """Assembles one packet without its number; None if every event with its addresses was lost."""
+        records = sorted(opened.events, key=lambda e: e.time)
+        closed = self._closed.pop(identity, None)
+        before = closed.headers() if closed else None
         events = [e for e in records if isinstance(e, Event)]
         completed, whole_event = header_tracker.complete_events(events, before.whole if before else None)
         events = completed or events
@@ -236,9 +242,13 @@ class PacketAssembler:
             icmp=record.icmp(first),
             raw=payload.joined(self._bytes.get(identity, {})),
         )
+        verdict, word = outcome.classify(packet, packet.untracked)
+        packet = evolve(packet, verdict=verdict, outcome=word)
+        if signature:
+            self._templates.keep(identity, opened, signature, packet, events)
         began = before.began if before else events[0].time
         next_number = max(numbers, default=expected - 1) + 1
-        self._closed[identity] = _ClosedPacket(
+        self._closed[identity] = ClosedPacket(
             began, records[-1].time, next_number, is_whole, packet.endpoints, first, whole_event
         )
         return packet
@@ -271,10 +281,9 @@ class PacketAssembler:
 
     def _untracked(self, events: list[Event]) -> str:
         """Why the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED"; "" if it had one."""
-        late = [e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)]
-        late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER and e.pf not in (record.NETDEV, record.BRIDGE)]
-        if not late or late[-1].flags & Flag.FLAG_HAS_CT:
+        last = untracked_at(events)
+        if last is None:
             return ""
-        if late[-1].ct_info == 7:
+        if last.ct_info == record.UNTRACKED:
             return "UNTRACKED"
-        return "INVALID" if late[-1].netns in self._tracked else ""
+        return "INVALID" if last.netns in self._tracked else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
 from tracer.events.record import CUT, Event, Flag, Kind
@@ -32,6 +32,24 @@ TCP_RESET = 256
 
 LISTENERS_KEPT = 1 << 14
 """Most listening sockets kept, by namespace, address and port."""
+
+
+class SocketUse(NamedTuple):
+    """A socket that received a packet.
+
+    Attributes:
+        inode: Inode of the socket.
+        state: TCP state.
+        netns: Inode of the namespace.
+        address: The packet's destination address.
+        port: The packet's destination port.
+    """
+
+    inode: int
+    state: str
+    netns: int
+    address: str
+    port: int
 
 
 class _Step(TypedDict):
@@ -129,17 +147,26 @@ class HopBuilder:
         return Hop(what=HopKind.NAT_HOOK, verdict=record.verdict(e), **step)
 
     def _socket(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        socket, evidence = self.find_socket(self.socket_use(e))
+        return Hop(what=HopKind.SOCKET, socket=socket, evidence=evidence, **step)
+
+    @staticmethod
+    def socket_use(e: Event) -> SocketUse:
+        """The socket of a SOCKET event."""
         state = record.TCP_STATES[e.state] if e.protocol == 6 and e.state < len(record.TCP_STATES) else ""
-        listener_key = (e.netns, *_local_endpoint(e))
-        inode = e.object
-        if state == "LISTEN":
-            self._listeners[listener_key] = inode
-        pid, command = self._processes.owner(inode)
-        if pid or state == "LISTEN" or listener_key not in self._listeners:
-            return Hop(what=HopKind.SOCKET, socket=Socket(inode, state, pid, command), **step)
+        return SocketUse(e.object, state, e.netns, record.address(e.dst), e.dport)
+
+    def find_socket(self, use: SocketUse) -> tuple[Socket, Evidence]:
+        """The socket that received a packet, with its process, and how the process is known."""
+        listener_key = use.netns, use.address, use.port
+        if use.state == "LISTEN":
+            self._listeners[listener_key] = use.inode
+        pid, command = self._processes.owner(use.inode)
+        if pid or use.state == "LISTEN" or listener_key not in self._listeners:
+            return Socket(use.inode, use.state, pid, command), Evidence.OBSERVED
         # Not accepted yet, or already closed: it belongs to the process of its listener.
         owner = self._processes.owner(self._listeners[listener_key])
-        return Hop(what=HopKind.SOCKET, socket=Socket(inode, state, *owner), evidence=Evidence.DERIVED, **step)
+        return Socket(use.inode, use.state, *owner), Evidence.DERIVED
 
     def _handshake(self, e: Event, step: _Step, stage: str) -> Hop:
         accepted = {0: False, 1: True}.get(e.verdict)
@@ -168,10 +195,6 @@ class HopBuilder:
 def _text(name: bytes) -> str:
     """A NUL-terminated kernel name. Bytes after the NUL are left over from an earlier, longer name."""
     return c_text(name)
-
-
-def _local_endpoint(e: Event) -> tuple[str, int]:
-    return record.address(e.dst), e.dport
 
 
 def _decision(e: Event) -> tuple[str, str]:

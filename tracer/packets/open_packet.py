@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracer.events import record
-from tracer.events.record import EventArray, EventRow
+from tracer.events import decision_detail, record
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import Event, EventArray, EventRow, Kind
+from tracer.model.packet import DecisionDetail
 
 
 class OpenPacket:
@@ -44,6 +46,21 @@ class OpenPacket:
         if len(self._rows) > 1:
             self._rows = [np.concatenate(self._rows)]
         return self._rows[0]
+
+    def registers(self, at: int) -> bytes:
+        """nftables' registers in the rule hit at a place in `rows`."""
+        return self.rows[at : at + 1].view(HIT_DTYPE)["registers"].tobytes()
+
+    def detail(self, at: int) -> DecisionDetail:
+        """The decision detail at a place in `rows`."""
+        (row,) = record.events(self.rows[at : at + 1])
+        assert isinstance(row, Event)
+        return decision_detail.read(row)
+
+    @property
+    def has_event(self) -> bool:
+        """Whether there is a row that makes a hop on its own: not only rule hits and decision details."""
+        return bool(np.isin(self.rows["kind"], (Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE), invert=True).any())
 
     @property
     def events(self) -> list[EventRow]:

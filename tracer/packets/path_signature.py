@@ -15,15 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer.events import record
+from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
 from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.record import DTYPE, EventArray, Flag, Kind
 from tracer.packets.open_packet import OpenPacket
 
 SIGNED_KINDS = (
     Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN, Kind.EVENT_NAT, Kind.EVENT_NAT_HOOK, Kind.EVENT_SOCKET, Kind.EVENT_SYN,
-    Kind.EVENT_ACCEPT, Kind.EVENT_REQUEST, Kind.EVENT_NFT_RULE,
+    Kind.EVENT_ACCEPT, Kind.EVENT_REQUEST, Kind.EVENT_DROP, Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE,
 )  # fmt: skip
-"""Kinds of rows that a signature can describe. A packet with another kind, as a drop, has no signature."""
+"""Kinds of rows that a signature can describe. A packet with another kind, as of IPVS, has no signature."""
+SIGNED_DETAIL = DetailKind.DETAIL_LISTENER
+"""The decision detail that a signature can describe; a packet with another one has no signature."""
 UNSIGNED_FLAGS = Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT | Flag.FLAG_REJECT
 """A packet with a copy, a fragment or a rejection has no signature."""
 VALUES = ("time", "packet", "ident", "seq", "length", "ack")
@@ -38,10 +41,30 @@ VALUES_BY_KIND: dict[int, tuple[str, ...]] = {
 HIT_VALUES = ("time", "packet", "run", "registers")
 """Fields of a rule hit that are no part of a signature. The registers that matter are compared by the rules."""
 PORTS = ("sport", "dport", "orig_sport", "orig_dport", "reply_sport", "reply_dport")
+DETAIL_VALUES = ("time", "packet", "options")
+"""Fields of a decision detail that are no part of a signature. The options are compared when they are decoded."""
 _HEAD = record.SLOT - 8
 """Bytes of a row that every row has."""
 _SIZE = DTYPE.itemsize
 _BYTES = npt.NDArray[np.uint8]
+
+
+class RowValues(NamedTuple):
+    """Values of the rows of many packets, by column. Rows of one packet are in the order of their times.
+
+    Attributes:
+        time: ns, CLOCK_MONOTONIC.
+        object: Inodes of sockets, and addresses in the kernel.
+        seq: TCP sequence numbers.
+        ack: TCP acknowledgement numbers.
+        length: Bytes from the IP header on.
+    """
+
+    time: list[int]
+    object: list[int]
+    seq: list[int]
+    ack: list[int]
+    length: list[int]
 
 
 class PathSignature(NamedTuple):
@@ -49,27 +72,37 @@ class PathSignature(NamedTuple):
 
     Attributes:
         key: Equal for packets with the same path.
-        order: Positions of the packet's rows in the order of their times.
         ports: The source port of the connection, and the one that its answers go to; 0 = not tracked.
+        values: Values of the rows of this packet and of others.
+        start: Place of the packet's first row in `values`.
+        order: Positions of the packet's rows in the order of their times.
     """
 
     key: bytes
-    order: npt.NDArray[np.intp]
     ports: tuple[int, int]
+    values: RowValues
+    start: int
+    order: npt.NDArray[np.intp]
+
+
+_OTHER_RECORDS: dict[int, tuple[tuple[str, ...], np.dtype[np.void]]] = {
+    Kind.EVENT_NFT_RULE: (HIT_VALUES, HIT_DTYPE),
+    Kind.EVENT_CLUE: (DETAIL_VALUES, DETAIL_DTYPE),
+}
+"""Values and layout of the rows that are no events."""
 
 
 def _masks() -> npt.NDArray[np.uint8]:
     """For each kind, 255 at each byte that is part of a signature, as an array of shape (256, row size)."""
     masks = np.zeros((256, _SIZE), np.uint8)
     for kind in SIGNED_KINDS:
-        is_hit = kind is Kind.EVENT_NFT_RULE
-        names = HIT_VALUES if is_hit else (*VALUES, *VALUES_BY_KIND.get(kind, ()))
-        fields = (HIT_DTYPE if is_hit else DTYPE).fields
+        names, dtype = _OTHER_RECORDS.get(kind, ((*VALUES, *VALUES_BY_KIND.get(kind, ())), DTYPE))
+        fields = dtype.fields
         assert fields
         masks[kind] = 255
         for name in names:
-            dtype, start = fields[name][:2]
-            masks[kind, start : start + dtype.itemsize] = 0
+            field, start = fields[name][:2]
+            masks[kind, start : start + field.itemsize] = 0
     return masks
 
 
@@ -97,8 +130,10 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     refused = ~np.isin(rows["kind"], SIGNED_KINDS) | (rows["flags"] & UNSIGNED_FLAGS != 0)
     refused |= rows["hop"] != np.arange(len(rows)) - starts[owner]
     is_hit = rows["kind"] == Kind.EVENT_NFT_RULE
-    is_whole = ~is_hit & (rows["flags"] & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER) == 0)
+    is_detail = rows["kind"] == Kind.EVENT_CLUE
+    is_whole = ~is_hit & ~is_detail & (rows["flags"] & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER) == 0)
     refused |= is_first & ~is_whole & ~is_hit
+    refused |= is_detail & (_detail_kinds(rows) != SIGNED_DETAIL)
     refused |= is_whole & ~np.isin(rows["protocol"], tuple(record.WITH_PORTS))
     is_refused = np.logical_or.reduceat(refused, starts)
 
@@ -112,7 +147,15 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     long = rows["flags"] & Flag.FLAG_SAME == 0
     tails = data[long, _HEAD:]
     long_ends = np.cumsum(long)[ends - 1]
-    return _keys(is_refused, starts, ends, long_ends, heads, tails, order, ports)
+    values = RowValues(*(rows[name].tolist() for name in RowValues._fields))
+    return _keys(is_refused, starts, ends, long_ends, heads, tails, order, ports, values)
+
+
+def _detail_kinds(rows: EventArray) -> _BYTES:
+    """The byte of each row that is the kind in a decision detail."""
+    assert DETAIL_DTYPE.fields
+    kinds: _BYTES = rows.view(np.uint8).reshape(len(rows), _SIZE)[:, DETAIL_DTYPE.fields["what"][1]]
+    return kinds
 
 
 def _keys(
@@ -124,6 +167,7 @@ def _keys(
     tails: _BYTES,
     order: npt.NDArray[np.intp],
     ports: Iterable[Sequence[int]],
+    values: RowValues,
 ) -> list[PathSignature | None]:
     """The signatures, from the heads of all rows and the tails of whole rows."""
     found: list[PathSignature | None] = []
@@ -134,7 +178,7 @@ def _keys(
             found.append(None)
         else:
             key = heads[start:end].tobytes() + tails[long_start:long_end].tobytes()
-            found.append(PathSignature(key, order[start:end] - start, (sport, reply_port)))
+            found.append(PathSignature(key, (sport, reply_port), values, start, order[start:end] - start))
         long_start = long_end
     return found
 
@@ -152,7 +196,9 @@ def _port_codes(
     chosen = np.zeros((len(starts), 2), np.uint16)
     packets, first = np.unique(owner[tracked], return_index=True)
     chosen[packets, 0] = rows["orig_sport"][tracked[first]]
-    chosen[packets, 1] = rows["reply_dport"][tracked[first]]
+    # A node that masquerades the connection chooses another port, which no row before its POSTROUTING has.
+    masqueraded = tracked[rows["reply_dport"][tracked] != chosen[owner[tracked], 0]]
+    chosen[owner[masqueraded], 1] = rows["reply_dport"][masqueraded]
     at = np.flatnonzero(is_whole)
     own = chosen[owner[at]]
     codes = np.zeros(len(rows), np.uint16)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tracer.events import record, table_trace
-from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.nft_trace import HIT_DTYPE, NftHit
 from tracer.events.packet_groups import by_packet
 from tracer.events.record import HOOKS, Event, EventArray, EventRow, Flag, Kind
 from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
@@ -251,6 +251,27 @@ class RuleResolver:
     def uses(self) -> tuple[TranslationUse, ...]:
         """What the packet that was resolved last did with translations of connections, in the order of its events."""
         return tuple(self._uses)
+
+    @property
+    def changes(self) -> tuple[int, int]:
+        """Changes with each change of what is known of rules."""
+        return (self._legacy.changes if self._legacy else 0, self._nft.updates if self._nft else 0)
+
+    def is_current(self, time: int) -> bool:
+        """Whether no legacy table is known to have been replaced since a time, ns, CLOCK_MONOTONIC."""
+        return self._legacy is None or time > self._legacy.replaced_at
+
+    def fingerprint(self, packet: int) -> bytes:
+        """What the table traces of a packet say; equal for packets that took the same steps through legacy tables."""
+        traces = self._table_traces.get(packet)
+        return b"".join([table_trace.without_values(rows).tobytes() for rows in traces]) if traces else b""
+
+    def map_keys(self, hits: Sequence[NftHit]) -> list[tuple[NftHit, int, int]] | None:
+        """(hit, begin, end) of the key in the registers of each hit that looked up a verdict map.
+
+        None if what a hit says also depends on its time, because elements of its map time out.
+        """
+        return reconstruct.map_keys(hits, self._nft) if self._nft else []
 
     def repeat(self, use: TranslationUse, packet: int) -> ResolvedRules:
         """Does for another packet what `resolve` did at an event of a packet with the same path.

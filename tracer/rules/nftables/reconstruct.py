@@ -309,6 +309,22 @@ def _jump_target(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:
     return name, is_cut
 
 
+def map_keys(hits: Iterable[NftHit], snapshots: Snapshots) -> list[tuple[NftHit, int, int]] | None:
+    """(hit, begin, end) of the key in the registers of each hit that looked up a verdict map; bytes.
+
+    None if what a hit says also depends on its time, because elements of its map time out.
+    """
+    keys: list[tuple[NftHit, int, int]] = []
+    for hit in hits:
+        for snapshot in _candidates(hit, snapshots):
+            found = snapshot.lookups.get((hit.table_handle, hit.handle))
+            if found and found[0].flags & TIMEOUT:
+                return None
+            if found:
+                keys.append((hit, found[1], found[1] + found[0].key_length))
+    return keys
+
+
 def _element(snapshot: Snapshot, hit: NftHit, is_in_force: bool) -> str:
     """The element of the verdict map that gave a rule's verdict, as nft lists it; "" if it is not exactly one.
 
