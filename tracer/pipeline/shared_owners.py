@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Owners of packets that take a shared path: found for the first one, repeated for the others.
+
+Owners depend on the path, on addresses, which packets of a shared path have in common, and on the objects of the cluster. They
+depend on a port that a connection chose only if an object has that port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from tracer.kube.catalog import ClusterView
+from tracer.kube.owner_resolver import OwnerResolver
+from tracer.model.kube import Owner
+from tracer.model.packet import Packet
+from tracer.packets.shared_path import PathHops, SharedPath, shared_hops
+from tracer.util.frozen import evolve
+from tracer.util.lru_dict import LruDict
+
+PATHS_KEPT = 4096
+"""Most shared paths kept with their owners; the least recently used one is evicted first."""
+
+
+class _OwnedPath(NamedTuple):
+    """A path with owners.
+
+    Attributes:
+        path: The path; its hops have their owners.
+        source: Owner of the packets' source.
+        destination: Owner of the packets' destination.
+        lookups: Number of look-ups in the CNI cache that found them.
+    """
+
+    path: SharedPath
+    source: Owner | None
+    destination: Owner | None
+    lookups: int
+
+
+class SharedOwners:
+    """Sets the owners of packets. kube: finds the owners of the first packet of each path."""
+
+    def __init__(self, kube: OwnerResolver) -> None:
+        self._kube = kube
+        self._paths: LruDict[SharedPath, _OwnedPath] = LruDict(PATHS_KEPT, "owners of paths")
+        self._version: Hashable = None
+
+    def attribute(self, packet: Packet) -> Packet:
+        """The packet with its owners."""
+        hops = shared_hops(packet)
+        if hops is None:
+            return self._kube.attribute(packet)
+        cluster = self._kube.cluster
+        version = cluster.version
+        if version != self._version:
+            self._paths.clear()
+            self._version = version
+        if not _has_unknown_ports(packet, hops, cluster):
+            return self._kube.attribute(evolve(packet, hops=tuple(hops)))
+        owned = self._paths.get(hops.path)
+        if owned and cluster.sandboxes.skip(owned.lookups):
+            return evolve(packet, hops=hops.on(owned.path), src_owner=owned.source, dst_owner=owned.destination)
+        before = cluster.sandboxes.lookups
+        found = self._kube.attribute(packet)
+        lookups = cluster.sandboxes.lookups - before
+        if cluster.version != version:
+            return found
+        path = hops.path.with_hops(found.hops)
+        self._paths[hops.path] = _OwnedPath(path, found.src_owner, found.dst_owner, lookups)
+        return evolve(found, hops=hops.on(path))
+
+
+def _has_unknown_ports(packet: Packet, hops: PathHops, cluster: ClusterView) -> bool:
+    """Whether no object of the cluster has a port that the packet's connection chose."""
+    protocol, ports = packet.protocol.lower(), hops.ports
+    if any(port and cluster.has_port(port, protocol) for port in ports):
+        return False
+    ends = {pattern.ends.src for pattern in hops.path.ends} | {pattern.ends.dst for pattern in hops.path.ends}
+    ends |= {packet.endpoints.src, packet.endpoints.dst}
+    by_address = cluster.store.by_address
+    return not any(by_address.all((address, port, protocol)) for address in ends for port in ports if port)
