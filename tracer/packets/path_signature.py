@@ -142,6 +142,7 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     extras = np.empty((len(rows), 3), np.uint16)
     extras[:, 0] = codes
     extras[:, 1] = np.concatenate(([False], rows["time"][1:] == rows["time"][:-1])) & ~is_first
+    extras[:, 1] |= (is_whole & (rows["length"] == 0)).astype(np.uint16) << 1
     extras[:, 2] = _run_numbers(rows, owner, is_hit)
     heads = np.hstack([extras.view(np.uint8), data[:, :_HEAD]])
     long = rows["flags"] & Flag.FLAG_SAME == 0

@@ -250,7 +250,7 @@ class PathTemplates:
     def _owner(self, place: _SocketPlace, inode: int, ports: Ports) -> Hashable:
         use = place.use if place.port < 0 else place.use._replace(port=ports[place.port])
         socket, evidence = self._hops.find_socket(use._replace(inode=inode))
-        return socket.pid, socket.command, evidence
+        return socket.pid, socket.command, evidence, bool(inode)
 
     def _translations(self, uses: Sequence[_Use], identity: int, times: Sequence[int], ports: Ports) -> Hashable:
         """Does what the packet does with translations; identifies the rules behind them."""
