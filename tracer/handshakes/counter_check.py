@@ -14,6 +14,7 @@ from tracer.handshakes import _cause_helpers
 from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.packet import Handshake, Hop, Packet
 from tracer.node.namespace_view import NamespaceInspector
+from tracer.packets.shared_path import PathMemo
 
 COUNTERS = (
     "ListenOverflows", "ListenDrops", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent", "PAWSPassive", "PAWSEstab",
@@ -26,6 +27,7 @@ class CounterCheck:
 
     def __init__(self, inspector: NamespaceInspector) -> None:
         self._inspector = inspector
+        self._counters = PathMemo(lambda packet: tuple(explained_by(packet)), "counters of paths")
         self._before: dict[str, dict[str, int]] = {}
         self._explained: Counter[tuple[str, str]] = Counter()
         for name in inspector.names():
@@ -33,7 +35,7 @@ class CounterCheck:
 
     def feed(self, packet: Packet) -> None:
         """Takes a closed packet."""
-        for netns, counter in explained_by(packet):
+        for netns, counter in self._counters.of(packet):
             if netns in self._before:
                 self._explained[netns, counter] += 1
 

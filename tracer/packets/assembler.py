@@ -106,7 +106,7 @@ class PacketAssembler:
         self._open_events += len(batch)
         opened = self._open
         is_settled = self._rules.is_settled
-        for identity, rows in by_packet(batch):
+        for identity, rows in by_packet(batch["packet"], batch):
             if identity in opened:
                 opened[identity].add(rows, is_settled)
             else:

@@ -7,6 +7,7 @@ import numpy as np
 
 from tracer.events import decision_detail, record
 from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.packet_groups import joined_rows
 from tracer.events.record import Event, EventArray, EventRow, Kind
 from tracer.model.packet import DecisionDetail
 
@@ -44,7 +45,7 @@ class OpenPacket:
     def rows(self) -> EventArray:
         """All rows."""
         if len(self._rows) > 1:
-            self._rows = [np.concatenate(self._rows)]
+            self._rows = [joined_rows(self._rows)]
         return self._rows[0]
 
     def registers(self, at: int) -> bytes:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tracer.events import record
 from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
 from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.packet_groups import joined_rows
 from tracer.events.record import DTYPE, EventArray, Flag, Kind
 from tracer.packets.open_packet import OpenPacket
 
@@ -120,7 +121,7 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     counts = np.array([len(packet) for packet in packets])
     ends = np.cumsum(counts)
     starts = ends - counts
-    rows = np.concatenate([packet.rows for packet in packets])
+    rows = joined_rows([packet.rows for packet in packets])
     owner = np.repeat(np.arange(len(packets)), counts)
     order = np.lexsort((rows["time"], owner))
     rows = rows[order]

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 from tracer.model.packet import DecisionDetail, Endpoints, Hop, Nat, Packet, Socket
 from tracer.util.frozen import evolve
+from tracer.util.lru_dict import LruDict
 
+T = TypeVar("T")
+PATHS_KEPT = 4096
+"""Most shared paths for which something is kept; the least recently used one is evicted first."""
+MISSING = object()
+"""Stands for a path for which nothing is kept."""
 Ports = tuple[int, int]
 """The ports that a connection chose: its source port, and the port that its answers go to."""
 
@@ -163,6 +169,29 @@ class PathHops(Sequence[Hop]):
         if pattern.detail >= 0:
             return evolve(hop, time=time, detail=self.details[pattern.detail])
         return evolve(hop, time=time)
+
+
+class PathMemo(Generic[T]):
+    """Keeps what is equal for all packets of a shared path; computes it for each other packet.
+
+    Args:
+        compute: Computes it from a packet, without any of its times, ports, lengths, sequence numbers.
+        name: What is kept, a plural noun phrase for counted evictions.
+    """
+
+    def __init__(self, compute: Callable[[Packet], T], name: str) -> None:
+        self._compute = compute
+        self._kept: LruDict[SharedPath, T] = LruDict(PATHS_KEPT, name)
+
+    def of(self, packet: Packet) -> T:
+        """What was computed for the packet's path, or is computed for the packet."""
+        hops = packet.hops
+        if not isinstance(hops, PathHops):
+            return self._compute(packet)
+        found = self._kept.get(hops.path, MISSING)
+        if found is MISSING:
+            found = self._kept[hops.path] = self._compute(packet)
+        return cast(T, found)
 
 
 def shared_hops(packet: Packet) -> PathHops | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from tracer.events import record, table_trace
 from tracer.events.nft_trace import HIT_DTYPE, NftHit
-from tracer.events.packet_groups import by_packet
+from tracer.events.packet_groups import by_packet, joined_rows
 from tracer.events.record import HOOKS, Event, EventArray, EventRow, Flag, Kind
 from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
 from tracer.model.loss import LEFT_OUT, Loss
@@ -48,6 +48,13 @@ DECISION_PROBES = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "
 SideKey: TypeAlias = tuple[bool, int, int, int, bytes, int, bytes, int]
 """One side of a connection: whether it is the destination; then what ConnectionKey has, as an event has it: inode of the
 namespace, zone, protocol number, original tuple. Nothing of it is decoded, because each event with a rewrite is looked up."""
+
+
+class _TableTraces(NamedTuple):
+    """Table traces of one packet in one batch. alike: what they say, without the values of the packet."""
+
+    rows: EventArray
+    alike: bytes
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ class RuleResolver:
 
     def __init__(self, legacy: TableGenerations | None = None, nft: reconstruct.RefreshedSnapshots | None = None) -> None:
         self._legacy, self._nft = legacy, nft
-        self._table_traces: LruDict[int, list[EventArray]] = LruDict(PACKETS_KEPT, "table traces of packets")
+        self._table_traces: LruDict[int, list[_TableTraces]] = LruDict(PACKETS_KEPT, "table traces of packets")
         self._traces_of_packet: dict[int, list[TableTrace]] = {}
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
@@ -145,8 +152,9 @@ class RuleResolver:
             self._nft.refresh()
         events, rows, rulesets = table_trace.split(batch)
         if self._legacy:
-            for packet, own in by_packet(rows):
-                self._table_traces.setdefault(packet, []).append(own)
+            alike = by_packet(rows["packet"], table_trace.without_values(rows))
+            for (packet, own), (_, same) in zip(by_packet(rows["packet"], rows), alike, strict=True):
+                self._table_traces.setdefault(packet, []).append(_TableTraces(own, same.tobytes()))
             changes = list(table_trace.changes(rulesets))
             self._request_tables(self._legacy, events, changes)
             self._report(changes)
@@ -219,7 +227,7 @@ class RuleResolver:
         self._runs, self._is_whole = reconstruct.runs(records) if self._nft else {}, is_whole
         self._uses, self._traces_of_packet = [], {}
         if self._legacy and records and records[0].packet in self._table_traces:
-            self._traces_of_packet = table_trace.table_traces(np.concatenate(self._table_traces[records[0].packet]))
+            self._traces_of_packet = table_trace.table_traces(joined_rows([t.rows for t in self._table_traces[records[0].packet]]))
 
     def resolve(self, e: Event) -> ResolvedRules:
         """Which rules acted at an event. Must be called in the order of a packet's events."""
@@ -264,7 +272,7 @@ class RuleResolver:
     def fingerprint(self, packet: int) -> bytes:
         """What the table traces of a packet say; equal for packets that took the same steps through legacy tables."""
         traces = self._table_traces.get(packet)
-        return b"".join([table_trace.without_values(rows).tobytes() for rows in traces]) if traces else b""
+        return b"".join([t.alike for t in traces]) if traces else b""
 
     def map_keys(self, hits: Sequence[NftHit]) -> list[tuple[NftHit, int, int]] | None:
         """(hit, begin, end) of the key in the registers of each hit that looked up a verdict map.

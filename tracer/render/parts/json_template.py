@@ -56,7 +56,7 @@ class _LineTemplate:
         number, time, length, seq, *ports = marks[:6]
         rest = iter(marks[6:])
         times = [next(rest) for _ in hops.path.hops]
-        sockets = tuple(next(rest) for _ in hops.sockets)
+        sockets = tuple([mark if inode else 0 for inode, mark in zip(hops.sockets, rest, strict=False)])
         details = tuple(_with_tsval(detail, next(rest)) for detail in hops.details)
         chosen: Ports = (ports[0], ports[1])
         marked = evolve(
