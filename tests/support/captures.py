@@ -20,7 +20,7 @@ from tests.support.blobs import R, build
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, swapped
 from tests.support.ctnetlink import FakeConntrack
 from tracer.capture.change_events import RecordedConntrackListener
-from tracer.capture.journal import JournaledHostReader, JournaledNamespaces, JournaledProcesses
+from tracer.capture.journal import JournaledNamespaces, JournaledProcesses
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
 from tracer.capture.record.prefetch import Prefetcher
@@ -46,6 +46,7 @@ from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.node.namespaces import Namespaces
+from tracer.node.node import HostReader
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
@@ -61,6 +62,7 @@ from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import value_of
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)
@@ -185,9 +187,9 @@ class Machine(RecordingEnvironment):
     def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         return super().symbol_lookup(lambda address: FUNCTIONS.get(address, ""))
 
-    def host_reader(self) -> JournaledHostReader:
+    def host_reader(self) -> HostReader:
         nothing = self.files.names[0].parent
-        return JournaledHostReader(self.buffer.journal, nothing, nothing)
+        return HostReader(nothing, nothing)
 
 
 class Named(Names):
@@ -197,7 +199,7 @@ class Named(Names):
 
 class Holders(JournaledProcesses):
     def owner(self, inode: int) -> tuple[int, str]:
-        return self._journal(("process", inode), lambda: Owners().owner(inode), (0, ""))
+        return value_of(self._journal(("process", inode), lambda: Owners().owner(inode), (0, ""))) or (0, "")
 
 
 @dataclass
@@ -277,12 +279,12 @@ def capture(
         parts = AssemblyParts(spaces, processes, machine.host_reader(), hits, function, REASONS, 10**18, set())
         assembler: Assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, idle_ns=0, rules=hits)
         if not explained:
-            assembler = Prefetcher(parts, machine.sandboxes, machine.inspector(spaces, processes))
+            assembler = Prefetcher(parts, machine.sandboxes, machine.inspector(spaces, processes), machine.journal())
         session, request = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
         request["record_only"] = not explained
         machine.start(RunStart(session, kube, parts, "6.12.0", FACTS, request))
         output = find(form)(out, err)
-        findings = Findings(FindingContext(kube.cluster, machine.host_reader()))
+        findings = Findings(FindingContext(kube.cluster, machine.host_reader(), machine.journal()))
         syns, connections = (
             HandshakeAnalyzer(machine.inspector(spaces, processes), 10**18),
             ConnectionTracker(10**18) if follow else None,

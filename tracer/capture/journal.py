@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes that answer questions about the machine through a Journal, while packets are explained.
+"""Classes that answer questions about the machine through a Journal, while packets are assembled.
 
 Each class has the same methods as the class that it replaces. The Journal decides whether the machine or a capture answers.
+Questions of findings and of causes are in tracer/node/node_questions.py and namespace_questions.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Callable
 
-from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
-from tracer.node.node import KEPT_SECONDS, HostReader, ListeningSocket
 from tracer.node.processes import NOT_RECORDED, Processes
 from tracer.util.lru_dict import LruDict
-from tracer.util.questions import Journal, NotAsked, answered
+from tracer.util.questions import Journal, value_of
 
-T = TypeVar("T")
 NO_PROCESS = (0, "")
 """Pid and name of an unknown process."""
 
@@ -25,15 +21,15 @@ NO_PROCESS = (0, "")
 class JournaledProcesses(Processes):
     """Finds the process that holds a socket."""
 
-    def __init__(self, journal: Journal, kind: str = "process") -> None:
+    def __init__(self, journal: Journal) -> None:
         super().__init__()
-        self._journal, self._kind = journal, kind
+        self._journal = journal
 
     def owner(self, inode: int) -> tuple[int, str]:
         # Most sockets are requested many times; the answer is looked up once.
         found = self._owners.get(inode)
         ask = super().owner
-        return answered(lambda: self._journal((self._kind, inode), lambda: found or ask(inode), NO_PROCESS), NOT_RECORDED)
+        return value_of(self._journal(("process", inode), lambda: found or ask(inode), NO_PROCESS)) or NOT_RECORDED
 
 
 class JournaledNamespaces(Namespaces):
@@ -59,10 +55,9 @@ class JournaledNamespaces(Namespaces):
     def name(self, inode: int) -> str:
         default = f"netns {inode}" if inode else ""
         live = self._live
-        if live is None:
-            recorded = self._names.get(inode, default)
-            return answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
-        return self._journal(("netns", inode), lambda: live.name(inode), default)
+        otherwise = default if live else self._names.get(inode, default)
+        name = value_of(self._journal(("netns", inode), lambda: live.name(inode) if live else "", otherwise))
+        return otherwise if name is None else name
 
     def named(self) -> list[int]:
         return self._live.named() if self._live else list(self._names)
@@ -76,49 +71,6 @@ class JournaledNamespaces(Namespaces):
             self._live._read_processes()
 
 
-class JournaledHostReader(HostReader):
-    """Answers what findings need to know about the node, also about its processes. Every method may raise NotAsked."""
-
-    def __init__(self, journal: Journal, proc: Path = Path("/proc"), run: Path | None = None) -> None:
-        super().__init__(proc, run)
-        self._journal = journal
-        self._processes = JournaledProcesses(journal, "listener")
-
-    def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
-        """The listening socket. Raises NotAsked also where its process was not requested: it may be the intended listener."""
-        found = super().listener(address, port, protocol)
-        if found and (found.pid, found.command) == NOT_RECORDED:
-            raise NotAsked(("listener", port))
-        return found
-
-    def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
-        return self._journal(("node", key), lambda: super(JournaledHostReader, self)._keep(key, ask, default, seconds), default)
-
-
-class JournaledNamespaceInspector(NamespaceInspector):
-    """Answers what SYN verdicts need to know about namespaces. process() uses the given `processes`.
-
-    A question that was not asked is answered like a value that cannot be read: empty, and a verdict does not mention it.
-    """
-
-    def __init__(self, journal: Journal, namespaces: Namespaces, processes: Processes) -> None:
-        super().__init__(namespaces, processes)
-        self._journal = journal
-
-    def names(self) -> list[str]:
-        ask = super().names
-        return answered(lambda: self._journal(("space names",), ask, []), [])
-
-    def _read_cached(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
-        ask = super()._read_cached
-        question = "space", name, what
-        return answered(lambda: self._journal(question, lambda: ask(name, what, look, otherwise), otherwise), otherwise)
-
-    def counters(self, name: str) -> dict[str, int]:
-        ask = super().counters
-        return answered(lambda: self._journal(("space", name, "counters"), lambda: ask(name), {}), {})
-
-
 def journaled_function(journal: Journal, function: Callable[[int], str]) -> Callable[[int], str]:
     """`function` through the journal: gives the kernel function at an address, "" = not known."""
-    return lambda address: answered(lambda: journal(("function", address), lambda: function(address), ""), "")
+    return lambda address: value_of(journal(("function", address), lambda: function(address), "")) or ""

@@ -163,7 +163,7 @@ def prepare(
     results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
     request_fields = asdict(request) | {"drops_only": limits.drops_only, "words": asdict(kube.selectors)}
     environment.start(RunStart(session, kube, parts, kernel.release, results, request_fields))
-    findings, changes = Findings(FindingContext(kube.cluster, node)), environment.change_log()
+    findings, changes = Findings(FindingContext(kube.cluster, node, environment.journal())), environment.change_log()
     rules.replaced = changes.add_rule_change
     kube.cluster.store.on_apply(changes.begin_object_change)
     kube.cluster.store.on_change(changes.add_object_change)

@@ -6,8 +6,9 @@ A file has `find(packet, context)`, which returns a Finding or None. A finding t
 have the same cause and make one finding. A new file needs a test tests/unit/findings/test_NAME.py, a page
 docs/findings/NAME.md and a case in tests/kernel/cures.
 
-In a replay the recorded run may not have asked a question to the node (NotAsked). A finding that does not need the answer uses
-`answered(question, otherwise)`; the value `otherwise` makes it omit the statement. Any other finding is not made.
+A file that asks questions about the node declares them as ASKS (tracer/node/node_questions.py) and asks them by `context.ask`.
+A recording without explanation asks the questions of all files ahead. In a replay an answer may be NotAsked: then the finding
+omits the statement that rests on it, or is not made.
 
 Must not know: how packets are caught or shown, other findings.
 """
@@ -19,15 +20,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from typing import TypeVar
+from types import ModuleType
 
-from tracer.findings.context import FindingContext
+from tracer.findings.context import FindingContext, Questions
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.util.questions import answered
 
-T = TypeVar("T")
 Finder = Callable[[Packet, FindingContext], Finding | None]
 SynFinder = Callable[[HandshakeVerdict, FindingContext], Finding | None]
 
@@ -37,24 +36,34 @@ MOST_FINDINGS = 1000
 
 
 @cache
+def _modules() -> tuple[tuple[str, ModuleType], ...]:
+    return tuple(sorted((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__)))
+
+
+@cache
 def finders() -> tuple[tuple[str, Finder], ...]:
     """Returns (file name, function) of all findings from packets."""
-    modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted((name, module.find) for name, module in modules if hasattr(module, "find")))
+    return tuple((name, module.find) for name, module in _modules() if hasattr(module, "find"))
 
 
 @cache
 def syn_finders() -> tuple[tuple[str, SynFinder], ...]:
     """Returns (file name, function) of all findings from SYN verdicts."""
-    modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted((name, module.find_syn) for name, module in modules if hasattr(module, "find_syn")))
+    return tuple((name, module.find_syn) for name, module in _modules() if hasattr(module, "find_syn"))
+
+
+@cache
+def declared_questions() -> dict[str, Questions]:
+    """Returns the questions about the node that each finding declares, by its file name."""
+    return {name: getattr(module, "ASKS", ()) for name, module in _modules()}
 
 
 class Findings:
     """The findings of one run."""
 
     def __init__(self, context: FindingContext | None = None) -> None:
-        self._context = context or FindingContext()
+        context = context or FindingContext()
+        self._contexts = {name: context.restricted(questions) for name, questions in declared_questions().items()}
         self._found: dict[tuple[object, ...], Finding] = {}
 
     @property
@@ -64,18 +73,14 @@ class Findings:
 
     def look(self, packet: Packet) -> list[Finding]:
         """Processes a packet with owners; returns the findings that have become certain."""
-        return self._join(((name, self._run_finder(find, packet)) for name, find in finders()), packet)
+        return self._join(((name, find(packet, self._contexts[name])) for name, find in finders()), packet)
 
     def look_syn(self, verdict: HandshakeVerdict) -> list[Finding]:
         """Processes a SYN's verdict; returns the findings that have become certain."""
         if not verdict.attempt:
             return []
-        found = ((name, self._run_finder(find, verdict)) for name, find in syn_finders())
+        found = ((name, find(verdict, self._contexts[name])) for name, find in syn_finders())
         return self._join(found, verdict.attempt.syn)
-
-    def _run_finder(self, find: Callable[[T, FindingContext], Finding | None], subject: T) -> Finding | None:
-        """Runs one finder. Returns None if it needs an answer that the capture does not have."""
-        return answered(lambda: find(subject, self._context), None)
 
     def _join(self, found: Iterable[tuple[str, Finding | None]], packet: Packet) -> list[Finding]:
         new = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of a namespace for verdicts: its listening sockets, settings and counters. Nothing is changed.
+"""Data of a namespace for SYN verdicts: its listening sockets, settings and counters. Nothing is changed.
 
 Data is kept for a second. Data that cannot be read is empty: the namespace may have been removed before its packet ended.
 """
@@ -26,7 +26,7 @@ NET = Path("/proc/thread-self/net")
 """The namespace of the reading thread; /proc/net is that of the main thread."""
 
 
-class NamespaceInspector:
+class NamespaceReader:
     """Reads namespaces, given by the names that hops have."""
 
     def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
@@ -46,10 +46,9 @@ class NamespaceInspector:
         """TcpExt counters, and conntrack's statistics as conntrack_drop and so on. Not kept, because they are compared."""
         return self._read_inside(name, _counters, {})
 
-    def process(self, inode: int) -> str:
-        """The process that holds a socket: "nginx (pid 42)"; "" = not found."""
-        pid, command = self._processes.owner(inode)
-        return f"{command} (pid {pid})" if pid else ""
+    def owner(self, inode: int) -> tuple[int, str]:
+        """(pid, command) of a process that holds a socket, as Processes.owner."""
+        return self._processes.owner(inode)
 
     def names(self) -> list[str]:
         """Names of the namespaces that have a name now."""

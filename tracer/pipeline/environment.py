@@ -21,7 +21,8 @@ from tracer.kube.owner_resolver import OwnerResolver
 from tracer.kube.store import ObjectStore
 from tracer.model.check import CheckResult
 from tracer.node import addresses
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader
 from tracer.node.processes import Processes
@@ -31,6 +32,7 @@ from tracer.pipeline.assembly import Assembler, AssemblyParts
 from tracer.pipeline.live_source import LiveSource
 from tracer.rules.iptables.table_reader import TableReader
 from tracer.rules.nftables.snapshot_cache import UpdateSource
+from tracer.util.questions import Journal, live
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,11 @@ class Environment(Protocol):
         ...
 
     def host_reader(self) -> HostReader:
-        """Answers what findings need to know about the node."""
+        """Reads what findings need to know about the node."""
+        ...
+
+    def journal(self) -> Journal:
+        """Answers the questions of findings."""
         ...
 
     def table_reader(self) -> TableReader:
@@ -133,13 +139,16 @@ class LiveEnvironment:
         return Processes()
 
     def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
-        return NamespaceInspector(namespaces, processes)
+        return NamespaceInspector(NamespaceReader(namespaces, processes))
 
     def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         return symbols
 
     def host_reader(self) -> HostReader:
         return HostReader()
+
+    def journal(self) -> Journal:
+        return live
 
     def table_reader(self) -> TableReader:
         return TableReader()

@@ -20,8 +20,6 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.codec import to_json
 from tracer.capture.format.schema import ALL_ANSWERS
 from tracer.capture.journal import (
-    JournaledHostReader,
-    JournaledNamespaceInspector,
     JournaledNamespaces,
     JournaledProcesses,
     journaled_function,
@@ -39,7 +37,10 @@ from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.kube.store import ObjectStore
 from tracer.node import addresses
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import Namespaces
+from tracer.node.node import HostReader
 from tracer.node.processes import Processes
 from tracer.pipeline.assembly import Assembler, AssemblyParts
 from tracer.pipeline.environment import RunStart, packet_assembler
@@ -48,6 +49,7 @@ from tracer.pipeline.source import Batch
 from tracer.rules.iptables.table_reader import TableReader, TableSnapshot
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 from tracer.rules.nftables.watcher import RulesetUpdate
+from tracer.util.questions import Journal
 from tracer.util.timezone import local_zone
 from tracer.util.worker import user_warnings
 
@@ -118,8 +120,8 @@ class RecordingEnvironment:
     def processes(self) -> JournaledProcesses:
         return JournaledProcesses(self.buffer.journal)
 
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
-        return JournaledNamespaceInspector(self.buffer.journal, namespaces, processes)
+    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
+        return NamespaceInspector(NamespaceReader(namespaces, processes), self.buffer.journal)
 
     def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
         self._journaled_function = journaled_function(self.buffer.journal, symbols)
@@ -130,8 +132,11 @@ class RecordingEnvironment:
         for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
             self._journaled_function(address)
 
-    def host_reader(self) -> JournaledHostReader:
-        return JournaledHostReader(self.buffer.journal)
+    def host_reader(self) -> HostReader:
+        return HostReader()
+
+    def journal(self) -> Journal:
+        return self.buffer.journal
 
     def table_reader(self) -> RecordedTableReader:
         return RecordedTableReader(self.buffer)
@@ -148,7 +153,7 @@ class RecordingEnvironment:
     def assembler(self, parts: AssemblyParts) -> Assembler:
         if self._explains:
             return packet_assembler(parts)
-        return Prefetcher(parts, self.sandboxes, self.inspector(parts.namespaces, parts.processes))
+        return Prefetcher(parts, self.sandboxes, self.inspector(parts.namespaces, parts.processes), self.journal())
 
     def start(self, run: RunStart) -> None:
         """Begins to write the file. It begins with `meta`, the values that do not change in a run."""

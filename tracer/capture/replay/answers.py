@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
-from tracer.util.questions import NotAsked, Question
+from tracer.util.questions import Answer, Known, NotAsked, Question
 
 T = TypeVar("T")
 MAX_UNANSWERED = 64
@@ -74,7 +74,7 @@ class ReplayedAnswers:
             self._last[question] = answer
 
     def require_answers(self) -> None:
-        """From now on a question without an answer raises NotAsked."""
+        """From now on a question without an answer was not asked."""
         self._omits_defaults = False
 
     def end_batch(self) -> None:
@@ -85,8 +85,8 @@ class ReplayedAnswers:
         self._pending.clear()
         self._counts.clear()
 
-    def journal(self, question: Question, ask: Callable[[], T], default: T) -> T:
-        """The recorded answer. Raises NotAsked where there is none."""
+    def journal(self, question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+        """The recorded answer."""
         pending = self._pending.get(question)
         if pending:
             self._counts[question] = count = self._counts.get(question, 0) + 1
@@ -95,6 +95,6 @@ class ReplayedAnswers:
         if question not in self._last and not self._omits_defaults:
             if question[0] == "process" and len(self.unanswered) < MAX_UNANSWERED:
                 self.unanswered.append(question)
-            raise NotAsked(question)
+            return NotAsked(question)
         found: T = self._last.get(question, default)
-        return found
+        return Known(found)

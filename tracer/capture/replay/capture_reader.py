@@ -269,9 +269,7 @@ class CaptureReader:
         ended = self.ended()
         self.missed += bool(ended and last < ended[1])
 
-    def _decode_chunk(
-        self, first_batch: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object
-    ) -> BatchChunk:
+    def _decode_chunk(self, first_batch: Any, began: Any, ended: Any, events: Any, turns: Any, slots: object) -> BatchChunk:
         """Decodes a stored chunk. Raises MalformedRecord and the other DAMAGE_ERRORS."""
         form = tuple[int, int, int, int, list[tuple[int, int, int]]]
         if not fits([first_batch, began, ended, events, turns], form, is_json=True):

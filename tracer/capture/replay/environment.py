@@ -11,8 +11,6 @@ from typing import Any
 
 from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.journal import (
-    JournaledHostReader,
-    JournaledNamespaceInspector,
     JournaledNamespaces,
     JournaledProcesses,
     journaled_function,
@@ -21,6 +19,8 @@ from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.source import ReplaySource
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.catalog import ClusterView
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.rules.iptables.generations import TableGenerations
@@ -45,12 +45,10 @@ class ReplayEnvironment:
         local, ipvs = (frozenset(self._meta_value(name, [], list)) for name in ("addresses", "ipvs_addresses"))
         return ClusterView(self.source.store, self.source.sandboxes, local, ipvs)
 
-    def host_reader(self) -> JournaledHostReader:
-        return JournaledHostReader(self.source.journal)
-
     def handshakes(self, partial: bool = False) -> HandshakeAnalyzer:
         """Gives each SYN its verdict. partial: the recorded run had --drops-only."""
-        inspector = JournaledNamespaceInspector(self.source.journal, self.namespaces(), JournaledProcesses(self.source.journal))
+        reader = NamespaceReader(self.namespaces(), JournaledProcesses(self.source.journal))
+        inspector = NamespaceInspector(reader, self.source.journal)
         return HandshakeAnalyzer(inspector, self.offset, partial)
 
     @property

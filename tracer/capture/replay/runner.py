@@ -128,7 +128,7 @@ def replay(
     kube = ReplayedOwnerResolver(environment.cluster_view(), run_selectors, request)
     drops_only = request.drops_only or run_options.get("drops_only") is True
     limits = RunLimits(request.count or _int(run_options.get("count")), 0, drops_only)
-    findings = Findings(FindingContext(kube.cluster, environment.host_reader()))
+    findings = Findings(FindingContext(kube.cluster, journal=environment.source.journal))
     ended = capture.ended()
     with kube:
         kube.filter()

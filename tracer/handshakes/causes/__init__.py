@@ -4,6 +4,9 @@
 A file has `classify(attempt, inspector)`, which returns the Cause, or None when the evidence shows something else. ORDER lists
 the files by precedence: a cause that ended the SYN comes before an event on its path. The last file always returns a cause.
 
+A file that asks questions about a namespace declares them as ASKS (tracer/node/namespace_questions.py), so that a recording
+without explanation asks them ahead. An answer may be NotAsked in a replay: then the cause omits the statement.
+
 Must not know: other causes, how a cause is shown.
 """
 
@@ -13,9 +16,10 @@ import pkgutil
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector, NamespaceQuestion
 
 Classify = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
 
@@ -34,6 +38,12 @@ def causes() -> tuple[tuple[str, Classify], ...]:
     if there != set(ORDER):
         raise LookupError(f"tracer/handshakes/causes: ORDER and files differ: {sorted(there ^ set(ORDER))}")
     return tuple((name, import_module(f"{__name__}.{name}").classify) for name in ORDER)
+
+
+@cache
+def declared_questions() -> dict[str, tuple[NamespaceQuestion[Any, Any], ...]]:
+    """The questions that each cause declares, by its file name."""
+    return {name: getattr(import_module(f"{__name__}.{name}"), "ASKS", ()) for name in ORDER}
 
 
 def cause_of(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause:
