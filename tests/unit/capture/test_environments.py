@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.support import captures, sample_packets
-from tests.support.builders import NODE
+from tests.support.builders import NODE, Trail
 from tests.support.nodes import nodes
 from tracer.capture.cni_journal import RecordedCniCache, ReplayedCniCache
 from tracer.capture.format.codec import to_json
@@ -228,7 +228,7 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
 
     def journal(question: Any, ask: Any, default: Any) -> Any:
         questions.append(question)
-        return Known((5, "nginx") if question[0] == "process" else ["pod-a"] if question[0] == "space names" else default)
+        return Known((question[1] % 1000, "nginx") if question[0] == "process" else ["pod-a"] if question[0] == "space names" else default)
 
     spaces, node = JournaledNamespaces(journal, None, NODE, NODE, {}), HostReader(tmp_path, tmp_path)
     function = cast(Any, lambda address: questions.append(("function", address)))
@@ -237,13 +237,19 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
     prefetch = Prefetcher(parts, None, NamespaceInspector(NamespaceReader(spaces, processes), journal), journal)
     prefetch.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
     assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(questions)
-    settings = {("node", ("setting", PORTS.name, 0)), ("node", ("setting", RECYCLE.name, 5)), ("node", ("counters", 5))}
+    settings = {("node", ("setting", PORTS.name, 0)), ("node", ("setting", RECYCLE.name, 213)), ("node", ("counters", 213))}
     assert {("node", ("bound", "tcp")), ("space", "pod-a", "net/ipv4/tcp_tw_recycle")} | settings <= set(questions)
     assert prefetch.events == 7 and [*prefetch.chunks(1 << 62)] == [*prefetch.chunks()] == []
     assert not prefetch.is_waiting_for_rules
     before = len(questions)
     prefetch.feed(np.zeros(0, DTYPE))
     assert len(questions) == before, "the node is read only every two seconds"
+    prefetch.feed(captures.request(3, 3000, inode=48214))
+    assert {("node", ("setting", RECYCLE.name, 214)), ("node", ("counters", 214))} <= set(questions), "a new listener, at once"
+    assert ("node", "conntrack") not in questions[before:], "nothing was dropped"
+    for _ in range(2):
+        prefetch.feed(Trail(("10.0.0.1", 1, "10.0.0.2", 53), 4 << 8, 4000, protocol=17).hook("PREROUTING").batch)
+    assert questions[before:].count(("node", "conntrack")) == 1, "the value before a loss, from the first UDP packet on"
 
 
 @pytest.mark.parametrize(
