@@ -228,7 +228,9 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
 
     def journal(question: Any, ask: Any, default: Any) -> Any:
         questions.append(question)
-        return Known((question[1] % 1000, "nginx") if question[0] == "process" else ["pod-a"] if question[0] == "space names" else default)
+        if question[0] == "process":
+            return Known((question[1] % 1000, "nginx"))
+        return Known(["pod-a"] if question[0] == "space names" else default)
 
     spaces, node = JournaledNamespaces(journal, None, NODE, NODE, {}), HostReader(tmp_path, tmp_path)
     function = cast(Any, lambda address: questions.append(("function", address)))

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "vagrant"))
+
+from tests.kernel.question_scenes import NOT_ON_NEW_KERNELS, SCENES
 from tests.support.findings import FakeNode
 from tests.support.syns import FakeReader
 from tracer import findings
@@ -87,6 +92,13 @@ def test_every_question_of_a_file_is_declared(key: tuple[str, str]) -> None:
 def test_findings_and_causes_that_ask() -> None:
     asking = {name for (_, name), questions in DECLARED.items() if questions}
     assert {"udp_insert_race", "mtu", "syn_dropped", "nodeport_host_process", "paws", "answered_from_other_address"} <= asking
+
+
+def test_every_file_that_asks_has_a_scene_in_which_it_is_recorded() -> None:
+    """tests/kernel/test_record_only.py compares a recording without explanation with an explained run of the scene."""
+    sides = {("handshakes.causes" if scene.cause else "findings", scene.asks) for scene in SCENES}
+    asking = {key for key, questions in DECLARED.items() if questions}
+    assert sides == asking - {("handshakes.causes", name) for name in NOT_ON_NEW_KERNELS}
 
 
 def test_an_undeclared_question_is_refused() -> None:
