@@ -117,9 +117,8 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
         started.wait(START_SECONDS)
         ended.wait()
 
-    def run(name: str, branch: Branch, work: Callable[[], None], explains: bool) -> None:
+    def run(name: str, mine: Recorder, work: Callable[[], None], explains: bool) -> None:
         try:
-            mine = Recorder(recorder.kernel, cast(Session, branch), recorder.directory)
             job = TraceRequest(said=name, record_only=not explains)
             objects = str(incidents.OBJECTS)
             made[name] = mine(name, work, Filter(ports=each.ports), objects, job=job, explains=explains)
@@ -127,9 +126,11 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
             failed.append(e)
             started.abort()
 
-    beside = threading.Thread(target=run, args=("recorded", shared.branches[1], wait, False))
+    # Made one after the other: bcc's cache of symbols is not safe for threads.
+    first, second = (Recorder(recorder.kernel, cast(Session, branch), recorder.directory) for branch in shared.branches)
+    beside = threading.Thread(target=run, args=("recorded", second, wait, False))
     beside.start()
-    run("live", shared.branches[0], traffic, True)
+    run("live", first, traffic, True)
     beside.join()
     if failed:
         raise failed[0]
@@ -145,19 +146,25 @@ def replayed(path: Path) -> tuple[RunSummary, list[dict[str, Any]]]:
 
 
 def statements(finding: Finding) -> set[tuple[str, str, str]]:
-    """(kind, statement, source) of a finding's evidence. Numbers that are read later are left out; a list is taken apart."""
+    """(kind, statement, source) of a finding's evidence.
+
+    Numbers that are read later are left out, and a list is taken apart. How many SYNs a listener has met when a verdict becomes
+    final depends on the batches, which differ between the runs.
+    """
     found = set()
     for proof in finding.proofs:
-        if proof.evidence.startswith(READ_LATER) or proof.what == "process":
+        if (proof.what, proof.evidence) == ("counter", "observed"):
+            found.add((proof.what, "", proof.evidence))
+        elif proof.evidence.startswith(READ_LATER) or proof.what == "process":
             found |= {(proof.what, part, proof.evidence) for part in re.sub(r"\d+", "N", proof.text).split(", ")}
         else:
             found.add((proof.what, proof.text, proof.evidence))
     return found
 
 
-def causes(lines: Iterable[dict[str, Any]]) -> Counter[str]:
-    """The causes of SYNs, without numbers."""
-    return Counter(re.sub(r"\d+", "N", f"{line['cause']}: {line['text']}") for line in lines if line["type"] == "syn")
+def causes(lines: Iterable[dict[str, Any]], name: str) -> Counter[str]:
+    """The texts of the SYNs with this cause, without numbers."""
+    return Counter(re.sub(r"\d+", "N", line["text"]) for line in lines if line["type"] == "syn" and line["cause"] == name)
 
 
 @pytest.mark.parametrize("each", SCENES, ids=lambda s: s.name)
@@ -168,7 +175,6 @@ def test_the_same_evidence(recorder: Recorder, each: QuestionScene) -> None:
     summary, lines = replayed(recorded.files[0])
     of_live = [json.loads(line) for line in live.json.read_text().splitlines()]
     print(*(f"live: {f}" for f in live.summary.findings), *(f"replayed: {f}" for f in summary.findings), sep="\n")
-    print(causes(of_live), causes(lines), sep="\n")
     assert not live.summary.lost and not recorded.summary.lost
     by_key = {(f.name, f.key): f for f in live.summary.findings}
     for finding in summary.findings:
@@ -176,9 +182,8 @@ def test_the_same_evidence(recorder: Recorder, each: QuestionScene) -> None:
         assert counterpart, f"not found live: {finding.cause}"
         assert statements(finding) <= statements(counterpart)
         assert counterpart.certain or not finding.certain
-    assert causes(lines) == causes(of_live)
     if each.cause:
-        assert any(line["cause"] == each.cause for line in lines if line["type"] == "syn")
+        assert causes(lines, each.cause) == causes(of_live, each.cause) != Counter()
     else:
         (found,) = (f for f in summary.findings if f.name == each.asks)
         sources = {(what, source) for what, _, source in statements(found)}

@@ -51,19 +51,23 @@ class NamespaceSetting(NamespaceQuestion[[str], str]):
 
 @dataclass(frozen=True)
 class NamespaceListeners(NamespaceQuestion[[str], tuple[BoundSocket, ...]]):
-    """The listening TCP sockets of a namespace; () also if it cannot be read."""
+    """The listening TCP sockets of a namespace; () also if it cannot be read. Those at the time of a dropped SYN are needed."""
 
     def ask(self, reader: NamespaceReader, journal: Journal, namespace: str, /) -> Answer[tuple[BoundSocket, ...]]:
         return journal(("space", namespace, "bound"), lambda: reader.bound(namespace), tuple[BoundSocket, ...]())
 
     def prefetch(self, reader: NamespaceReader, journal: Journal, occasion: Occasion) -> None:
-        for namespace in occasion.namespaces:
+        for namespace in sorted({*occasion.namespaces, *occasion.drop_namespaces}):
             self.ask(reader, journal, namespace)
 
 
 @dataclass(frozen=True)
 class ListenerProcess(NamespaceQuestion[[int], str]):
-    """The process that holds a listening socket, given by its inode: "nginx (pid 42)"; "" = not found."""
+    """The process that holds a listening socket, given by its inode: "nginx (pid 42)"; "" = not found.
+
+    It is asked ahead only where packets were dropped: a search for sockets that no process holds delays the search for the
+    sockets that packets meet.
+    """
 
     def ask(self, reader: NamespaceReader, journal: Journal, inode: int, /) -> Answer[str]:
         # The reader's processes have the journal themselves, because packets ask for them, too.
@@ -73,7 +77,7 @@ class ListenerProcess(NamespaceQuestion[[int], str]):
         return Known(f"{command} (pid {pid})" if pid else "")
 
     def prefetch(self, reader: NamespaceReader, journal: Journal, occasion: Occasion) -> None:
-        for namespace in occasion.namespaces:
+        for namespace in occasion.drop_namespaces:
             sockets = NamespaceListeners().ask(reader, journal, namespace)
             for bound in sockets.value if isinstance(sockets, Known) else ():
                 self.ask(reader, journal, bound.inode)
