@@ -31,7 +31,7 @@ from tracer.kube.store import ObjectStore
 from tracer.kube.watch import ObjectWatch
 from tracer.model.evidence import Evidence
 from tracer.model.kube import ServicePort
-from tracer.model.packet import Endpoints, Hop, Nat, Packet
+from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Packet
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.rules import save_parser
 
@@ -183,11 +183,10 @@ def _packet(n: int, ruleset: Ruleset, cluster: ClusterView) -> None:
     trace = RuleTrace((RuleHit((*path, RuleLocation(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
     before, after = Endpoints("8.8.8.8", 5, "192.168.0.2", 20000 + n), Endpoints("8.8.8.8", 5, _ip("10.100", ENDS * n), 8080)
     hops = [
-        Hop(0, "table", "node", "PREROUTING", "nat", rule_trace=trace),
-        Hop(1, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, after)),
+        Hop(0, HopKind.TABLE, "node", "PREROUTING", "nat", rule_trace=trace),
+        Hop(1, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", before, after)),
     ]
-    packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=hops)
-    attribute(packet, cluster)
+    packet = attribute(Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=tuple(hops)), cluster)
     assert packet.hops[1].owner and packet.hops[1].owner.label == port.label, packet.hops[1].owner
 
 

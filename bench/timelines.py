@@ -17,13 +17,15 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.ctnetlink import ADDED, CHANGED, FakeConntrack, message
 from tracer.connections.conntrack_events import Datagram
 from tracer.connections.tracker import ConnectionTracker
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.model.packet import Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.model.packet import Endpoints, Flow, Handshake, Hop, HopKind, Nat, Packet, Socket
 from tracer.model.summary import RunSummary
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
@@ -73,19 +75,20 @@ def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
         first, second = ("DNAT", "MASQUERADE") if not back else ("reverse MASQUERADE", "reverse DNAT")
         ifaces = ("eth0", "cni0") if not back else ("cni0", "eth0")
         hops = [
-            Hop(time, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface=ifaces[0]),
-            Hop(time + 1, "nat", "node", "PREROUTING", nat=Nat(first, ends[0], ends[1])),
-            Hop(time + 2, "nat", "node", "POSTROUTING", nat=Nat(second, ends[1], ends[2])),
-            Hop(time + 3, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface=ifaces[1]),
+            Hop(time, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface=ifaces[0]),
+            Hop(time + 1, HopKind.NAT, "node", "PREROUTING", nat=Nat(first, ends[0], ends[1])),
+            Hop(time + 2, HopKind.NAT, "node", "POSTROUTING", nat=Nat(second, ends[1], ends[2])),
+            Hop(time + 3, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface=ifaces[1]),
         ]
         if not back:
             shake = Handshake(flags, True, 0, 128, 1)
-            hops.append(Hop(time + 4, "socket", "pod-a", socket=LISTENER))
-            hops.append(Hop(time + 5, "handshake", "pod-a", handshake=shake))
+            hops.append(Hop(time + 4, HopKind.SOCKET, "pod-a", socket=LISTENER))
+            hops.append(Hop(time + 5, HopKind.HANDSHAKE, "pod-a", handshake=shake))
         flow = Flow(outside, inside.reversed, "ESTABLISHED" if at else "NEW", back, 0, "node")
         seq, ack = (n + (at > 0), (n + 1) * (at > 0)) if not back else (n, n + 1)
-        made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, hops, ack=ack)
-        made.verdict, made.outcome = classify(made)
+        made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, tuple(hops), ack=ack)
+        verdict, outcome = classify(made)
+        made = replace(made, verdict=verdict, outcome=outcome)
         packets.append(made)
     # SYN_SENT, SYN_RECV, ESTABLISHED
     events = [
@@ -101,20 +104,21 @@ def measure(count: int) -> dict[str, float]:
     output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with ConnectionStage(HandshakeAnalyzer(NamespaceInspector(NoSpaces())), connections, conntrack=listener) as following:
+    handshakes = HandshakeAnalyzer(NamespaceInspector(NoSpaces()))
+    with closing(ConnectionStage(handshakes, connections, conntrack=listener)) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)
             making += time.process_time() - at
             listener.waiting += events
             for packet in packets:
-                following.feed(packet)
+                following.feed(packet, output)
             if n % TURN == TURN - 1:
-                following.expire(n * SECOND // A_SECOND + SECOND // 5, output)
+                following.end_batch(n * SECOND // A_SECOND + SECOND // 5, output)
             if n % 10_000 == 9999:
                 most = max(most, memory())
         for later in range(1, 200):
-            following.expire(count * SECOND // A_SECOND + later * SECOND // 10, output)
+            following.end_batch(count * SECOND // A_SECOND + later * SECOND // 10, output)
         settled = memory()
         open_, unreported = len(connections), len(connections._pending)
         following.flush(totals, output)

@@ -9,7 +9,7 @@ ready; then reads one command per line from stdin, and answers each with one lin
     times        run time of each program since it was loaded: {name: [ns, runs]} (needs kernel.bpf_stats_enabled)
     off          probes off; {events, lost, why} since they went on
 
-Between commands it works as tracer/pipeline/run.py: it drains the ring and reads the loss counters every POLL_SECONDS.
+Between commands it works as tracer/pipeline/live_source.py: it drains the ring and reads the loss counters every POLL_SECONDS.
 Compiling takes longer than measuring, so `off` only detaches, and the next `port` or `everything` attaches again.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 from tracer.events import record
 from tracer.kernel.session import Kernel, Session
 from tracer.model.filter import Filter
-from tracer.pipeline.run import POLL_SECONDS
+from tracer.pipeline.live_source import POLL_SECONDS
 from tracer.rules.nftables.trace_key import TraceSwitch
 
 RUN_TIME_NS, RUN_COUNT = 24, 25

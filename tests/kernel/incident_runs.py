@@ -135,8 +135,7 @@ def _trace(
     with watch(Filter(ports=ports), nft=nft or backend in ("nft", "native")) as seen:
         result.requests = traffic()
     findings, syns = Findings(FindingContext(view)), HandshakeAnalyzer()
-    for packet in seen.packets:
-        attribute(packet, view)
+    for packet in (attribute(p, view) for p in seen.packets):
         findings.look(packet)
         syns.feed(packet)
     for verdict in syns.flush():

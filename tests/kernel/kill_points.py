@@ -75,7 +75,7 @@ POINTS = {
     "a tool that prints rules just started": Point("subprocess", "Popen.__init__", few=True),
     "rules of iptables being read": Point("tracer.rules.iptables.sockopt", "save", entered=True, few=True),
     "ready": Point("tracer.commands.trace", "write_ready", few=True),
-    "tracing": Point("tracer.pipeline.run", "Run._read", nth=5, live=True),
+    "tracing": Point("tracer.pipeline.live_source", "LiveSource.read", nth=5, live=True),
     "ending": Point("tracer.kernel.session", "Session.close", entered=True, few=True),
     "detaching": Point("bcc", "BPF.detach_raw_tracepoint", few=True),
     "detached": Point("bcc", "BPF.cleanup"),
@@ -149,7 +149,7 @@ class ForkServer:
         from tracer.commands import trace
         from tracer.kernel.bcc_program import BccProgram
         from tracer.pipeline.child import write_ready
-        from tracer.pipeline.run import RunLimits
+        from tracer.pipeline.source import RunLimits
 
         if POINTS[name].way:  # this kernel or these options may not use this way of attaching
             _replace(trace, write_ready, lambda *_: os._exit(NOT_REACHED))
@@ -157,7 +157,7 @@ class ForkServer:
             watch = BccProgram.watch
             _replace(BccProgram, watch, lambda self, rows: watch(self, rows[::FEW]))
         if POINTS[name].live:  # its --duration could end before the state is compared
-            _replace(trace, RunLimits, lambda count, _, drops_only: RunLimits(count, 0, drops_only))
+            _replace(trace, RunLimits, lambda count, _: RunLimits(count))
         arm(POINTS[name])
 
 

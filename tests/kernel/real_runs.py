@@ -121,8 +121,7 @@ class Judge:
                 break
         context, syns = FindingContext(self.cluster), HandshakeAnalyzer()
         findings = Findings(context)
-        for packet in seen.packets:
-            attribute(packet, self.cluster)
+        for packet in (attribute(p, self.cluster) for p in seen.packets):
             findings.look(packet)
             syns.feed(packet)
         for verdict in syns.flush():

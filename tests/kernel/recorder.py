@@ -174,7 +174,7 @@ class Recorder:
 
             thread = threading.Thread(target=run_work)
             thread.start()
-            run.trace(stop)
+            run.run(stop)
             thread.join()
             if failed:
                 raise failed[0]

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from scenes import topology, traffic
 from scenes.netns import CLONE_NEWNET, RUN_DIR, Child, _libc, entered
@@ -33,11 +34,7 @@ def _make_share(share: int, count: int) -> int:
     for number in range(share, count, PARENTS):
         if _libc.unshare(CLONE_NEWNET) != 0:
             raise OSError("unshare")
-        with (
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours,
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as theirs,
-        ):
-            fcntl.ioctl(ours, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", UP))
+        with _loopback() as (ours, theirs):
             name = RUN_DIR / f"passing-{number}"
             if number % NAMED == 0:
                 name.touch()
@@ -48,16 +45,37 @@ def _make_share(share: int, count: int) -> int:
                 )
                 subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
             if number % WITH_IPTABLES == 2:
-                subprocess.run(["iptables-legacy", "-A", "INPUT", "-p", "udp", "-j", "ACCEPT"], check=True)
-            theirs.bind(("127.0.0.1", PASSING))
+                subprocess.run(["iptables-legacy", "-w", "-A", "INPUT", "-p", "udp", "-j", "ACCEPT"], check=True)
             for _ in range(2):
-                ours.sendto(b"x", ("127.0.0.1", PASSING))
+                ours.send(b"x")
                 theirs.recv(8)
                 sent += 1
             if number % NAMED == 0:
-                subprocess.run(["umount", str(name)], check=True)
+                subprocess.run(["umount", "--lazy", str(name)], check=True)  # as ip netns and CNI plugins do
                 name.unlink()
     return sent
+
+
+@contextmanager
+def _loopback() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Sets the loopback of this process's namespace up; gives a socket that sends to the port PASSING, and its receiver."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as theirs,
+    ):
+        fcntl.ioctl(ours, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", UP))
+        theirs.bind(("127.0.0.1", PASSING))
+        ours.connect(("127.0.0.1", PASSING))
+        yield ours, theirs
+
+
+def send_over_loopback() -> int:
+    """Sends one datagram to the port PASSING in this process's namespace; returns its source port."""
+    with _loopback() as (ours, theirs):
+        ours.send(b"x")
+        theirs.recv(8)
+        port: int = ours.getsockname()[1]
+        return port
 
 
 def tcp_connections(seconds: float) -> tuple[int, float]:

@@ -79,8 +79,7 @@ def run(watch: Watch, scene: Scene) -> Result:
             with watch(Filter(ports=(scene.port,))) as seen:
                 stack.enter_context(scene.up())
         result.dumped = len(pcap.read(dump))
-        for packet in seen.packets:
-            attribute(packet, view)
+        for packet in (attribute(p, view) for p in seen.packets):
             syns.feed(packet)
             result.verdicts += syns.expire(packet.hops[-1].time)
         result.verdicts += syns.flush()

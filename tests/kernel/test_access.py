@@ -142,9 +142,7 @@ def first_packets(watch: Watch, cluster: ClusterView, ways: Iterable[Way], back_
         if packet.tcp_flags == "SYN":
             first.setdefault(packet.endpoints.sport, packet)
     found = {way.kind: first[reply.sport] for way, reply in zip(ways, replies, strict=True)}
-    for packet in found.values():
-        attribute(packet, cluster)
-    return found
+    return {kind: attribute(packet, cluster) for kind, packet in found.items()}
 
 
 def deciding_hop(packet: Packet) -> Hop:

@@ -62,8 +62,7 @@ def test_a_flooded_syn_is_the_one_that_is_accepted(watch: Watch, no_learning: No
             replies.append(traffic.http_get())
     analyzer = HandshakeAnalyzer()
     for packet in seen.packets:
-        attribute(packet, ClusterView(ObjectStore(), CniCache()))
-        analyzer.feed(packet)
+        analyzer.feed(attribute(packet, ClusterView(ObjectStore(), CniCache())))
     causes = {v.asked.sport: v.cause for v in analyzer.flush()}
     syns = [p for p in seen.packets if p.tcp_flags == "SYN"]
     copied = {p.endpoints.sport for p in syns if any(h.clone and h.drop and "pod-" in h.netns for h in p.hops)}

@@ -65,10 +65,9 @@ def test_every_packet_names_virtual_and_real_server(
         reply = traffic.http_get(address, port, ns=ns)
     assert reply.outcome == "answered", reply
     assert not seen.losses and all(p.complete for p in seen.packets)
-    for packet in seen.packets:
-        attribute(packet, cluster)
-    show(seen.packets)
-    requests = [p for p in seen.packets if p.endpoints.dport == port and p.endpoints.dst == address]
+    packets = [attribute(p, cluster) for p in seen.packets]
+    show(packets)
+    requests = [p for p in packets if p.endpoints.dport == port and p.endpoints.dst == address]
     assert len(requests) >= 4
     first, *later = requests
     (hop,) = ipvs(first)
@@ -86,7 +85,7 @@ def test_every_packet_names_virtual_and_real_server(
         assert hop.nat and hop.nat.after.dst == ipvs(first)[0].ipvs.real  # type: ignore[union-attr]
     for packet in requests:
         assert packet.hops[-1].netns.startswith("pod-"), [(h.what, h.hook, h.netns) for h in packet.hops]
-    answers = [p for p in seen.packets if p.endpoints.sport == 8080 and p.endpoints.src in PODS]
+    answers = [p for p in packets if p.endpoints.sport == 8080 and p.endpoints.src in PODS]
     assert len(answers) >= 3
     for packet in answers:
         hops = [h for h in ipvs(packet) if h.nat and h.nat.kind == "reverse DNAT"]

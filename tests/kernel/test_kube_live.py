@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import StringIO
 from pathlib import Path
 
@@ -22,15 +22,11 @@ from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
-from tracer.node.namespaces import Namespaces, tracking
-from tracer.node.processes import Processes
-from tracer.packets.assembler import PacketAssembler
-from tracer.packets.hop_builder import HopBuilder
-from tracer.pipeline.live_source import LiveSource
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline import builder
+from tracer.pipeline.builder import RunOptions
+from tracer.pipeline.live_environment import LiveEnvironment
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.text import TextOutput
-from tracer.rules import live_resolver
 
 SERVICE = "Service default/http-proxy"
 
@@ -58,23 +54,20 @@ class KeptOutput(TextOutput):
 @contextmanager
 def running(watch: Watch, kube: OwnerResolver) -> Iterator[KeptOutput]:
     """A run with the probes of this boot, in its own thread, built as the command builds it."""
-    output, stop, spaces = KeptOutput(), StopRequest(), Namespaces()
+    output, stop, environment = KeptOutput(), StopRequest(), LiveEnvironment()
     watch.session.drain()
     watch.session.losses()
-    hops = HopBuilder(spaces, Processes(), watch.kernel.drop_reasons(), watch.kernel.symbols.containing)
-    with kube, live_resolver.watching(spaces, watch.session.extensions, False) as (rules, _):
+    environment.attach(watch.kernel, watch.session)
+    with kube, ExitStack() as stack:
         watch.session.set_filter(kube.filter())
-        run = Run(
-            LiveSource(watch.session, kube), PacketAssembler(hops, tracking=tracking(), rules=rules), output, RunLimits(), kube
-        )
-        thread = threading.Thread(target=run.trace, args=(stop,))
+        run = builder.build(environment, kube, output, RunOptions(), stack).run
+        thread = threading.Thread(target=run.run, args=(stop,))
         thread.start()
         try:
             yield output
         finally:
             stop.request()
             thread.join()
-            kube.detach()
             watch.session.set_filter(NOTHING)
             watch.lost += sum(output.lost_by_probe.values())
 

@@ -8,9 +8,10 @@ from collections import Counter
 
 from scenes import load, topology, traffic
 from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
-from tracer.events import record
+from tests.support.builders import PARTS
 from tracer.model.filter import Filter
 from tracer.model.loss import LEFT_OUT
+from tracer.model.packet import HopKind
 
 RATE, SECONDS, REQUESTS = 20_000, 3.0, 50
 UNSERVED, TOO_MANY = 9, 15_000
@@ -37,7 +38,8 @@ def test_same_datagram_again_and_again(watch: Watch) -> None:
             assert traffic.udp_ask(sport=40404).outcome == "answered"
     assert len(seen.packets) == 80
     assert {
-        len([h for h in p.hops if h.what == "hook" and h.hook == "PREROUTING" and h.netns == "node"]) for p in seen.packets
+        len([h for h in p.hops if h.what is HopKind.HOOK and h.hook == "PREROUTING" and h.netns == "node"])
+        for p in seen.packets
     } == {1}
 
 
@@ -56,7 +58,7 @@ def test_packets_that_do_not_fit_are_left_out_whole(watch: Watch) -> None:
     lost: Counter[str] = Counter()
     for loss in watch.session.losses():
         lost[loss.probe] += loss.count
-    parts = [int(kind) for kind in record.PARTS]
+    parts = [int(kind) for kind in PARTS]
     hops = [
         (packet, hop) for packet, kind, hop in zip(*(events[n].tolist() for n in COLUMNS), strict=True) if kind not in parts
     ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 
 import pytest
@@ -16,7 +16,7 @@ from scenes.netns import entered
 from scenes.topology import CLIENT, CLIENT4, CLIENT6, PODS
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter, parse_host
-from tracer.model.packet import Hop
+from tracer.model.packet import Hop, HopKind
 from tracer.model.rule import RuleTrace
 
 RULES4 = """*filter
@@ -82,8 +82,8 @@ def options(count: int, last: int) -> bytes:
     return b"".join(bytes((60 if n + 1 < count else last,)) + PADDING[1:] for n in range(count))
 
 
-def forwarded(hops: Iterator[Hop] | list[Hop]) -> RuleTrace:
-    hop = next(h for h in hops if h.what == "table" and h.table == "filter" and h.hook == "FORWARD")
+def forwarded(hops: Iterable[Hop]) -> RuleTrace:
+    hop = next(h for h in hops if h.what is HopKind.TABLE and h.table == "filter" and h.hook == "FORWARD")
     assert hop.rule_trace
     return hop.rule_trace
 

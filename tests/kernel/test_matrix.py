@@ -16,7 +16,7 @@ from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
 from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import RULE_KINDS, Hop, Packet
 
 pytestmark = pytest.mark.matrix
 
@@ -45,7 +45,7 @@ def _of_hop(has_detail: Callable[[Hop], object]) -> Callable[[Hop], Evidence | N
 
 
 ROWS: dict[str, Callable[[Hop], Evidence | None]] = {
-    "verdict of a table or chain": _of_hop(lambda h: h.what in ("table", "chain")),
+    "verdict of a table or chain": _of_hop(lambda h: h.what in RULE_KINDS),
     "rule that translated": lambda h: _of_rule(h) if h.nat else None,
     "rule that rejected": lambda h: _of_rule(h) if h.verdict == "REJECT" else None,
     "header before and after": _of_hop(lambda h: h.nat),
@@ -84,15 +84,15 @@ def test_what_is_reported(watch: Watch, backend: str, record_property: Callable[
         assert traffic.http_get().outcome == "answered"
         assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
         assert traffic.tcp_connect(topology.NODE4, CLOSED_PORT).outcome == "refused"
-    for packet in seen.packets:
-        attribute(packet, view)
+    packets = [attribute(p, view) for p in seen.packets]
+    for packet in packets:
         print(packet.tcp_flags, packet.endpoints, packet.verdict, [h.rule_trace.undecided for h in packet.hops if h.rule_trace])
-    rows = known_rows(seen.packets)
+    rows = known_rows(packets)
     record_property("reported", (backend, rows))
-    assert all(p.complete for p in seen.packets)
+    assert all(p.complete for p in packets)
     missing = {row for row, evidence in rows.items() if evidence == NOT_AVAILABLE}
     assert missing <= {"the kernel's reason"} if watch.kernel.types.builtin_layouts else not missing, rows
-    syns = {p.endpoints.dport: p.verdict for p in seen.packets if p.tcp_flags == "SYN"}
+    syns = {p.endpoints.dport: p.verdict for p in packets if p.tcp_flags == "SYN"}
     assert syns[traffic.NODEPORT_HTTP].startswith("SYN answered by pid ")
     assert syns[traffic.NODEPORT_LONELY].startswith("REJECTED in ") and "icmp-port-unreachable" in syns[traffic.NODEPORT_LONELY]
 

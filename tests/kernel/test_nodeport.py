@@ -14,7 +14,7 @@ from scenes import topology, traffic
 from tests.kernel import pcap
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.packet import Endpoints, HopKind, Packet
 
 REQUESTS = 5
 
@@ -98,7 +98,7 @@ def test_rewrites_are_those_of_conntrack(watch: Watch) -> None:
             assert packet.flow and flows[packet.flow.orig] == packet.flow.reply
         first = mine[0]
         assert after(first) == flows[before(first)].reversed
-        assert [h.table for h in first.hops if h.what == "table" and h.table == "nat"], "the first packet must pass nat"
+        assert [h.table for h in first.hops if h.what is HopKind.TABLE and h.table == "nat"], "the first packet must pass nat"
         assert not [h for p in mine[1:] for h in p.hops if h.table == "nat"], "later packets must not pass nat"
 
 

@@ -68,8 +68,7 @@ def test_each_target_of_a_node_is_its_owners(watch: Watch, restored_after: None,
         named = {}
         for packet in seen.packets:
             if packet.tcp_flags == "SYN" and packet.endpoints.sport in expected:
-                attribute(packet, known)
-                named[packet.endpoints.sport] = owners(packet, set(expected.values()))
+                named[packet.endpoints.sport] = owners(attribute(packet, known), set(expected.values()))
         assert named == {sport: {label} for sport, label in expected.items()}, (scenario, [p.verdict for p in seen.packets])
         requested += len(expected)
     assert requested >= 10

@@ -59,8 +59,7 @@ def find(
         traffic()
     findings = Findings(FindingContext(known))
     for packet in seen.packets:
-        attribute(packet, known)
-        findings.look(packet)
+        findings.look(attribute(packet, known))
     print([(p.tcp_flags, p.verdict) for p in seen.packets], *(f"{f.name}: {f.cause}" for f in findings.all), sep="\n")
     return findings.all
 

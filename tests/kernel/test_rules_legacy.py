@@ -16,7 +16,7 @@ from tests.kernel.truth.run import rounds
 from tests.kernel.watching import Watch
 from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import Hop, HopKind, Packet
 from tracer.rules.iptables.generations import GONE
 from tracer.rules.rule_resolver import DECIDED_EARLIER
 from tracer.util.endpoint_format import format_endpoint
@@ -111,7 +111,7 @@ def test_a_policy_is_named(watch: Watch, restored: None) -> None:
     rules.restore("http-proxy", "http-proxy-v6", extra=["policy-drop-forward"])
     with watch(Filter(ports=(9999,))) as seen:
         assert traffic.tcp_connect(topology.PODS[0].addr4, 9999, timeout=0.5).outcome == "timeout"
-    hop = next(h for h in seen.packets[0].hops if h.what == "table" and h.verdict == "DROP")
+    hop = next(h for h in seen.packets[0].hops if h.what is HopKind.TABLE and h.verdict == "DROP")
     assert path(hop) == "FORWARD 0"
 
 
@@ -123,7 +123,7 @@ def test_rules_replaced_between_two_packets(watch: Watch, restored: None) -> Non
             add = ["iptables-legacy", "-I", "INPUT", "-p", "tcp", "--dport", str(port), "-j", "DROP"]
             subprocess.run(add, check=True)
             traffic.tcp_connect(topology.NODE4, 9997, timeout=0.3)
-    inputs = [h for p in seen.packets for h in p.hops if h.what == "table" and h.table == "filter" and h.hook == "INPUT"]
+    inputs = [h for p in seen.packets for h in p.hops if h.what is HopKind.TABLE and h.table == "filter" and h.hook == "INPUT"]
     explained = {h.rule_trace.undecided or path(h) for h in inputs if h.rule_trace}
     assert explained <= {"INPUT 0", "INPUT 1", GONE} and "INPUT 1" in explained, explained
     assert all(path(h) == "INPUT 1" for h in inputs if h.verdict == "DROP")

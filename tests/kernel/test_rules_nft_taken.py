@@ -13,7 +13,7 @@ from scenes import traffic
 from scenes.topology import CLIENT4, DRAIN, DRAIN4, DRAIN6, NODE4
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import Hop, HopKind, Packet
 
 FWD, FWD_TO, DUP, OTHER, OUT = 9571, 9572, 9573, 9574, 9575
 READ_SECONDS = 1.5
@@ -53,7 +53,7 @@ def packet_to(port: int, packets: list[Packet]) -> tuple[Packet, list[Hop]]:
     """The datagram, and its hops in chains of devices."""
     found = [p for p in packets if p.endpoints.dport == port and p.protocol == "UDP"]
     assert len(found) == 1, (port, packets)
-    return found[0], [h for h in found[0].hops if h.what == "chain" and h.hook in ("INGRESS", "EGRESS") and not h.clone]
+    return found[0], [h for h in found[0].hops if h.what is HopKind.CHAIN and h.hook in ("INGRESS", "EGRESS") and not h.clone]
 
 
 def decided(hops: list[Hop]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from tests.kernel.watching import Watch
@@ -69,13 +69,14 @@ def follow(watch: Watch, ports: tuple[int, ...], make: Callable[[], object]) -> 
 def following(watch: Watch, ports: tuple[int, ...]) -> Iterator[FollowedRun]:
     """Follows the connections of the block; its packets and timelines are there when the block has ended."""
     followed, view, changes = FollowedRun(), ClusterView(ObjectStore(), CniCache()), ChangeLog()
-    with ConnectionStage(HandshakeAnalyzer(), ConnectionTracker(time.time_ns() - time.monotonic_ns()), changes) as stage:
-        stage.start(followed.output)
+    with closing(
+        ConnectionStage(HandshakeAnalyzer(), ConnectionTracker(time.time_ns() - time.monotonic_ns()), changes)
+    ) as stage:
+        stage.begin(followed.output)
         with watch(Filter(ports=ports), on_rule_change=changes.add_rule_change) as seen:
             yield followed
-        stage.expire(0, followed.output)  # rule changes are known at once, packets only when they are complete
+        stage.end_batch(0, followed.output)  # rule changes are known at once, packets only when they are complete
         for packet in seen.packets:
-            attribute(packet, view)
-            stage.feed(packet)
-        stage.expire(time.monotonic_ns(), followed.output)
+            stage.feed(attribute(packet, view), followed.output)
+        stage.end_batch(time.monotonic_ns(), followed.output)
         stage.flush(followed.summary, followed.output)

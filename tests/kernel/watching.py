@@ -16,7 +16,7 @@ from tracer.node.namespaces import Namespaces, tracking
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
-from tracer.pipeline.run import POLL_SECONDS, RULES_SECONDS
+from tracer.pipeline.live_source import POLL_SECONDS, RULES_SECONDS
 from tracer.rules import live_resolver
 
 SETTLE_SECONDS = 0.4

@@ -8,10 +8,9 @@ import struct
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracer.events import record
-from tracer.events.record import DTYPE, HOOKS, VERDICTS, Event, Flag, Kind
+from tracer.events.record import DTYPE, HOOKS, VERDICTS, Event, EventArray, Flag, Kind
 from tracer.model.packet import Packet
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.processes import Processes
@@ -28,6 +27,8 @@ FUNCTIONS = {
     0x50: "udp_destruct_common", 0x60: "neigh_invalidate", 0x70: "ip_rcv_core",
 }  # fmt: skip
 SECOND = 1_000_000_000
+PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
+"""Kinds of records that are no hop of their own; they add data to the hop that follows."""
 
 
 def raw(address: str) -> bytes:
@@ -40,7 +41,7 @@ def swapped(ends: Ends) -> Ends:
     return ends[2], ends[3], ends[0], ends[1]
 
 
-def event(kind: str, **given: Any) -> npt.NDArray[Any]:
+def event(kind: str, **given: Any) -> EventArray:
     """An array of one event. Kinds, hooks, verdicts and flags are given by name; header, orig and reply as (src, sport, dst,
     dport); any other field as in bpf/records/event.h."""
     out = np.zeros(1, DTYPE)
@@ -72,7 +73,7 @@ class Trail:
     def __init__(self, header: Ends, packet: int = 1 << 8, start: int = SECOND, **fields: Any) -> None:
         self.packet, self.time, self.hop = packet, start, 0
         self.fields = {"header": header, "netns": NODE, "protocol": 6, "tcp_flags": 2, "length": 60, "seq": 7, **fields}
-        self.rows: list[npt.NDArray[Any]] = []
+        self.rows: list[EventArray] = []
 
     def now(self, **fields: Any) -> Trail:
         self.fields.update(fields)
@@ -110,7 +111,7 @@ class Trail:
         return self
 
     @property
-    def batch(self) -> npt.NDArray[Any]:
+    def batch(self) -> EventArray:
         return np.concatenate(self.rows)
 
 
@@ -231,11 +232,11 @@ FIELDS: tuple[str, ...] = DTYPE.names or ()
 SHORT = FIELDS.index("protocol")
 
 
-def shortened(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def shortened(batch: EventArray) -> EventArray:
     """The same events as the kernel writes them: short where they repeat the last whole event, or its rewritten header."""
     out = batch.copy()
     whole: Event | None = None
-    for row, e in zip(out, record.events(batch), strict=True):
+    for row, e in zip(out, map(record.event, batch), strict=True):
         if e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
             continue
         if whole and e[SHORT:] == record.completed(e, whole)[SHORT:]:

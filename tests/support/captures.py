@@ -11,31 +11,25 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from tests.support.blobs import R, build
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, swapped
 from tests.support.ctnetlink import FakeConntrack
-from tracer.capture.change_events import RecordedConntrackListener
+from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackListener
 from tracer.capture.journal import JournaledNamespaces, JournaledProcesses
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
-from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.redact.records import RecordRedactor
 from tracer.capture.replay import runner
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
-from tracer.connections.tracker import ConnectionTracker
 from tracer.events import record
-from tracer.events.record import DTYPE, SLOT, Flag, Kind
+from tracer.events.record import DTYPE, SLOT, EventArray, Flag, Kind, Slots
 from tracer.events.table_trace import RULESET, WATCHED
-from tracer.findings import Findings
-from tracer.findings.context import FindingContext
-from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.kernel.session import Session
+from tracer.kernel.session import Kernel, Session
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
@@ -47,13 +41,11 @@ from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
-from tracer.packets.hop_builder import HopBuilder
+from tracer.pipeline import builder
 from tracer.pipeline.assembly import Assembler, AssemblyParts
-from tracer.pipeline.connection_stage import ConnectionStage
+from tracer.pipeline.builder import RunOptions
 from tracer.pipeline.environment import RunStart
-from tracer.pipeline.run import Run, RunLimits
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render import find
 from tracer.render.base import Output
@@ -69,6 +61,12 @@ POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)
 BLOB, READER = 0x1000, 77
 CHANGED = 4_000_000
 """Time at which the nat table is replaced, ns: between the second request and the third."""
+RUNNING = SimpleNamespace(
+    symbols=SimpleNamespace(containing=lambda address: FUNCTIONS.get(address, "")),
+    drop_reasons=lambda: REASONS,
+    release="6.12.0",
+)
+"""The running kernel."""
 FACTS = {
     "full": [CheckResult("kernel", "ok", "Linux 6.12")],
     "missed": [CheckResult("reset6", "degraded", "no REJECT: it is not there")],
@@ -80,7 +78,7 @@ SERVICE = {
 }
 
 
-def slots(batch: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def slots(batch: EventArray) -> Slots:
     """Events as in the ring buffer: each whole, or short where its flags or its kind require that."""
     rows = []
     for event in batch:
@@ -92,7 +90,7 @@ def slots(batch: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.concatenate(rows) if rows else np.zeros((0, SLOT), np.uint8)
 
 
-def table_lookup(time: int) -> npt.NDArray[Any]:
+def table_lookup(time: int) -> EventArray:
     """The event of a look-up of the filter table by the reader."""
     row = np.zeros(1, RULESET)
     for name, value in {
@@ -119,7 +117,7 @@ def reading(began: int, ended: int) -> TableSnapshot:
     )
 
 
-def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
+def request(number: int, start: int, inode: int = 48213) -> EventArray:
     """A SYN through a NodePort to a pod's listener. inode: inode of the listener's socket."""
     t = Trail(CLIENT, number << 8, start, in_name="eth0", orig=CLIENT, reply=swapped(POD_END), ct_info=2)
     t.hook("PREROUTING").nat("PREROUTING", 1, ("192.168.56.1", 40812, "10.244.0.11", 8080))
@@ -127,7 +125,7 @@ def request(number: int, start: int, inode: int = 48213) -> npt.NDArray[Any]:
     return t.add("SOCKET", object=inode, state=10, netns=200).batch
 
 
-def refused(number: int, start: int) -> npt.NDArray[Any]:
+def refused(number: int, start: int) -> EventArray:
     """A packet that the filter table drops, and the event of its free."""
     t = Trail(("192.168.56.1", 40813 + number, "192.168.56.10", 8080), number << 8, start, in_name="eth0")
     t.table("INPUT", "filter", verdict="DROP", object=BLOB, state=WATCHED, pf=2)
@@ -137,12 +135,13 @@ def refused(number: int, start: int) -> npt.NDArray[Any]:
 class Probes:
     """Replaces a session: each drain returns one batch; then the batch's losses can be read. on_end: called after the last."""
 
-    def __init__(self, batches: Sequence[tuple[npt.NDArray[Any], list[Loss]]], on_end: Callable[[], None]) -> None:
+    extensions = frozenset({("target", "DNAT", 2, "ip")})
+
+    def __init__(self, batches: Sequence[tuple[EventArray, list[Loss]]], on_end: Callable[[], None]) -> None:
         self._batches, self._on_end, self._losses = list(batches), on_end, list[Loss]()
         self.planned = [SimpleNamespace(probe=SimpleNamespace(name="hook"), way="FEXIT", symbol="nf_hook_slow")]
-        self.extensions: frozenset[tuple[str, str, int, str]] = frozenset({("target", "DNAT", 2, "ip")})
 
-    def drain(self) -> npt.NDArray[np.uint8]:
+    def drain(self) -> Slots:
         batch, self._losses = self._batches.pop(0) if self._batches else (record.NOTHING, [])
         if not self._batches:
             self._on_end()
@@ -184,8 +183,30 @@ class Machine(RecordingEnvironment):
     def processes(self) -> JournaledProcesses:
         return Holders(self.buffer.journal)
 
-    def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        return super().symbol_lookup(lambda address: FUNCTIONS.get(address, ""))
+    def clock(self) -> int:
+        return 10**18
+
+    def tracking(self) -> set[int]:
+        return set()
+
+    def change_log(self) -> RecordedChangeLog:
+        changes = super().change_log()
+        changes.add_rule_change(CHANGED, "nat", os.getpid())
+        return changes
+
+    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+        reader = PreparedTableReader(self.buffer.add_reading)
+        reader.ready = [reading(100, 200)]
+        legacy = TableGenerations(reader, lambda act: act in Probes.extensions)
+        for family in ("ip", "ip6"):
+            legacy.request(TableRequest(NODE, family, ""))
+        return RuleResolver(legacy)
+
+    def assembler(self, parts: AssemblyParts) -> Assembler:
+        assembler = super().assembler(parts)
+        if isinstance(assembler, PacketAssembler):
+            assembler._idle_ns = 0
+        return assembler
 
     def host_reader(self) -> HostReader:
         nothing = self.files.names[0].parent
@@ -213,14 +234,14 @@ class Printed:
     files: list[Path] = field(default_factory=list)
 
 
-Batches = Sequence[tuple[npt.NDArray[Any], list[Loss]]]
+Batches = Sequence[tuple[EventArray, list[Loss]]]
 
 
-def some_batches(packets: int = 6) -> list[tuple[npt.NDArray[Any], list[Loss]]]:
+def some_batches(packets: int = 6) -> list[tuple[EventArray, list[Loss]]]:
     """Batches with a loss, a table look-up, requests and refused packets."""
     batches = [np.concatenate([table_lookup(150), request(1, 1000), refused(2, 2000)])]
     batches += [np.concatenate([request(n, n * 1_000_000), refused(n + 1, n * 1_000_000 + 5000)]) for n in range(3, packets, 2)]
-    made: list[tuple[npt.NDArray[Any], list[Loss]]] = [(b, []) for b in batches]
+    made: list[tuple[EventArray, list[Loss]]] = [(b, []) for b in batches]
     made.insert(1, (record.NOTHING, [Loss("table", 1, 17, "the ring buffer was full")]))
     return [*made, (record.NOTHING, []), (record.NOTHING, [])]
 
@@ -257,12 +278,10 @@ def capture(
     that the probes get, one per batch.
     """
     stop = StopRequest()
-    machine, out, err = Machine(str(path), sizes, redacted), io.StringIO(), io.StringIO()
+    machine, out, err = Machine(str(path), sizes, redacted, explained), io.StringIO(), io.StringIO()
     machine.conntrack = RecordedConntrackListener(
         machine.buffer, conntrack or FakeConntrack(why="conntrack's events cannot be read: so")
     )
-    reader = PreparedTableReader(machine.buffer.add_reading)
-    reader.ready = [reading(100, 200)]
     probes = Probes(batches if batches is not None else some_batches(), stop.request)
     with ExitStack() as stack:
         stack.callback(machine.close)
@@ -271,34 +290,17 @@ def capture(
         kube.renewals = lambda: [coming.pop(0)] if coming else []  # type: ignore[method-assign]
         kube.cluster.store.node = "node-1"
         kube.cluster.store.load([SERVICE])
-        spaces, processes = machine.namespaces(), cast(Processes, machine.processes())
-        legacy = TableGenerations(reader, lambda act: act in probes.extensions)
-        for family in ("ip", "ip6"):
-            legacy.request(TableRequest(NODE, family, ""))
-        hits, function = RuleResolver(legacy), machine.symbol_lookup(str)
-        parts = AssemblyParts(spaces, processes, machine.host_reader(), hits, function, REASONS, 10**18, set())
-        assembler: Assembler = PacketAssembler(HopBuilder(spaces, processes, REASONS, function), 10**18, idle_ns=0, rules=hits)
-        if not explained:
-            assembler = Prefetcher(parts, machine.sandboxes, machine.inspector(spaces, processes), machine.journal())
-        session, request = cast(Session, probes), {"said": "--port 30285", "words": asdict(selectors), "follow": follow}
-        request["record_only"] = not explained
-        machine.start(RunStart(session, kube, parts, "6.12.0", FACTS, request))
+        machine.attach(cast(Kernel, RUNNING), cast(Session, probes))
         output = find(form)(out, err)
-        findings = Findings(FindingContext(kube.cluster, machine.host_reader(), machine.journal()))
-        syns, connections = (
-            HandshakeAnalyzer(machine.inspector(spaces, processes), 10**18),
-            ConnectionTracker(10**18) if follow else None,
-        )
-        changes = machine.change_log()
-        changes.add_rule_change(CHANGED, "nat", os.getpid())
-        entries = machine.conntrack_listener()
-        following = stack.enter_context(ConnectionStage(syns, connections, changes, findings, conntrack=entries))
-        run = Run(machine.source(session, kube), assembler, output, RunLimits(), kube, findings, following)
+        built = builder.build(machine, kube, output, RunOptions(by_connection=follow), stack)
+        request = {"said": "--port 30285", "words": asdict(selectors), "follow": follow, "record_only": not explained}
+        machine.start(RunStart(kube, built.parts, FACTS, request))
+        run = built.run
         if end_after:
             _end_early(output, stop, end_after)
         output.begin(FACTS["full" if form == "json" else "missed"], "--port 30285", "6.12.0")
         run.begin()
-        run.trace(stop)
+        run.run(stop)
         machine.close(run.summary.seconds)
         output.summary(run.summary)
     return Printed(path, {form: out.getvalue()}, err.getvalue(), run.summary, list(machine.files.names))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.support.syns import FakeInspector
 from tracer.findings import Findings
@@ -13,7 +13,7 @@ from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, IpvsDecision, Nat, Packet
+from tracer.model.packet import Endpoints, Hop, HopKind, IpvsDecision, Nat, Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import HostReader, ListeningSocket
@@ -94,18 +94,18 @@ def policy(chain: str, verdict: str = "ACCEPT") -> RuleHit:
 
 
 def table(rules: Ruleset, hook: str, name: str, *hits: RuleHit, verdict: str = "ACCEPT", **more: object) -> Hop:
-    return Hop(0, "table", "node", hook, name, verdict=verdict, rule_trace=RuleTrace(hits, ruleset=rules), **more)  # type: ignore[arg-type]
+    return Hop(0, HopKind.TABLE, "node", hook, name, verdict=verdict, rule_trace=RuleTrace(hits, ruleset=rules), **more)  # type: ignore[arg-type]
 
 
 def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
-    return Hop(0, "nat", "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
+    return Hop(0, HopKind.NAT, "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
 
 
 def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
     """A SYN with these hops, one second after the SYN with the previous number."""
-    made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=hops, number=number)
-    made.verdict, made.outcome = classify(made)
-    return made
+    made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=tuple(hops), number=number)
+    verdict, outcome = classify(made)
+    return replace(made, verdict=verdict, outcome=outcome)
 
 
 def findings_of(
@@ -115,8 +115,7 @@ def findings_of(
     findings, reported = Findings(FindingContext(cluster, node, journal)), []
     settings = node.settings if isinstance(node, FakeNode) else {}
     syns = HandshakeAnalyzer(FakeInspector(settings))
-    for each in packets:
-        attribute(each, cluster)
+    for each in (attribute(packet, cluster) for packet in packets):
         syns.feed(each)
         reported += findings.look(each)
         reported += [f for verdict in syns.expire(each.time) for f in findings.look_syn(verdict)]
@@ -132,9 +131,10 @@ def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: in
     ends = Endpoints(CLIENT, sport, virtual, port)
     if not real:
         decision = IpvsDecision(virtual, port, "tcp", "rr")
-        hop = Hop(0, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=decision)
+        hop = Hop(0, HopKind.IPVS, "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=decision)
         return packet([hop], ends)
     decision = IpvsDecision(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
     return packet(
-        [Hop(0, "ipvs", "node", "INPUT", ipvs=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))], ends
+        [Hop(0, HopKind.IPVS, "node", "INPUT", ipvs=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
+        ends,
     )

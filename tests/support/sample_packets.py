@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, IpvsDecision, Nat, Packet, Socket
+from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, HopKind, IpvsDecision, Nat, Outcome, Packet, Socket
 
 EPOCH = 1_769_868_202_118_204_511  # 2026-01-31T14:03:22.118204511Z
 BOOT = 5_000_000_000_000
@@ -19,7 +19,19 @@ STATUS = Flow(REQUESTED, ANSWERED, "NEW", False, 0)
 
 def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) -> Hop:
     """A hop `us` microseconds after the packet's first."""
-    return Hop(BOOT + int(us * 1000), what, netns, hook, **more)
+    return Hop(BOOT + int(us * 1000), HopKind(what), netns, hook, **more)
+
+
+def with_hop(packet: Packet, at: int, **changes: Any) -> Packet:
+    """The packet with other values in the fields of one hop."""
+    hops = list(packet.hops)
+    hops[at] = replace(hops[at], **changes)
+    return replace(packet, hops=tuple(hops))
+
+
+def with_hops(packet: Packet, *more: Hop) -> Packet:
+    """The packet with more hops at its end."""
+    return replace(packet, hops=(*packet.hops, *more))
 
 
 def node_port() -> Packet:
@@ -39,8 +51,8 @@ def node_port() -> Packet:
         hop(120, "handshake", netns="pod http-proxy", handshake=Handshake("SYN", True, 0, 128, 1)),
     ]
     return Packet(
-        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, 1_000_001, STATUS, hops,
-        "SYN answered by pid 4242 nginx in pod http-proxy", "delivered", True, 1,
+        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, 1_000_001, STATUS, tuple(hops),
+        "SYN answered by pid 4242 nginx in pod http-proxy", Outcome.DELIVERED, True, 1,
     )  # fmt: skip
 
 
@@ -55,8 +67,8 @@ def node_port_reply() -> Packet:
     ]
     flow = Flow(REQUESTED, ANSWERED, "ESTABLISHED", True, 0)
     return Packet(
-        9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, hops,
-        "forwarded to eth0 in node", "forwarded", True, 2,
+        9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, tuple(hops),
+        "forwarded to eth0 in node", Outcome.FORWARDED, True, 2,
     )  # fmt: skip
 
 
@@ -71,8 +83,9 @@ def ipvs() -> list[Packet]:
     found = []
     for number, what in enumerate((first, later, refused), 1):
         hops = [hop(0, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"), what]
-        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, number, STATUS, hops)
-        found.append(Packet(*head, *(("forwarded to cni0", "forwarded") if what.nat else ("REJECTED by IPVS", "rejected"))))
+        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, number, STATUS, tuple(hops))
+        end = ("forwarded to cni0", Outcome.FORWARDED) if what.nat else ("REJECTED by IPVS", Outcome.REJECTED)
+        found.append(Packet(*head, *end))
     return found
 
 
@@ -86,8 +99,8 @@ def rejected() -> Packet:
         hop(9, "drop", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
     ]  # fmt: skip
     return Packet(
-        11 << 8, EPOCH + 1_000_000_000, "node", "", "IPv6", "TCP", ends, "SYN", 80, 5, None, hops,
-        "REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable", "rejected", True, 3,
+        11 << 8, EPOCH + 1_000_000_000, "node", "", "IPv6", "TCP", ends, "SYN", 80, 5, None, tuple(hops),
+        "REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable", Outcome.REJECTED, True, 3,
     )  # fmt: skip
 
 
@@ -101,8 +114,8 @@ def full_queue() -> Packet:
     ]
     return Packet(
         12 << 8, EPOCH + 2_000_000_000, "node", "eth0", "IPv4", "TCP", Endpoints(*CLIENT, "192.168.56.10", 6443),
-        "SYN", 60, 6, Flow(REQUESTED, REQUESTED.reversed, "NEW", False, 3), hops,
-        "SYN dropped: accept queue 129/128", "dropped", False, 4,
+        "SYN", 60, 6, Flow(REQUESTED, REQUESTED.reversed, "NEW", False, 3), tuple(hops),
+        "SYN dropped: accept queue 129/128", Outcome.DROPPED, False, 4,
     )  # fmt: skip
 
 
@@ -114,7 +127,7 @@ def no_socket() -> Packet:
     ]
     return Packet(
         13 << 8, EPOCH + 3_000_000_000, "node", "eth0", "IPv4", "UDP", Endpoints(*CLIENT, "192.168.56.10", 53),
-        "", 61, 0, None, hops, "nobody listens here: UDP 192.168.56.10:53", "refused", True, 5,
+        "", 61, 0, None, tuple(hops), "nobody listens here: UDP 192.168.56.10:53", Outcome.REFUSED, True, 5,
     )  # fmt: skip
 
 
@@ -123,7 +136,7 @@ def ping() -> Packet:
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     return Packet(
         14 << 8, EPOCH, "node", "lo", "IPv4", "ICMP", ends, "", 84,
-        verdict="delivered to node's kernel", outcome="delivered", number=6,
+        verdict="delivered to node's kernel", outcome=Outcome.DELIVERED, number=6,
     )  # fmt: skip
 
 

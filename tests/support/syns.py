@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.handshake import HandshakeVerdict
-from tracer.model.packet import DecisionDetail, Endpoints, Flow, Handshake, Hop, Nat, Packet, Socket
+from tracer.model.packet import DecisionDetail, Endpoints, Flow, Handshake, Hop, HopKind, Nat, Packet, Socket
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.procnet import BoundSocket
@@ -56,22 +57,23 @@ class FakeInspector(NamespaceInspector):
 
 def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **more: Any) -> Packet:
     """A TCP packet with these hops, with its verdict and outcome."""
-    made = Packet(identity, hops[0].time, hops[0].netns, hops[0].in_iface, "IPv4", "TCP", ends, flags, 60, hops=hops, **more)
-    made.verdict, made.outcome = classify(made)
-    return made
+    first = hops[0]
+    made = Packet(identity, first.time, first.netns, first.in_iface, "IPv4", "TCP", ends, flags, 60, hops=tuple(hops), **more)
+    verdict, outcome = classify(made)
+    return replace(made, verdict=verdict, outcome=outcome)
 
 
 def decision_detail(what: str, at: int, netns: str = "pod-a", **facts: Any) -> Hop:
-    return Hop(at, "clue", netns, detail=DecisionDetail(what, facts))
+    return Hop(at, HopKind.DETAIL, netns, detail=DecisionDetail(what, facts))
 
 
 def way(at: int = 0) -> list[Hop]:
     """The SYN's hops on its way to pod-a, without those in the pod."""
     return [
-        Hop(at, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
-        Hop(at + 1, "nat", "node", "PREROUTING", nat=Nat("DNAT", REQUESTED, AFTER_DNAT)),
-        Hop(at + 2, "nat", "node", "POSTROUTING", nat=Nat("MASQUERADE", AFTER_DNAT, INSIDE)),
-        Hop(at + 3, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"),
+        Hop(at, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
+        Hop(at + 1, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", REQUESTED, AFTER_DNAT)),
+        Hop(at + 2, HopKind.NAT, "node", "POSTROUTING", nat=Nat("MASQUERADE", AFTER_DNAT, INSIDE)),
+        Hop(at + 3, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"),
     ]
 
 
@@ -87,9 +89,9 @@ def at_listener(accepted: bool | None, at: int = 10, cookie: bool = False, **fac
     syn_queue = queues["syn_queue"] + bool(accepted)
     shake = Handshake("SYN", accepted, queues["accept_queue"], queues["accept_limit"], syn_queue, cookie)
     return [
-        Hop(at, "socket", "pod-a", socket=Socket(48213, "LISTEN", 4242, "nginx")),
+        Hop(at, HopKind.SOCKET, "pod-a", socket=Socket(48213, "LISTEN", 4242, "nginx")),
         decision_detail("listener", at + 1, **queues),
-        Hop(at + 2, "handshake", "pod-a", verdict="DROP" if accepted is False else "", handshake=shake),
+        Hop(at + 2, HopKind.HANDSHAKE, "pod-a", verdict="DROP" if accepted is False else "", handshake=shake),
     ]
 
 
@@ -98,10 +100,10 @@ def synack(at: int = 5 * MS, identity: int = 2, ends: Endpoints | None = None, *
     ends = ends or INSIDE.reversed
     half = AFTER_DNAT.reversed
     hops = [
-        Hop(at, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="cni0"),
-        Hop(at + 1, "nat", "node", "PREROUTING", nat=Nat("reverse MASQUERADE", INSIDE.reversed, half)),
-        Hop(at + 2, "nat", "node", "POSTROUTING", nat=Nat("reverse DNAT", half, REQUESTED.reversed)),
-        Hop(at + 3, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
+        Hop(at, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="cni0"),
+        Hop(at + 1, HopKind.NAT, "node", "PREROUTING", nat=Nat("reverse MASQUERADE", INSIDE.reversed, half)),
+        Hop(at + 2, HopKind.NAT, "node", "POSTROUTING", nat=Nat("reverse DNAT", half, REQUESTED.reversed)),
+        Hop(at + 3, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
     ]
     flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", True, 0, "node")
     fields = {"flow": flow, **fields}
@@ -113,7 +115,7 @@ def last_ack(accepted: bool | None = True, at: int = 8 * MS, identity: int = 3, 
     more = []
     if accepted is not None:
         shake = Handshake("ACK", accepted, queue, 128, 0)
-        more = [Hop(at + 9, "handshake", "pod-a", verdict="" if accepted else "DROP", handshake=shake)]
+        more = [Hop(at + 9, HopKind.HANDSHAKE, "pod-a", verdict="" if accepted else "DROP", handshake=shake)]
     flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
     return packet(REQUESTED, "ACK", [*way(at), *more], identity, seq=SEQ + 1, ack=SERVER_SEQ + 1, flow=flow)
 

@@ -24,6 +24,9 @@ from tracer.rules.iptables.entry import MalformedTable
 RuleKey = tuple[str, str, str, str, str]
 """Namespace, family, table, chain, text (or target and comment where there is no text)."""
 
+MOST_DECISIONS = 100
+"""Maximum number of different decisions that are counted for one kind of packets."""
+
 Kind = tuple[str, str, int]
 """Protocol, requested address, port."""
 
@@ -36,11 +39,15 @@ class CaptureProfile:
         rules: The rules of the last readings, with their numbers.
         ends: Number of packets by kind and outcome.
         decided: Number of packets by kind and decision.
+        partial: Kinds of which not every decision is counted, because there are too many.
+        is_full: Whether there are more kinds than are counted: a kind that is missing may have been seen.
     """
 
     rules: dict[RuleKey, int] = field(default_factory=dict)
     ends: dict[Kind, Counter[str]] = field(default_factory=dict)
     decided: dict[Kind, Counter[str]] = field(default_factory=dict)
+    partial: set[Kind] = field(default_factory=set)
+    is_full: bool = False
 
     def feed(self, packet: Packet) -> None:
         """Counts a packet. An answer counts for its request."""
@@ -49,12 +56,17 @@ class CaptureProfile:
             ends = ends.reversed  # an answer without a connection: its destination port is the client's
         kind = packet.protocol, ends.dst, ends.dport
         if kind not in self.ends and len(self.ends) >= MOST:
+            self.is_full = True
             return
         self.ends.setdefault(kind, Counter())[packet.outcome] += 1
         for hop in packet.hops:
             if hop.owner and hop.rule_trace and hop.rule_trace.decision and not hop.clone and not hop.from_conntrack:
                 what = f"{hop.nat.kind if hop.nat else hop.verdict}: {hop.owner.text}"
-                self.decided.setdefault(kind, Counter())[what] += 1
+                counts = self.decided.setdefault(kind, Counter())
+                if what in counts or len(counts) < MOST_DECISIONS:
+                    counts[what] += 1
+                else:
+                    self.partial.add(kind)
 
 
 def rules_of(capture: CaptureReader) -> dict[RuleKey, int]:
@@ -97,13 +109,19 @@ def tables(a: CaptureProfile, b: CaptureProfile, names: tuple[str, str]) -> Iter
         rows = [(*key[:4], number, key[4]) for key, number in one.rules.items() if key not in other.rules]
         yield ResultTable(title, columns, sorted(rows, key=lambda r: (r[:4], r[4])))
     for title, of in (("Outcomes that differ", "ends"), ("What decided that differs", "decided")):
-        yield ResultTable(title, ("asked for", *names), list(_changed(getattr(a, of), getattr(b, of))))
+        yield ResultTable(title, ("asked for", *names), list(_changed(a, b, of)))
 
 
-def _changed(a: dict[Kind, Counter[str]], b: dict[Kind, Counter[str]]) -> Iterator[tuple[str, str, str]]:
-    """Yields the kinds with different outcomes or decisions. Different numbers of packets do not count."""
-    for kind in sorted({*a, *b}):
-        old, new = a.get(kind, Counter()), b.get(kind, Counter())
+def _changed(a: CaptureProfile, b: CaptureProfile, of: str) -> Iterator[tuple[str, str, str]]:
+    """Yields the kinds with different outcomes or decisions. Different numbers of packets do not count.
+
+    A kind that was perhaps not counted in full, in one of the captures, is left out.
+    """
+    before, after = getattr(a, of), getattr(b, of)
+    for kind in sorted({*before, *after}):
+        if any((each.is_full and kind not in each.ends) or (of == "decided" and kind in each.partial) for each in (a, b)):
+            continue
+        old, new = before.get(kind, Counter()), after.get(kind, Counter())
         if set(old) != set(new):
             protocol, address, port = kind
             yield f"{protocol} {address}{f':{port}' if port else ''}", _format_counts(old), _format_counts(new)

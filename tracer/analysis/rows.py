@@ -50,7 +50,8 @@ def of_packet(packet: Packet) -> Iterator[tuple[str, Row]]:
         "number": packet.number, "time": packet.time, "netns": packet.netns, "iface": packet.iface, "family": packet.family,
         "protocol": packet.protocol, "src": ends.src, "sport": ends.sport, "dst": ends.dst, "dport": ends.dport,
         "tcp_flags": packet.tcp_flags, "length": packet.length, "seq": packet.seq, "verdict": packet.verdict,
-        "outcome": packet.outcome, "complete": packet.complete, "took_ns": packet.hops[-1].time - began if packet.hops else 0,
+        "outcome": packet.outcome.value, "complete": packet.complete,
+        "took_ns": packet.hops[-1].time - began if packet.hops else 0,
         "src_owner": packet.src_owner.text if packet.src_owner else None,
         "dst_owner": packet.dst_owner.text if packet.dst_owner else None,
     }  # fmt: skip
@@ -72,7 +73,7 @@ def of_packet(packet: Packet) -> Iterator[tuple[str, Row]]:
 def _hop(packet: Packet, place: int, hop: Hop, began: int) -> Row:
     row: Row = {
         "packet": packet.number, "place": place, "time": packet.time + hop.time - began, "after_ns": hop.time - began,
-        "what": hop.what, "netns": hop.netns, "hook": hop.hook, "table": hop.table, "chain": hop.chain,
+        "what": hop.what.value, "netns": hop.netns, "hook": hop.hook, "table": hop.table, "chain": hop.chain,
         "verdict": hop.verdict, "evidence": hop.evidence.value, "in_iface": hop.in_iface, "out_iface": hop.out_iface,
         "mark": hop.mark, "copy": hop.clone, "from_conntrack": hop.from_conntrack,
     }  # fmt: skip

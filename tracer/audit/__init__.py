@@ -10,23 +10,23 @@ Must not know: how packets are caught, how a finding is shown, other checks.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 
 from tracer.audit.state import NodeState
 from tracer.model.finding import Finding
+from tracer.util.registry import Registry
 
 Check = Callable[[NodeState], Iterable[Finding]]
+
+_CHECKS: Registry[Check] = Registry(__name__, "check", helpers=("state",))
 
 
 @cache
 def checks() -> tuple[tuple[str, Check], ...]:
     """All checks: (name of the file, function)."""
-    modules = ((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted((name, module.check) for name, module in modules if hasattr(module, "check")))
+    return _CHECKS.entries()
 
 
 def audit(state: NodeState) -> list[Finding]:

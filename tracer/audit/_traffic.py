@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from tracer.audit._senders import HERE, Sender, node_address, senders
 from tracer.audit.state import NodeState
 from tracer.findings.proofs import rule_proof
-from tracer.kube.attribution import attribute
+from tracer.kube.attribution import attribute_path
 from tracer.model.finding import FindingEvidence
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop
+from tracer.model.packet import Hop, Outcome
 from tracer.model.prediction import PredictedPath
 from tracer.model.rule import Rule
 from tracer.predict.hooks import ORDER
@@ -50,7 +50,7 @@ class TrafficPath:
     def outcome(self) -> str:
         """Its outcome as for a packet; BY_IPVS if IPVS takes it."""
         packet = self.predicted.packet
-        return BY_IPVS if packet.outcome == "unknown" and "by IPVS" in packet.verdict else packet.outcome
+        return BY_IPVS if packet.outcome is Outcome.UNKNOWN and "by IPVS" in packet.verdict else packet.outcome
 
     @property
     def decided(self) -> Hop | None:
@@ -107,9 +107,7 @@ def predict(state: NodeState, sender: Sender, address: str, port: int, protocol:
             state.uncomputed.append(why)
         return None
     # Paths with the same outcome may have rules of different owners.
-    every_path = [each for path in predicted_paths for each in path.with_twins()]
-    for path in every_path:
-        attribute(path.packet, state.cluster)
+    every_path = [attribute_path(each, state.cluster) for path in predicted_paths for each in path.with_twins()]
     return PredictedTraffic(sender, query, tuple(TrafficPath(s) for s in every_path))
 
 

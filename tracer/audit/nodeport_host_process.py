@@ -14,6 +14,7 @@ from tracer.audit.state import NodeState
 from tracer.findings.nodeport_host_process import REFUSED_BY_IPVS, REFUSES, conflict
 from tracer.kube.missing_endpoints import NONE_HERE
 from tracer.model.finding import Finding
+from tracer.model.packet import Outcome
 from tracer.node.node import ListeningSocket
 
 _SENDS = "and its rule sends every request to one of the Service's pods"
@@ -65,10 +66,10 @@ def _fate(path: TrafficPath, empty: bool) -> str:
     packet = path.predicted.packet
     if path.outcome == BY_IPVS:
         return _BY_IPVS
-    if packet.outcome == "rejected":
+    if packet.outcome is Outcome.REJECTED:
         by_ipvs = "by IPVS" in packet.verdict
         return REFUSED_BY_IPVS if by_ipvs else REFUSES if empty else _BY_A_RULE.format("refuses")
-    if packet.outcome == "dropped":
+    if packet.outcome is Outcome.DROPPED:
         is_local_drop = any(NONE_HERE in f"{v.rule.comment if v.rule else ''} {v.element}" or v.element.endswith(": drop")
                    for h in packet.hops if h.rule_trace for v in h.rule_trace.hits)  # fmt: skip
         return _DROPS if is_local_drop or empty else _BY_A_RULE.format("drops")

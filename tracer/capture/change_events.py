@@ -13,7 +13,9 @@ from typing import TypeVar
 from tracer.capture.record.buffer import RecordBuffer
 from tracer.connections.change_log import ChangeLog
 from tracer.connections.conntrack_events import ConntrackListener, Datagram, removing_ports
+from tracer.kube.store import ObjectStore
 from tracer.model.timeline import TimelineEntry
+from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.questions import Journal, value_of
 
 T = TypeVar("T")
@@ -34,16 +36,21 @@ class RecordedChangeLog(ChangeLog):
         return found
 
 
-class ReplayedChangeLog(ChangeLog):
-    """Gives the recorded changes of a batch. It ignores the rules and objects that the replay itself loads.
+class ReplayedChangeLog:
+    """Gives the recorded changes of a batch.
 
     Attributes:
         pending: changes of the current batch.
+        lost: always 0: what the recorded run lost is one of its messages.
     """
 
+    lost = 0
+
     def __init__(self) -> None:
-        super().__init__()
         self.pending: list[TimelineEntry] = []
+
+    def connect(self, rules: RuleResolver, store: ObjectStore) -> None:
+        """Does nothing: the rules and objects that the replay itself loads are not changes."""
 
     def read(self) -> list[TimelineEntry]:
         return _take_all(self.pending)

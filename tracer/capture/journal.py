@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tracer.model.namespace_name import HOST, distinct_name
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.processes import NOT_RECORDED, Processes
 from tracer.util.lru_dict import LruDict
@@ -48,16 +49,23 @@ class JournaledNamespaces(Namespaces):
     ) -> None:
         self._journal, self._live = journal, live
         self.node, self.own = (live.node, live.own) if live else (node, own)
-        self._names = live._names if live else LruDict(NAMES_KEPT)
+        self._names = live._names if live else LruDict(NAMES_KEPT, "names of namespaces")
         self._names.update(names or {})
-        self._unknown = LruDict(NAMES_KEPT)
+        self._unknown = LruDict(NAMES_KEPT, "namespaces without a name")
 
     def name(self, inode: int) -> str:
         default = f"netns {inode}" if inode else ""
         live = self._live
         otherwise = default if live else self._names.get(inode, default)
-        name = value_of(self._journal(("netns", inode), lambda: live.name(inode) if live else "", otherwise))
-        return otherwise if name is None else name
+        answer = value_of(self._journal(("netns", inode), lambda: live.name(inode) if live else "", otherwise))
+        name = otherwise if answer is None else answer
+        return name if live or inode == self.node else distinct_name(name, inode)
+
+    def own_name(self) -> str:
+        # No question of the journal: a capture has this name among those that were known at its start.
+        if self._live:
+            return self._live.own_name()
+        return HOST if self.own and self.own == self.node else self._names.get(self.own, "")
 
     def named(self) -> list[int]:
         return self._live.named() if self._live else list(self._names)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from tracer import render
 from tracer.errors import BadOption
 from tracer.kernel.session import Kernel, Session
-from tracer.kube.attribution import attribute
+from tracer.kube.attribution import attribute_path
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
@@ -23,16 +22,12 @@ from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.model.summary import RunSummary
 from tracer.node.capabilities import BITS, give_up, require_root, require_tracing
-from tracer.node.namespaces import Namespaces, tracking
-from tracer.node.processes import Processes
-from tracer.packets.assembler import PacketAssembler
-from tracer.packets.hop_builder import HopBuilder
-from tracer.pipeline import live_source
+from tracer.pipeline import builder
+from tracer.pipeline.builder import RunOptions
 from tracer.pipeline.child import end, start, write_ready
-from tracer.pipeline.environment import LiveEnvironment
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.live_environment import LiveEnvironment
 from tracer.pipeline.shutdown import StopSignals
-from tracer.pipeline.wiring import rule_resolver
+from tracer.pipeline.source import RunLimits
 from tracer.predict.compare import compare
 from tracer.predict.path import PathPredictor
 from tracer.predict.query import PathQuery
@@ -94,9 +89,7 @@ def predict_paths(query: PathQuery, kube: OwnerResolver) -> tuple[list[Predicted
         raise BadOption(f"The rules allow too many possible paths: {e}.") from e
     if rules.unread:
         paths = [replace(predicted, conditions=(*predicted.conditions, UNREAD_RULES_CONDITION)) for predicted in paths]
-    for predicted in paths:
-        attribute(predicted.packet, kube.cluster)
-    return paths, rules.unread
+    return [attribute_path(predicted, kube.cluster) for predicted in paths], rules.unread
 
 
 def compare_live(
@@ -111,18 +104,18 @@ def compare_live(
         give_up(tuple(BITS))
         session = stack.enter_context(Session(kernel, packet_filter, True))
         give_up()
-        namespaces = Namespaces()
-        hops = HopBuilder(namespaces, Processes(), kernel.drop_reasons(), kernel.symbols.containing)
-        rules = rule_resolver(session, namespaces, stack, LiveEnvironment())
-        assembler = PacketAssembler(hops, time.time_ns() - time.monotonic_ns(), tracking(), rules=rules)
-        trace_run = Run(live_source.LiveSource(session, kube), assembler, comparison, RunLimits(0, live.seconds), kube)
+        environment = LiveEnvironment()
+        environment.attach(kernel, session)
+        options = RunOptions(RunLimits(seconds=live.seconds), is_judged=False)
+        trace_run = builder.build(environment, kube, comparison, options, stack).run
+        trace_run.begin()
         stop, command = StopSignals(), None
         output.note("Tracing: send the packet now. Press Ctrl-C to stop.")
         if live.ready_file:
             write_ready(live.ready_file, os.getpid())
         try:
             command = start(live.command) if live.command else None
-            trace_run.trace(stop, command)
+            trace_run.run(stop, command)
         finally:
             stop.restore()
             end(command)
@@ -132,11 +125,15 @@ def compare_live(
     return 10 if any(c.difference for c in comparison.checks) else 0
 
 
+MAX_CHECKS = 1000
+"""Maximum number of comparisons that are kept; one with a difference is kept beyond it."""
+
+
 class ComparisonOutput(Output):
     """Passes the packets that match the query to another output, each with its comparison.
 
     Attributes:
-        checks: The comparisons so far.
+        checks: The first comparisons, and one with a difference if there was any.
     """
 
     def __init__(self, query: PathQuery, predicted_paths: list[PredictedPath], output: Output) -> None:
@@ -147,7 +144,8 @@ class ComparisonOutput(Output):
     def packet(self, packet: Packet) -> None:
         if is_first_packet_of(packet, self._query):
             check = compare(self._predicted_paths, packet)
-            self.checks.append(check)
+            if len(self.checks) < MAX_CHECKS or (check.difference and not any(each.difference for each in self.checks)):
+                self.checks.append(check)
             self._output.compared(packet, check)
 
     def lost(self, loss: LostEvents) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -19,29 +18,23 @@ from tracer.capture.record.environment import RecordingEnvironment
 from tracer.capture.record.output import RecordOutput
 from tracer.capture.redact.records import RecordRedactor
 from tracer.commands import doctor, filter_options
-from tracer.connections.tracker import ConnectionTracker
-from tracer.findings import Findings
-from tracer.findings.context import FindingContext
-from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.node.capabilities import BITS, give_up, held, require_tracing
-from tracer.node.namespaces import tracking
-from tracer.pipeline import sinks
-from tracer.pipeline.assembly import AssemblyParts
+from tracer.pipeline import builder, sinks
+from tracer.pipeline.builder import RunOptions
 from tracer.pipeline.child import end, start, write_ready
-from tracer.pipeline.connection_stage import ConnectionStage
-from tracer.pipeline.environment import Environment, LiveEnvironment, RunStart
+from tracer.pipeline.environment import RunStart, TracingEnvironment
 from tracer.pipeline.exit_status import status
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.live_environment import LiveEnvironment
+from tracer.pipeline.run import Run
 from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.sinks import OutputSpec
-from tracer.pipeline.wiring import rule_resolver
+from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output, hang_up
-from tracer.rules.rule_resolver import RuleResolver
 
 
 def trace(
@@ -78,7 +71,7 @@ def trace(
     redacted = RecordRedactor() if redact else None
     limits = RotationLimits(*(size or 0 for size in sizes))
     recording = RecordingEnvironment(target, limits, redacted, explains=not record_only) if target else None
-    environment: Environment = recording or LiveEnvironment()
+    environment: TracingEnvironment = recording or LiveEnvironment()
     with ExitStack() as stack:
         stack.callback(environment.close)
         kube = _kube(options, environment)
@@ -106,9 +99,10 @@ def trace(
                 write_ready(ready_file, os.getpid())
             run.begin()
             command = start(cmd) if cmd else None
-            run.trace(stop, command)
+            run.run(stop, command)
             for note in environment.close(run.summary.seconds):
                 output.note(note)
+            run.summary.not_written += environment.not_written()
             output.summary(run.summary)
         except BrokenPipeError:
             hang_up(sys.stdout)
@@ -143,41 +137,33 @@ def prepare(
     kernel: Kernel,
     session: Session,
     kube: OwnerResolver,
-    environment: Environment,
+    environment: TracingEnvironment,
     output: Output,
     request: TraceRequest,
     all_results: list[CheckResult],
 ) -> Run:
-    """Makes a run on attached probes, and starts its recording if there is one.
+    """Builds a run on attached probes, and starts its recording if there is one.
 
     Args:
         all_results: The results of `doctor`, for the recording.
     """
-    namespaces, processes, node = environment.namespaces(), environment.processes(), environment.host_reader()
-    rules = RuleResolver() if request.no_rules else rule_resolver(session, namespaces, stack, environment)
-    clock = time.time_ns() - time.monotonic_ns()
-    function = environment.symbol_lookup(kernel.symbols.containing)
-    parts = AssemblyParts(namespaces, processes, node, rules, function, kernel.drop_reasons(), clock, tracking())
-    assembler = environment.assembler(parts)
-    limits = RunLimits(request.count, request.duration, kube.current.drops_only)
-    results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
-    request_fields = asdict(request) | {"drops_only": limits.drops_only, "words": asdict(kube.selectors)}
-    environment.start(RunStart(session, kube, parts, kernel.release, results, request_fields))
-    findings, changes = Findings(FindingContext(kube.cluster, node, environment.journal())), environment.change_log()
-    rules.replaced = changes.add_rule_change
-    kube.cluster.store.on_apply(changes.begin_object_change)
-    kube.cluster.store.on_change(changes.add_object_change)
-    handshakes = HandshakeAnalyzer(environment.inspector(namespaces, processes), clock, limits.drops_only)
-    connections = ConnectionTracker(clock) if request.follow else None
-    connection_stage = stack.enter_context(
-        ConnectionStage(handshakes, connections, changes, findings, limits.drops_only, environment.conntrack_listener())
+    environment.attach(kernel, session)
+    drops_only = kube.current.drops_only
+    options = RunOptions(
+        RunLimits(request.count, request.duration),
+        has_rules=not request.no_rules,
+        by_connection=request.follow,
+        drops_only=drops_only,
+        is_partial=drops_only,
     )
-    source = environment.source(session, kube)
-    stack.callback(kube.detach)
-    return Run(source, assembler, output, limits, kube, findings, connection_stage)
+    built = builder.build(environment, kube, output, options, stack)
+    results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
+    request_fields = asdict(request) | {"drops_only": drops_only, "words": asdict(kube.selectors)}
+    environment.start(RunStart(kube, built.parts, results, request_fields))
+    return built.run
 
 
-def _kube(options: dict[str, Any], environment: Environment) -> OwnerResolver:
+def _kube(options: dict[str, Any], environment: TracingEnvironment) -> OwnerResolver:
     """Removes the Kubernetes options from `options`; the remaining ones make the filter."""
     source = ObjectSource(
         options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), environment.cluster_view

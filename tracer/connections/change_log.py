@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from tracer.kube import objects
-from tracer.kube.store import Change
+from tracer.kube.store import Change, ObjectStore
 from tracer.model.timeline import TimelineEntry
+from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.bounded_queue import BoundedQueue
 
 MAX_ENTRIES = 1000
 """Changes that are kept until they are read; the oldest are dropped."""
@@ -21,13 +23,33 @@ ACTIONS = {"apply": "changed", "delete": "is gone"}
 ENDPOINTS = {"EndpointSlice": objects.slice_endpoints, "Endpoints": objects.endpoints_endpoints}
 
 
+class ChangeSource(Protocol):
+    """Gives the changes of a run: those of this machine, or recorded ones."""
+
+    def connect(self, rules: RuleResolver, store: ObjectStore) -> None:
+        """Takes the replacements of these rules and objects, if they are this machine's."""
+
+    def read(self) -> list[TimelineEntry]:
+        """The changes since the previous call, oldest first."""
+
+    @property
+    def lost(self) -> int:
+        """Changes that were not kept until they were read."""
+
+
 class ChangeLog:
     """Takes changes from any thread and gives them to the run. now: gives ns, CLOCK_MONOTONIC."""
 
     def __init__(self, now: Callable[[], int] = time.monotonic_ns) -> None:
-        self._entries: deque[TimelineEntry] = deque(maxlen=MAX_ENTRIES)
+        self._entries: BoundedQueue[TimelineEntry] = BoundedQueue(MAX_ENTRIES, "changes of rules and objects")
         self._now = now
         self._applied = threading.local()
+
+    def connect(self, rules: RuleResolver, store: ObjectStore) -> None:
+        """Takes the replacements of these rules and objects."""
+        rules.replaced = self.add_rule_change
+        store.on_apply(self.begin_object_change)
+        store.on_change(self.add_object_change)
 
     def add_rule_change(self, time_ns: int, table: str, thread: int = 0) -> None:
         """Adds a replacement of rules.
@@ -50,7 +72,12 @@ class ChangeLog:
 
     def read(self) -> list[TimelineEntry]:
         """The changes since the previous call, oldest first."""
-        return [self._entries.popleft() for _ in range(len(self._entries))]
+        return self._entries.read()
+
+    @property
+    def lost(self) -> int:
+        """Number of changes that were dropped before they were read."""
+        return self._entries.evicted
 
 
 def format_change(change: Change) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receives netlink events of conntrack entries (created, changed, removed) in the node's own namespace.
+"""Receives netlink events of conntrack entries (created, changed, removed) in this program's own namespace.
 
 Listening changes no rule and no setting, and loads no module: binding to these groups would load nf_conntrack_netlink, so it is
 only done where that is loaded already (kube-proxy and every conntrack tool load it). With nf_conntrack_events at its default,
@@ -14,15 +14,17 @@ import os
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from tracer.events.record import PROTOCOLS
+from tracer.model.connection import ConnectionKey
 from tracer.model.packet import Endpoints
 from tracer.node.nfnetlink import attributes, number
+from tracer.util.bounded_queue import BoundedQueue
+from tracer.util.lru_dict import LruDict
 from tracer.util.worker import Worker
 
 NETLINK_NETFILTER, SOL_NETLINK, ADD_MEMBERSHIP = 12, 270, 1
@@ -60,10 +62,8 @@ class EntryEvent:
     Attributes:
         time: ns, CLOCK_MONOTONIC, when the event was read.
         what: "created", "changed" or "removed".
-        protocol: "TCP", or its number where it has no name.
-        orig: the original tuple.
+        key: the connection. A protocol without a name has its number.
         reply: the reply tuple.
-        zone: conntrack zone.
         state: TCP state; "" for other protocols.
         status: bits of the entry's status.
         timeout: remaining seconds; 0 = not in the event.
@@ -72,10 +72,8 @@ class EntryEvent:
 
     time: int
     what: str
-    protocol: str
-    orig: Endpoints
+    key: ConnectionKey
     reply: Endpoints
-    zone: int = 0
     state: str = ""
     status: int = 0
     timeout: int = 0
@@ -112,7 +110,7 @@ class EntryEvents:
     """Receives events in a thread."""
 
     def __init__(self) -> None:
-        self._received: deque[Datagram] = deque(maxlen=MAX_EVENTS)
+        self._received: BoundedQueue[Datagram] = BoundedQueue(MAX_EVENTS, "conntrack events")
         self.lost, self._is_closed = 0, False
         self._thread: Worker | None = None
 
@@ -137,7 +135,7 @@ class EntryEvents:
         self._thread = Worker("conntrack events", self._work).start()
 
     def read(self) -> list[Datagram]:
-        return [self._received.popleft() for _ in range(len(self._received))]
+        return self._received.read()
 
     def process(self, port: int) -> str:
         return _format_port_owner(port)
@@ -165,14 +163,19 @@ class EntryEvents:
             self._sock.close()
 
 
-def parse(data: bytes, now: int) -> Iterator[EntryEvent]:
-    """Yields the events of one netlink datagram, received at `now` (ns, CLOCK_MONOTONIC).
+def parse(data: bytes, now: int, netns: str) -> Iterator[EntryEvent]:
+    """Yields the events of one netlink datagram.
 
     It does not use pyroute2: a busy node has thousands of events a second, and pyroute2's decoder takes twelve times as long
     (300 us an event).
+
+    Args:
+        data: the datagram.
+        now: when it was received, ns, CLOCK_MONOTONIC.
+        netns: name of the listener's namespace, which tracks these connections; the kernel does not send it.
     """
     for kind, flags, port, body in _messages(data):
-        found = _event(attributes(body), kind, flags, port, now)
+        found = _event(attributes(body), kind, flags, port, now, netns)
         if found:
             yield found
 
@@ -194,7 +197,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int) -> EntryEvent | None:
+def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int, netns: str) -> EntryEvent | None:
     orig, protocol = _tuple(attrs.get(CTA_TUPLE_ORIG, b""))
     reply, _ = _tuple(attrs.get(CTA_TUPLE_REPLY, b""))
     if not orig or not reply or not _are_numbers({k: attrs.get(k, b"") for k in (CTA_ZONE, CTA_STATUS, CTA_TIMEOUT)}):
@@ -204,10 +207,8 @@ def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int) 
     return EntryEvent(
         now,
         "removed" if kind == MSG_DELETE else "created" if flags & F_CREATE else "changed",
-        PROTOCOLS.get(protocol, str(protocol)),
-        orig,
+        ConnectionKey(PROTOCOLS.get(protocol, str(protocol)), orig, number(attrs.get(CTA_ZONE)), netns),
         reply,
-        number(attrs.get(CTA_ZONE)),
         TCP_STATES[state] if state < len(TCP_STATES) else "",
         number(attrs.get(CTA_STATUS)),
         number(attrs.get(CTA_TIMEOUT)),
@@ -235,19 +236,15 @@ def _tuple(raw: bytes) -> tuple[Endpoints | None, int]:
 class EntryExpiry:
     """Keeps the last timeout of each entry, to distinguish entries that expired from entries that were removed earlier."""
 
-    def __init__(self, max_entries: int = MAX_EVENTS) -> None:
-        self._expires: dict[tuple[str, Endpoints, int], int] = {}
-        self._max_entries = max_entries
+    def __init__(self) -> None:
+        self._expires: LruDict[ConnectionKey, int] = LruDict(MAX_EVENTS, "timeouts of conntrack entries")
 
     def format(self, event: EntryEvent, process: Callable[[int], str] | None = None) -> str:
         """One phrase for an event: "created, SYN_SENT, 120 s". process: names the process that has a netlink port."""
-        key = event.protocol, event.orig, event.zone
+        key = event.key
         if event.what != "removed":
             if event.timeout:
-                self._expires.pop(key, None)
                 self._expires[key] = event.time + event.timeout * 1_000_000_000
-                if len(self._expires) > self._max_entries:
-                    del self._expires[next(iter(self._expires))]
             assured = " assured" if event.status & STATUS_ASSURED else ""
             parts = (event.what + assured, event.state, f"{event.timeout} s" if event.timeout else "")
             return ", ".join(part for part in parts if part)
@@ -256,7 +253,7 @@ class EntryExpiry:
             return f"removed by {(process or _format_port_owner)(event.by)}"
         if expires and event.time < expires - 2_000_000_000:
             left = (expires - event.time) // 1_000_000_000
-            reset = "ended by a reset, " if event.protocol == "TCP" else ""
+            reset = "ended by a reset, " if key.protocol == "TCP" else ""
             return f"removed {left} s before its timeout (derived): {reset}evicted from a full table, or flushed"
         return "expired" if expires else "removed"
 

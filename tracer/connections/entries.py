@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Hop, Nat, Packet
-from tracer.model.timeline import Stage, TimelineEntry
+from tracer.model.namespace_name import in_netns
+from tracer.model.packet import RULE_KINDS, Hop, HopKind, Nat, Packet
+from tracer.model.timeline import PathStep, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, is_benign
 from tracer.util.endpoint_format import format_endpoint
@@ -50,7 +51,7 @@ def extend(entry: TimelineEntry, packet: Packet) -> TimelineEntry:
     delay = first.time - entry.time
     previous = entry.stages[-1].netns if entry.stages else entry.netns
     text = f"in {packet.netns}{by}, recognised by its header"
-    arrival = [Stage(delay, packet.netns, text)] if packet.netns != previous else []
+    arrival = [PathStep(delay, packet.netns, text)] if packet.netns != previous else []
     later_stages = (replace(stage, time=stage.time + delay) for stage in _stages(packet))
     return replace(entry, stages=(*entry.stages, *arrival, *later_stages), end=_format_end(packet), bad=packet.outcome in BAD)
 
@@ -64,14 +65,10 @@ def format_sender(packet: Packet) -> str:
     first = packet.hops[0]
     if first.hook == "OUTPUT" or not first.in_iface:
         return f"sent by {packet.netns}"
-    return f"came in by {first.in_iface}{_format_netns(packet.netns)}"
+    return f"came in by {first.in_iface}{in_netns(packet.netns)}"
 
 
-def _format_netns(netns: str) -> str:
-    return f" in {netns}" if netns not in ("", "node") else ""
-
-
-def _stages(packet: Packet) -> Iterator[Stage]:
+def _stages(packet: Packet) -> Iterator[PathStep]:
     began = packet.hops[0].time
     namespaces = {False: packet.netns, True: packet.netns}  # of the packet, of its copies
     is_decided, foreign_copies = False, [h for h in packet.hops if flooded_copies.is_refused_copy(h)]
@@ -80,25 +77,25 @@ def _stages(packet: Packet) -> Iterator[Stage]:
             if hop is foreign_copies[0]:
                 copies = f"{len(foreign_copies)} {'copies' if len(foreign_copies) > 1 else 'copy'}"
                 text = f"{copies} dropped in other namespaces (OTHERHOST)"
-                yield Stage(hop.time - began, namespaces[False], text)
+                yield PathStep(hop.time - began, namespaces[False], text)
             continue
         if is_decided and _repeats_decision(hop):
             continue
         if hop.clone and hop.drop and (is_benign(hop.drop) or purged.has_unknown_receiver(hop.drop)):
             continue
-        is_decided = is_decided or (hop.what in ("table", "chain") and hop.verdict in ("DROP", "REJECT"))
+        is_decided = is_decided or (hop.what in RULE_KINDS and hop.verdict in ("DROP", "REJECT"))
         copy = " (copy)" * hop.clone
         if hop.netns and hop.netns != namespaces[hop.clone]:
             namespaces[hop.clone] = hop.netns
-            yield Stage(hop.time - began, hop.netns, f"in {hop.netns}{f', by {hop.in_iface}' if hop.in_iface else ''}{copy}")
+            yield PathStep(hop.time - began, hop.netns, f"in {hop.netns}{f', by {hop.in_iface}' if hop.in_iface else ''}{copy}")
         text = _format_hop(hop)
         if text:
-            yield Stage(hop.time - began, namespaces[hop.clone], text + copy)
+            yield PathStep(hop.time - began, namespaces[hop.clone], text + copy)
 
 
 def _repeats_decision(hop: Hop) -> bool:
     """Whether a hop only repeats the table's decision: the hook drops the packet, or the packet is freed."""
-    return hop.what == "hook" or bool(hop.drop and hop.drop.function == "nf_hook_slow")
+    return hop.what is HopKind.HOOK or bool(hop.drop and hop.drop.function == "nf_hook_slow")
 
 
 def _format_hop(hop: Hop) -> str:

@@ -1,36 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the timeline that a packet belongs to.
 
-The first key is conntrack's identity: original tuple, zone, namespace. The second key is for packets that conntrack does not
-know, and for connections that several namespaces track separately: every pair of endpoints that a packet of the connection had,
-before and after each address translation. An ICMP error is found by the connection that it quotes.
+The first way is conntrack's key: original tuple, zone, namespace. The second way is for packets that conntrack does not know,
+and for connections that several namespaces track separately: the aliases of a packet, which are the endpoints that it had in
+each namespace. Where conntrack of one namespace has the connection in another zone, it is another connection. An ICMP error is
+found by the connection that it quotes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
-from tracer.handshakes.correlator import ends_of
+from tracer.model.connection import Alias, ConnectionKey, anywhere, is_loopback, make_alias, reverse
 from tracer.model.packet import Endpoints, Packet
-from tracer.model.timeline import ConnectionKey
+from tracer.packets.aliases import aliases_of
+from tracer.util.evictions import evictions
 
+K = TypeVar("K", ConnectionKey, Alias)
 CONNECTION_PROTOCOLS = ("TCP", "UDP", "SCTP", "DCCP", "UDPLITE")
 BY_ENDS = "joined by its addresses"
 """Remark on a packet that conntrack does not know."""
+MAX_KEYS = 64
+"""Most keys, and most aliases, of one timeline: a connection with a few translations in a few namespaces has fifteen."""
 
-Alias = tuple[str, Endpoints]
+
+@dataclass(slots=True)
+class _IndexEntry:
+    """All that leads to one timeline.
+
+    Attributes:
+        keys: keys of conntrack, one for each namespace that tracks the connection; oldest first.
+        aliases: aliases of its packets, in the direction of the first one; oldest first.
+    """
+
+    keys: tuple[ConnectionKey, ...] = ()
+    aliases: tuple[Alias, ...] = ()
 
 
 class ConnectionIndex:
-    """Timeline numbers by conntrack identity and by endpoints."""
+    """Timeline numbers by conntrack key and by alias. The keys and aliases of a timeline are removed together with it."""
 
     def __init__(self) -> None:
-        self._by_identity: dict[ConnectionKey, int] = {}
+        self._by_key: dict[ConnectionKey, int] = {}
         self._by_alias: dict[Alias, int] = {}
-        self._keys: dict[int, list[ConnectionKey | Alias]] = {}
+        self._entries: dict[int, _IndexEntry] = {}
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._entries)
 
     def numbers(self, packet: Packet) -> Iterator[tuple[int, str]]:
         """Yields (timeline number, remark) of the timelines that a packet may belong to, the most certain first.
@@ -40,55 +58,82 @@ class ConnectionIndex:
         flow = packet.flow
         if flow and packet.protocol.startswith("ICMP") and flow.state == "RELATED":
             for protocol in CONNECTION_PROTOCOLS:
-                number = self._by_identity.get(ConnectionKey(protocol, flow.orig, flow.zone, flow.netns))
+                number = self._by_key.get(ConnectionKey(protocol, flow.orig, flow.zone, flow.netns))
                 if number is not None:
                     yield number, ""
             return
-        if flow:
-            number = self._by_identity.get(connection_key(packet))
-            if number is not None:
-                yield number, ""
-        for ends in (packet.endpoints, *ends_of(packet)):
-            for alias in ((packet.protocol, ends), (packet.protocol, ends.reversed)):
-                number = self._by_alias.get(alias)
-                if number is not None:
-                    yield number, "" if flow else BY_ENDS
+        key = ConnectionKey.of(packet)
+        number = self._by_key.get(key)
+        if number is not None:
+            yield number, ""
+        for alias in aliases_of(packet):
+            for number in self._with_alias(alias, key):
+                yield number, "" if flow else BY_ENDS
+
+    def elsewhere(self, packet: Packet) -> Iterator[int]:
+        """Yields the timelines with these endpoints in any namespace. Another connection may have the same endpoints there."""
+        key = ConnectionKey.of(packet)
+        for alias in dict.fromkeys(anywhere(alias) for alias in aliases_of(packet)):
+            if not is_loopback(alias):
+                yield from self._with_alias(alias, key)
 
     def find(self, key: ConnectionKey) -> int | None:
-        """The timeline number of a conntrack entry; None when there is none."""
-        number = self._by_identity.get(key)
-        return self._by_alias.get((key.protocol, key.orig)) if number is None else number
+        """The timeline number of an entry of conntrack; None when there is none, or when it is not certain."""
+        number = self._by_key.get(key)
+        if number is not None or not key.is_tracked:
+            return number
+        number = self._by_alias.get(make_alias(key.netns, key.protocol, key.orig))
+        return None if number is None or self._is_other_zone(number, key) else number
 
     def has(self, number: int, protocol: str, ends: Endpoints) -> bool:
-        """Whether these endpoints, in this direction, belong to that timeline."""
-        return self._by_alias.get((protocol, ends)) == number
+        """Whether that timeline has these endpoints, in this direction."""
+        return make_alias("", protocol, ends) in self._entries[number].aliases
 
-    def add(self, number: int, key: ConnectionKey, packet: Packet) -> None:
-        """Adds the identity and all endpoints of this packet as keys of the timeline. key: the timeline's own."""
-        keys = self._keys.setdefault(number, [])
-        for identity in (key, connection_key(packet)):
-            if self._by_identity.get(identity) != number:
-                self._by_identity[identity] = number
-                keys.append(identity)
-        for ends in ends_of(packet):
-            if not self.has(number, packet.protocol, ends) and not self.has(number, packet.protocol, ends.reversed):
-                alias = packet.protocol, ends
-                self._by_alias[alias] = number
-                keys.append(alias)
+    def add(self, number: int, packet: Packet) -> None:
+        """Adds the key and all aliases of this packet to the timeline."""
+        entry, key = self._entries.setdefault(number, _IndexEntry()), ConnectionKey.of(packet)
+        if key.is_tracked and self._by_key.get(key) != number:
+            entry.keys = _add(self._by_key, entry.keys, key, number)
+        for alias in aliases_of(packet):
+            if self._by_alias.get(alias) != number and self._by_alias.get(back := reverse(alias)) != number:
+                name = back if anywhere(back) in entry.aliases else alias
+                for each in (name, anywhere(name)):
+                    if self._by_alias.get(each) != number:
+                        entry.aliases = _add(self._by_alias, entry.aliases, each, number)
 
     def remove(self, number: int) -> None:
-        """Removes all keys of a timeline."""
-        for key in self._keys.pop(number, ()):
-            if isinstance(key, ConnectionKey):
-                if self._by_identity.get(key) == number:
-                    del self._by_identity[key]
-            elif self._by_alias.get(key) == number:
-                del self._by_alias[key]
+        """Removes all keys and aliases of a timeline."""
+        entry = self._entries.pop(number, _IndexEntry())
+        for key in entry.keys:
+            _remove(self._by_key, key, number)
+        for alias in entry.aliases:
+            _remove(self._by_alias, alias, number)
+
+    def _with_alias(self, alias: Alias, key: ConnectionKey) -> Iterator[int]:
+        """Yields the timeline of an alias in either direction, if it can be the timeline of that key."""
+        for each in (alias, reverse(alias)):
+            number = self._by_alias.get(each)
+            if number is not None and not self._is_other_zone(number, key):
+                yield number
+
+    def _is_other_zone(self, number: int, key: ConnectionKey) -> bool:
+        """Whether the namespace of this key tracks the timeline's connection in another zone."""
+        return any(own.netns == key.netns and own.zone != key.zone for own in self._entries[number].keys)
 
 
-def connection_key(packet: Packet) -> ConnectionKey:
-    """The packet's connection: conntrack's where it knows the packet, otherwise the packet's own endpoints."""
-    flow = packet.flow
-    if not flow:
-        return ConnectionKey(packet.protocol, packet.endpoints)
-    return ConnectionKey(packet.protocol, flow.orig, flow.zone, flow.netns)
+def _add(numbers: dict[K, int], own: tuple[K, ...], name: K, number: int) -> tuple[K, ...]:
+    """Adds a key or an alias to an index. Returns its timeline's own ones, of which the oldest gives way."""
+    numbers[name] = number
+    if name in own:  # another timeline had taken it over
+        return own
+    if len(own) >= MAX_KEYS:
+        _remove(numbers, own[0], number)
+        evictions.add("keys of timelines")
+        own = own[1:]
+    return own + (name,)  # noqa: RUF005
+
+
+def _remove(numbers: dict[K, int], name: K, number: int) -> None:
+    """Removes a key or an alias from an index, unless another timeline has taken it over."""
+    if numbers.get(name) == number:
+        del numbers[name]

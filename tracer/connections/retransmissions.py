@@ -14,15 +14,18 @@ MAX_SEGMENTS, MAX_SEGMENTS_IDLE = 48, 4
 class Retransmissions:
     """Retransmissions of one connection: how often each segment was sent, and how its first transmission ended."""
 
-    __slots__ = ("_sent",)
+    __slots__ = ("_last_evicted", "_sent")
 
     def __init__(self) -> None:
+        self._last_evicted: dict[str, int] = {}
         self._sent: dict[tuple[str, int], tuple[int, str]] = {}
 
     def feed(self, packet: Packet, direction: str) -> str:
-        """Takes a segment. Returns a remark if it was sent before, otherwise ""."""
+        """Takes a segment. Returns a remark if it was sent before, otherwise "", also if that is no longer known."""
         if packet.protocol != "TCP" or not occupies_sequence(packet):
             return ""
+        if (direction, packet.seq) not in self._sent and self._is_before_kept(packet.seq, direction):
+            return ""  # perhaps sent again, perhaps late: the number of the try would be a guess
         tries, first = self._sent.get((direction, packet.seq), (0, packet.verdict))
         self._sent[direction, packet.seq] = tries + 1, first
         self._limit(MAX_SEGMENTS)
@@ -47,7 +50,15 @@ class Retransmissions:
 
     def _limit(self, max_segments: int) -> None:
         while len(self._sent) > max_segments:
-            del self._sent[next(iter(self._sent))]
+            direction, seq = next(iter(self._sent))
+            del self._sent[direction, seq]
+            if not self._is_before_kept(seq, direction):
+                self._last_evicted[direction] = seq
+
+    def _is_before_kept(self, seq: int, direction: str) -> bool:
+        """Whether a segment is from before those that are kept in its direction."""
+        last = self._last_evicted.get(direction)
+        return last is not None and (last - seq) % (1 << 32) < 1 << 31
 
 
 def occupies_sequence(packet: Packet) -> bool:

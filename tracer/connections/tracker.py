@@ -2,7 +2,8 @@
 """Joins packets into connections, and decides when a connection's timeline is written.
 
 index.py finds the timeline of a packet. A SYN with another sequence number begins a new timeline. A packet that is seen again
-in a new namespace, after a tunnel, extends its existing entry.
+in a new namespace, after a tunnel, extends its existing entry. Other packets in a new namespace belong to another connection,
+also when they have the same endpoints; without conntrack this is not known.
 
 Memory is bounded. A timeline keeps its entries until they are written, and of many entries only the first and the last. When
 there are too many entries or timelines, the timelines that have been idle longest are written and removed. The output shows
@@ -16,10 +17,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tracer.connections import entries
-from tracer.connections.index import ConnectionIndex, connection_key
+from tracer.connections.index import BY_ENDS, ConnectionIndex
 from tracer.connections.retransmissions import Retransmissions
+from tracer.model.connection import ConnectionKey
 from tracer.model.packet import Packet
-from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
+from tracer.model.timeline import Timeline, TimelineEntry
 
 MAX_TIMELINES = 100_000
 MAX_ENTRIES = 200_000
@@ -81,7 +83,7 @@ class ConnectionTracker:
         if packet.tcp_flags == "SYN" and connection.isn is None:
             connection.isn, connection.timeline.whole = packet.seq, True
         if packet.protocol == connection.timeline.key.protocol:
-            self._index.add(connection.number, connection.timeline.key, packet)
+            self._index.add(connection.number, packet)
         direction = self._direction(connection, packet)
         if self._extend_entry(connection, packet, direction):
             return
@@ -96,19 +98,23 @@ class ConnectionTracker:
         while len(self._open) > self._max_timelines or self._entry_count > self._max_entries:
             self._evict_oldest()
 
-    def add_entry(self, key: ConnectionKey, entry: TimelineEntry, cause: str = "") -> bool:
-        """Adds an event of a conntrack entry, or a SYN's verdict, to its timeline. False when there is no timeline.
-
-        cause: name of the verdict's cause, "" for an event.
-        """
+    def add_entry(self, key: ConnectionKey, entry: TimelineEntry) -> bool:
+        """Adds an event of a conntrack entry to its timeline. False when there is no timeline."""
         number = self._index.find(key)
         if number is None:
             return False
-        connection = self._open[number]
-        if cause:
-            connection.timeline.cause, connection.timeline.good = cause, not entry.bad
-        self._append(connection, entry)
+        self._append(self._open[number], entry)
         return True
+
+    def add_verdict(self, syn: Packet, entry: TimelineEntry, cause: str) -> bool:
+        """Adds the verdict on a SYN to the SYN's timeline. False when there is no timeline. cause: name of the cause."""
+        for number, _ in self._index.numbers(syn):
+            connection = self._open[number]
+            if not _is_new_connection(connection, syn):
+                connection.timeline.cause, connection.timeline.good = cause, not entry.bad
+                self._append(connection, entry)
+                return True
+        return False
 
     def add_change(self, entry: TimelineEntry) -> None:
         """Adds a replacement of rules or endpoints. It is shown in each timeline that has a later entry."""
@@ -153,12 +159,14 @@ class ConnectionTracker:
         """The connection that a packet belongs to, or a new one. With a remark where the connection is derived."""
         for number, remark in self._index.numbers(packet):
             connection = self._open[number]
-            # Another connection of the same endpoints begins with another sequence number.
-            if not (packet.tcp_flags == "SYN" and connection.isn is not None and connection.isn != packet.seq):
+            if not _is_new_connection(connection, packet):
                 return connection, remark
+        for number in self._index.elsewhere(packet):
+            if self._is_seen_again(self._open[number], packet):
+                return self._open[number], "" if packet.flow else BY_ENDS
         time = packet.hops[0].time
         self._number += 1
-        timeline = Timeline(connection_key(packet), time + self._offset, time, packet.endpoints)
+        timeline = Timeline(ConnectionKey.of(packet), time + self._offset, time, packet.endpoints)
         connection = self._open[self._number] = _OpenConnection(self._number, timeline)
         self.counts["timelines"] += 1
         return connection, ""
@@ -171,17 +179,28 @@ class ConnectionTracker:
         is_reply = self._index.has(connection.number, packet.protocol, packet.endpoints.reversed)
         return "<-" if is_reply or packet.endpoints == connection.timeline.asked.reversed else "->"
 
-    def _extend_entry(self, connection: _OpenConnection, packet: Packet, direction: str) -> bool:
+    def _is_seen_again(self, connection: _OpenConnection, packet: Packet) -> bool:
+        """Whether a packet in a namespace that is new to this connection is a packet of it, seen again after a tunnel.
+
+        Of a packet that conntrack does not know, only the addresses are known; its entry has a remark.
+        """
+        if not packet.flow:
+            return not _is_new_connection(connection, packet)
+        if packet.tcp_flags == "SYN":
+            return connection.isn == packet.seq
+        return _entry_before(connection, packet, self._direction(connection, packet)) is not None
+
+    @staticmethod
+    def _extend_entry(connection: _OpenConnection, packet: Packet, direction: str) -> bool:
         """Extends the entry of a packet that is seen again, in another namespace and buffer. False when there is none."""
-        timeline_entries = connection.timeline.entries
-        for at in range(len(timeline_entries) - 1, max(-1, len(timeline_entries) - 1 - MAX_ENTRIES_BACK), -1):
-            if entries.continues(timeline_entries[at], packet, direction):
-                timeline_entries[at] = entries.extend(timeline_entries[at], packet)
-                connection.timeline.lost += timeline_entries[at].bad
-                connection.timeline.last = max(connection.timeline.last, packet.hops[-1].time)
-                connection.retransmissions.update(packet, direction)
-                return True
-        return False
+        at = _entry_before(connection, packet, direction)
+        if at is None:
+            return False
+        entry = connection.timeline.entries[at] = entries.extend(connection.timeline.entries[at], packet)
+        connection.timeline.lost += entry.bad
+        connection.timeline.last = max(connection.timeline.last, packet.hops[-1].time)
+        connection.retransmissions.update(packet, direction)
+        return True
 
     def _append(self, connection: _OpenConnection, entry: TimelineEntry) -> None:
         timeline = connection.timeline
@@ -242,3 +261,15 @@ class ConnectionTracker:
         self._index.remove(number)
         connection.timeline.over = True
         return self._hand_out(connection, reason)
+
+
+def _is_new_connection(connection: _OpenConnection, packet: Packet) -> bool:
+    """Whether a SYN begins another connection of the same endpoints: with another sequence number."""
+    return packet.tcp_flags == "SYN" and connection.isn is not None and connection.isn != packet.seq
+
+
+def _entry_before(connection: _OpenConnection, packet: Packet, direction: str) -> int | None:
+    """The index of the latest entry that this packet continues in another namespace and buffer; None when there is none."""
+    found = connection.timeline.entries
+    back = range(len(found) - 1, max(-1, len(found) - 1 - MAX_ENTRIES_BACK), -1)
+    return next((at for at in back if entries.continues(found[at], packet, direction)), None)

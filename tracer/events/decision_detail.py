@@ -7,8 +7,9 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 
-from tracer.events.record import TCP_STATES, DetailKind
-from tracer.events.record import DecisionDetailRow as Row
+from tracer.events.detail_row import DecisionDetailRow as Row
+from tracer.events.detail_row import DetailKind
+from tracer.events.record import TCP_STATES, DetailEvent, Event
 from tracer.model.packet import DecisionDetail
 
 Facts = dict[str, int | str]
@@ -19,8 +20,15 @@ MSS, TIMESTAMP = 2, 8
 _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 
-def read(row: Row) -> DecisionDetail:
-    """Decodes one kernel record."""
+def read(e: Event) -> DecisionDetail:
+    """Decodes the record of an EVENT_CLUE.
+
+    Raises:
+        TypeError: It is an event of another kind.
+    """
+    if not isinstance(e, DetailEvent):
+        raise TypeError(f"an event of kind {e.kind} has no decision detail")
+    row = e.detail
     kind = DetailKind(row.what).name.removeprefix("DETAIL_")
     return DecisionDetail(kind.lower().replace("_", "-"), _READERS[row.what](row))
 

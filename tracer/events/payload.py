@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from tracer.events import cstruct, record
-from tracer.events.record import Kind
+from tracer.events.record import EventArray, Kind
 
 RAW = cstruct.dtype("records/payload.h", "payload_record")
 Pieces = dict[int, bytes]
 """Bytes of one packet, by their offset from the IP header."""
 
 
-def split(batch: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[tuple[int, int, bytes]]]:
+def split(batch: EventArray) -> tuple[EventArray, list[tuple[int, int, bytes]]]:
     """Separates the payload records of a batch from the other records.
 
     Returns:

@@ -1,28 +1,130 @@
 # SPDX-License-Identifier: Apache-2.0
 """Event records as named tuples, made from the arrays that the ring buffer reader returns.
 
-The fields are those of `struct event`; bpf/records/event.h documents each of them.
+bpf/records/event.h describes the record. `Kind`, `Flag` and `Event` repeat its members and fields for the type checker, and are
+compared with it when this module is imported.
 """
 
 from __future__ import annotations
 
 import socket
-from collections import namedtuple
 from collections.abc import Iterator
+from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tracer.events import cstruct
+from tracer.events.detail_row import DETAIL_DTYPE, DecisionDetailRow
+from tracer.events.nft_trace import HIT_DTYPE, NftHit
 from tracer.model.packet import Endpoints
 
-DTYPE = cstruct.dtype("records/event.h", "event")
-Kind: Any = cstruct.enum("records/event.h", "event_kind")
-Flag: Any = cstruct.enum("records/event.h", "event_flag")
+EventArray = npt.NDArray[np.void]
+"""A batch: an array of `struct event`, or of another record of the same size."""
+Slots = npt.NDArray[np.uint8]
+"""Ring slots: an array of shape (n, SLOT)."""
 
-NOTHING: npt.NDArray[Any] = np.zeros(0, DTYPE)
+
+@cstruct.enumeration("records/event.h", "event_kind")
+class Kind(IntEnum):
+    """Kinds of records, in `kind`."""
+
+    EVENT_HOOK = 1
+    EVENT_TABLE = 2
+    EVENT_CHAIN = 3
+    EVENT_NAT = 4
+    EVENT_NAT_HOOK = 5
+    EVENT_SOCKET = 6
+    EVENT_SYN = 7
+    EVENT_ACCEPT = 8
+    EVENT_REQUEST = 9
+    EVENT_DROP = 10
+    EVENT_IPVS = 11
+    EVENT_NFT_RULE = 12
+    EVENT_STEPS = 13
+    EVENT_RULESET = 14
+    EVENT_RAW = 15
+    EVENT_CLUE = 20
+
+
+@cstruct.enumeration("records/event.h", "event_flag")
+class Flag(IntEnum):
+    """Bits of `flags`. No IntFlag, which computes each `&` in Python."""
+
+    FLAG_CLONE = 1
+    FLAG_FRAGMENT = 2
+    FLAG_MASQ = 4
+    FLAG_HAS_CT = 8
+    FLAG_NO_HEADER = 16
+    FLAG_AT_SOCKET = 64
+    FLAG_REJECT = 32
+    FLAG_SAME = 128
+
+
+@cstruct.structure("records/event.h", "event")
+class Event(NamedTuple):
+    """One event. Addresses have 16 bytes; names are bytes up to the last one that is not zero."""
+
+    time: int  # ns, CLOCK_MONOTONIC
+    packet: int  # identity of the packet: time when it was first seen, ns << 8 | CPU
+    object: int  # DROP: code address; SOCKET, SYN, ACCEPT: socket inode; TABLE, CHAIN, IPVS: address in the kernel
+    netns: int  # inode of the network namespace
+    in_ifindex: int  # 0 = none
+    out_ifindex: int  # 0 = none
+    mark: int  # packet mark
+    reason: int  # DROP: drop reason; with FLAG_REJECT: ICMP code, or 256 for a TCP reset; SYN: 1 = answered with a SYN cookie
+    hop: int  # number of this event in its packet, from 0
+    kind: int  # Kind
+    flags: int  # Flag, or-ed
+    hook: int  # index in HOOKS or DEVICE_HOOKS, NO_HOOK = none
+    pf: int  # protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev
+    verdict: int  # index in VERDICTS, NO_VERDICT = none yet; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 not known
+    ct_info: int  # enum ip_conntrack_info; IPVS: IP_VS_CONN_F_*
+    manip: int  # NAT, IPVS: 0 source, 1 destination, +2 in the reply direction; CHAIN: 1 table is cut, +2 chain is cut
+    state: int  # SOCKET: index in TCP_STATES; TABLE: STEPS_*; CHAIN: family of the table; IPVS: enum ipvs_act
+    table: bytes  # TABLE, CHAIN: table name; IPVS: name of the scheduler
+    protocol: int  # IP protocol number
+    tcp_flags: int  # TCP_FLAGS, or-ed
+    ident: int  # IPv4 identification
+    zone: int  # conntrack zone
+    seq: int  # TCP sequence number
+    joint1: int  # 0
+    src: bytes  # source address
+    dst: bytes  # destination address
+    orig_src: bytes  # conntrack, original direction
+    orig_dst: bytes
+    reply_src: bytes  # conntrack, reply direction
+    reply_dst: bytes
+    joint2: int  # 0
+    length: int  # bytes, from the IP header on
+    ack: int  # TCP acknowledgement number
+    accept_len: int  # SOCKET, SYN, ACCEPT: length of the accept queue, connections; CHAIN: lower half of its run
+    accept_max: int  # SOCKET, SYN, ACCEPT: the listener's backlog, connections; CHAIN: upper half of its run
+    syn_len: int  # SOCKET, SYN, ACCEPT: half-open connections of the listener
+    sport: int  # source port, or ICMP id
+    dport: int  # destination port, or ICMP type << 8 | code
+    orig_sport: int
+    orig_dport: int
+    reply_sport: int
+    reply_dport: int
+    in_name: bytes  # interface name
+    out_name: bytes  # interface name
+    chain: bytes  # CHAIN: name of the base chain
+
+
+class DetailEvent(Event):
+    """An event of kind EVENT_CLUE. It has no header; its other fields are 0 or empty."""
+
+    detail: DecisionDetailRow
+
+
+EventRow = Event | NftHit
+"""One row of a batch."""
+
+DTYPE = cstruct.dtype("records/event.h", "event")
+NOTHING: EventArray = np.zeros(0, DTYPE)
 """A batch without events."""
 
 NO_ICMP_TYPE = cstruct.define("records/event.h", "NO_ICMP_TYPE")
@@ -30,24 +132,6 @@ NO_VERDICT = cstruct.define("records/event.h", "NO_VERDICT")
 SLOT = cstruct.define("records/event.h", "SHORT_EVENT") + 8
 """Size of a ring slot, bytes: a short event with its ring header."""
 _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
-
-_Event: Any = namedtuple("_Event", DTYPE.names or ())  # type: ignore[misc]
-Event = Any
-"""One row of a batch: fields by name, addresses as 16 bytes, names as bytes."""
-
-HIT_DTYPE = cstruct.dtype("records/nft_trace.h", "nft_rule_trace")
-Trace: Any = cstruct.enum("records/nft_trace.h", "nft_trace_kind")
-_NftHit: Any = namedtuple("_NftHit", HIT_DTYPE.names or ())  # type: ignore[misc]
-NftHit = Any
-"""One row of kind EVENT_NFT_RULE: the fields of struct nft_rule_trace (bpf/records/nft_trace.h)."""
-DETAIL_DTYPE = cstruct.dtype("records/decision_detail.h", "decision_detail")
-DetailKind: Any = cstruct.enum("records/decision_detail.h", "decision_detail_kind")
-_Detail: Any = namedtuple("_Detail", DETAIL_DTYPE.names or ())  # type: ignore[misc]
-DecisionDetailRow = Any
-"""`object` of a row of kind EVENT_CLUE: the fields of struct decision_detail (bpf/records/decision_detail.h)."""
-PARTS = frozenset({Kind.EVENT_NFT_RULE, Kind.EVENT_STEPS, Kind.EVENT_RULESET, Kind.EVENT_RAW})
-"""Kinds that are no hop of their own; they add data to the hop that follows."""
-
 CUT = "…"
 """Mark at the end of a name that a record had to cut."""
 NO_HOOK = 255
@@ -66,11 +150,11 @@ TCP_STATES = (
 _MAPPED = b"\0" * 10 + b"\xff\xff"
 
 
-def unpack(slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+def unpack(slots: Slots) -> EventArray:
     """Decodes ring slots into events.
 
     Args:
-        slots: Array of shape (n, SLOT), from tracer/kernel/ring_buffer.py.
+        slots: From tracer/kernel/ring_buffer.py.
 
     Returns:
         The events in order, as an array of `struct event`. In a short event (Flag.FLAG_SAME) the fields from `joint1` on
@@ -87,22 +171,26 @@ def unpack(slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
     return out
 
 
-def count(slots: npt.NDArray[np.uint8]) -> int:
+def count(slots: Slots) -> int:
     """Number of events that begin in these ring slots."""
     return int(np.count_nonzero(slots[:, :4].view("<u4")))
 
 
-_OWN = (DTYPE.names or ()).index("protocol")
+_OWN, _IN_NAME, _OUT_NAME, _FLAGS = (Event._fields.index(name) for name in ("protocol", "in_name", "out_name", "flags"))
 _FRAGMENT = int(Flag.FLAG_FRAGMENT)
 
 
 def completed(short: Event, whole: Event) -> Event:
     """A short event, completed with the fields of the packet's last whole event."""
-    e: Event = _Event._make((*short[:_OWN], *whole[_OWN:]))
-    if e.in_ifindex and e.out_ifindex and not whole.flags & _FRAGMENT:
-        return e
-    names = {name: b"" for name, there in (("in_name", e.in_ifindex), ("out_name", e.out_ifindex)) if not there}
-    return e._replace(flags=e.flags | whole.flags & _FRAGMENT, **names)
+    if short.in_ifindex and short.out_ifindex and not whole.flags & _FRAGMENT:
+        return Event._make(short[:_OWN] + whole[_OWN:])
+    fields = [*short[:_OWN], *whole[_OWN:]]
+    fields[_FLAGS] = short.flags | whole.flags & _FRAGMENT
+    if not short.in_ifindex:
+        fields[_IN_NAME] = b""
+    if not short.out_ifindex:
+        fields[_OUT_NAME] = b""
+    return Event._make(fields)
 
 
 def rewritten(e: Event) -> Event:
@@ -112,20 +200,20 @@ def rewritten(e: Event) -> Event:
         if e.manip & 2
         else (e.reply_src, e.reply_sport, e.reply_dst, e.reply_dport)
     )
-    ends = {"dst": src, "dport": sport} if e.manip & 1 else {"src": dst, "sport": dport}
-    if e.protocol in ICMP:  # one id, the source's in the tuples of both directions; the type stays
-        ends |= {"sport": sport, "dport": e.dport}
-    after: Event = e._replace(**ends)
-    return after
+    # The packets of an ICMP query have one id, the source's in the tuples of both directions; the type stays.
+    is_icmp = e.protocol in ICMP
+    if e.manip & 1:
+        return e._replace(dst=src, sport=sport) if is_icmp else e._replace(dst=src, dport=sport)
+    return e._replace(src=dst, sport=sport) if is_icmp else e._replace(src=dst, sport=dport)
 
 
-def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
+def events(batch: EventArray) -> Iterator[EventRow]:
     """Yields the rows of a batch as named tuples with the fields of their kind."""
     hits, details = batch["kind"] == Kind.EVENT_NFT_RULE, batch["kind"] == Kind.EVENT_CLUE
     if not hits.any() and not details.any():
-        return map(_Event._make, batch.tolist())
-    rows: list[Any] = [None] * len(batch)
-    for make, dtype, chosen in ((_Event._make, DTYPE, ~(hits | details)), (_NftHit._make, HIT_DTYPE, hits)):
+        return map(Event._make, batch.tolist())
+    rows: list[EventRow] = [_BLANK] * len(batch)
+    for make, dtype, chosen in ((Event._make, DTYPE, ~(hits | details)), (NftHit._make, HIT_DTYPE, hits)):
         places = np.flatnonzero(chosen)
         for place, row in zip(places.tolist(), batch[places].view(dtype).tolist(), strict=True):
             rows[place] = make(row)
@@ -134,16 +222,27 @@ def events(batch: npt.NDArray[Any]) -> Iterator[Event]:
     return iter(rows)
 
 
-_BLANK: Event = _Event._make(np.zeros(1, DTYPE).tolist()[0])
+def event(row: np.void) -> Event:
+    """One row of a batch that is neither an EVENT_NFT_RULE nor an EVENT_CLUE."""
+    return Event._make(row.item())
 
 
-def _with_detail(row: npt.NDArray[Any]) -> Event:
-    """An event without a header; its `object` is the decision detail."""
+_BLANK = event(np.zeros(1, DTYPE)[0])
+
+
+def _with_detail(row: EventArray) -> DetailEvent:
+    """A row of kind EVENT_CLUE."""
     short = np.ascontiguousarray(row).view(np.uint8)[: DETAIL_DTYPE.itemsize].view(DETAIL_DTYPE)
-    detail: Any = _Detail._make(short.tolist()[0])
+    detail = DecisionDetailRow._make(short.tolist()[0])
     detail = detail._replace(values=tuple(map(int, detail.values)), options=bytes(detail.options))
-    common = {name: getattr(detail, name) for name in ("time", "packet", "netns", "hop", "kind", "flags")}
-    return _BLANK._replace(object=detail, hook=NO_HOOK, **common)
+    e = DetailEvent._make(
+        _BLANK._replace(
+            time=detail.time, packet=detail.packet, object=detail.object, netns=detail.netns, hop=detail.hop, kind=detail.kind,
+            flags=detail.flags & ~Flag.FLAG_SAME | Flag.FLAG_NO_HEADER, hook=NO_HOOK,
+        )
+    )  # fmt: skip
+    e.detail = detail
+    return e
 
 
 @lru_cache(maxsize=65536)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from tracer.events import cstruct, record
-from tracer.events.record import Kind
+from tracer.events.record import EventArray, Kind
 from tracer.util.octets import c_text
 
 STEPS, RULESET = (
@@ -24,8 +23,21 @@ WATCHED, REPLACED = (
 )
 RECORDS = cstruct.define("records/table_trace.h", "STEPS_RECORDS")
 """Mask of the number of table trace records, in `state` of a TABLE event."""
-Shape = cstruct.enum("records/table_trace.h", "header_shape")
 SHAPE_AT, SHAPE_MASK = cstruct.define("records/table_trace.h", "STEPS_SHAPE"), 7
+
+
+@cstruct.enumeration("records/table_trace.h", "header_shape")
+class Shape(IntEnum):
+    """How much of the transport header a packet has, in `state` of a TABLE event."""
+
+    SHAPE_WHOLE = 0
+    SHAPE_NO_OPTIONS = 1
+    SHAPE_NO_HEADER = 2
+    SHAPE_NO_PORTS = 3
+    SHAPE_OFFSET_8 = 4
+    SHAPE_BROKEN = 5
+    SHAPE_UNKNOWN = 6
+    SHAPE_ELSEWHERE = 7
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ class TableReplaced:
     table: str = field(default="", compare=False)
 
 
-def split(batch: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+def split(batch: EventArray) -> tuple[EventArray, EventArray, EventArray]:
     """Splits a batch into events, table traces and table generations, each in the order of writing."""
     steps, rulesets = batch["kind"] == Kind.EVENT_STEPS, batch["kind"] == Kind.EVENT_RULESET
     if not steps.any() and not rulesets.any():
@@ -98,12 +110,7 @@ def split(batch: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any], 
     return batch[~(steps | rulesets)], batch[steps].view(STEPS), rest.copy().view(RULESET).ravel()
 
 
-def event(row: Any) -> record.Event:
-    """One row of a batch of events."""
-    return next(record.events(row.reshape(1)))
-
-
-def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, TableTrace]]:
+def noted(rows: EventArray) -> Iterator[tuple[int, int, TableTrace]]:
     """Yields (packet, time, trace) of each table trace record.
 
     Copies of a flooded packet have its identity and hop number, and use the same buffer in turn; the time distinguishes them.
@@ -118,7 +125,7 @@ def noted(rows: npt.NDArray[Any]) -> Iterator[tuple[int, int, TableTrace]]:
         yield int(row["packet"]), int(row["time"]), TableTrace(int(row["mark"]), count, first, jumps, steps, hotdrop)
 
 
-def changes(rows: npt.NDArray[Any]) -> Iterator[TableLookup | TableReplaced]:
+def changes(rows: EventArray) -> Iterator[TableLookup | TableReplaced]:
     """Yields the lookup or replacement of each table generation record; only IPv4 and IPv6."""
     for row in rows:
         time, thread, now = int(row["time"]), int(row["thread"]), int(row["object"])

@@ -15,18 +15,16 @@ Must not know: the format of a capture file, other formats.
 
 from __future__ import annotations
 
-import pkgutil
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from tracer.errors import BadOption
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.util.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -57,15 +55,15 @@ class Export(Protocol):
     def close(self, summary: RunSummary) -> None: ...
 
 
+_EXPORTS: Registry[type[Export]] = Registry(__name__, "EXPORT", kind="export format")
+
+
 @cache
 def names() -> tuple[str, ...]:
     """Returns the names of all formats."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+    return _EXPORTS.names()
 
 
 def find(name: str) -> type[Export]:
     """Returns the class of a format. Raises BadOption for an unknown name."""
-    if name not in names():
-        raise BadOption(f"There is no export format {name!r}: choose one of {', '.join(names())}.")
-    found: type[Export] = import_module(f"{__name__}.{name}").EXPORT
-    return found
+    return _EXPORTS.find(name)

@@ -15,47 +15,46 @@ Must not know: how packets are caught or shown, other findings.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
-from types import ModuleType
 
 from tracer.findings.context import FindingContext, Questions
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
+from tracer.util.evictions import evictions
+from tracer.util.registry import Registry
+from tracer.util.worker import user_warnings
 
 Finder = Callable[[Packet, FindingContext], Finding | None]
 SynFinder = Callable[[HandshakeVerdict, FindingContext], Finding | None]
 
+_HELPERS = ("context", "proofs")
+_FINDERS: Registry[Finder] = Registry(__name__, "find", _HELPERS, instead=("find_syn",))
+_SYN_FINDERS: Registry[SynFinder] = Registry(__name__, "find_syn", _HELPERS, instead=("find",))
+
 NUMBERS_KEPT = 10
 MOST_FINDINGS = 1000
-"""Maximum number of different findings in one run. Further ones are ignored."""
-
-
-@cache
-def _modules() -> tuple[tuple[str, ModuleType], ...]:
-    return tuple(sorted((m.name, import_module(f"{__name__}.{m.name}")) for m in pkgutil.iter_modules(__path__)))
+"""Maximum number of different findings in one run. Further ones are not shown, and a warning says so."""
 
 
 @cache
 def finders() -> tuple[tuple[str, Finder], ...]:
     """Returns (file name, function) of all findings from packets."""
-    return tuple((name, module.find) for name, module in _modules() if hasattr(module, "find"))
+    return _FINDERS.entries()
 
 
 @cache
 def syn_finders() -> tuple[tuple[str, SynFinder], ...]:
     """Returns (file name, function) of all findings from SYN verdicts."""
-    return tuple((name, module.find_syn) for name, module in _modules() if hasattr(module, "find_syn"))
+    return _SYN_FINDERS.entries()
 
 
-@cache
 def declared_questions() -> dict[str, Questions]:
     """Returns the questions about the node that each finding declares, by its file name."""
-    return {name: getattr(module, "ASKS", ()) for name, module in _modules()}
+    none: Questions = ()
+    return _FINDERS.values("ASKS", none)
 
 
 class Findings:
@@ -82,11 +81,17 @@ class Findings:
         found = ((name, find(verdict, self._contexts[name])) for name, find in syn_finders())
         return self._join(found, verdict.attempt.syn)
 
+    def _has_room(self, key: tuple[object, ...]) -> bool:
+        if key in self._found or len(self._found) < MOST_FINDINGS:
+            return True
+        evictions.add("findings")
+        user_warnings.add(f"There are more than {MOST_FINDINGS} different findings: further ones are not shown.")
+        return False
+
     def _join(self, found: Iterable[tuple[str, Finding | None]], packet: Packet) -> list[Finding]:
         new = []
         for name, finding in found:
-            if finding and ((name, *finding.key) in self._found or len(self._found) < MOST_FINDINGS):
-                key = name, *finding.key
+            if finding and self._has_room(key := (name, *finding.key)):
                 before = self._found.get(key)
                 self._found[key] = now = merge(before, replace(finding, name=name), packet)
                 if now.certain and not (before and before.certain):

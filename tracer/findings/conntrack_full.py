@@ -8,7 +8,8 @@ from dataclasses import replace
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.packet import Packet
+from tracer.model.namespace_name import is_host
+from tracer.model.packet import RULE_KINDS, HopKind, Outcome, Packet
 from tracer.node.node_questions import ConntrackCounters, Setting
 from tracer.util.questions import value_of
 
@@ -26,18 +27,18 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     A probe observes this in the kernel. Without that probe it is derived: conntrack drops the packet in its first hook, no
     table drops it, and the packet has no connection.
     """
-    if packet.outcome != "dropped":
+    if packet.outcome is not Outcome.DROPPED:
         return None
     if packet.detail("table-full"):
         seen = FindingEvidence("packet", "conntrack found no entry that it could evict for this one (early_drop)", "observed")
         # The figures are from the node's own namespace.
-        here = any(h.detail and h.detail.what == "table-full" and h.netns == "node" for h in packet.hops)
+        here = any(h.detail and h.detail.what == "table-full" and is_host(h.netns) for h in packet.hops)
         return replace(make_finding(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
     if packet.flow or not packet.complete:
         return None
-    if any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops):
+    if any(h.what in RULE_KINDS and h.verdict == "DROP" for h in packet.hops):
         return None
-    if not any(h.what == "hook" and h.verdict == "DROP" and h.hook in ENTRANCES and not h.clone for h in packet.hops):
+    if not any(h.what is HopKind.HOOK and h.verdict == "DROP" and h.hook in ENTRANCES and not h.clone for h in packet.hops):
         return None
     count, most = full(context)
     if not most or count < FULL_SHARE * most:

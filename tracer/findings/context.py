@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from tracer.kube.catalog import ClusterView
 from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
+from tracer.model.connection import ConnectionKey
 from tracer.model.finding import Finding
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule, RuleTrace
@@ -20,6 +21,8 @@ from tracer.util.questions import Answer, Journal, live
 
 COUNTS_KEPT = 1 << 16
 """Maximum number of listeners, targets and connections that findings count."""
+CONNECTIONS_KEPT = 1000
+"""Maximum number of connections that findings follow after the packet that they were found by."""
 P = ParamSpec("P")
 T = TypeVar("T")
 Questions = tuple[NodeQuestion[Any, Any], ...]
@@ -27,6 +30,21 @@ Questions = tuple[NodeQuestion[Any, Any], ...]
 
 class UndeclaredQuestion(LookupError):
     """A finding asks a question that its ASKS does not have: a recording without explanation would not ask it."""
+
+
+@dataclass
+class FollowedConnection:
+    """A connection that a finding follows.
+
+    Attributes:
+        finding: The finding from its first packet.
+        sent: Number of packets of the request that were seen.
+        back: Number of packets of the answer that were seen.
+    """
+
+    finding: Finding
+    sent: int = 1
+    back: int = 0
 
 
 @dataclass
@@ -40,16 +58,18 @@ class FindingContext:
         declared: The questions that may be asked; None = all, as in the audit.
         counts: Counters of the findings, by keys of their own choice.
         since: Times or counter values of the findings, by keys of their own choice.
-        reported: Findings already reported for a connection.
+        reported: Connections with a finding that later packets add to.
     """
 
     cluster: ClusterView = field(default_factory=ClusterView)
     node: HostReader = field(default_factory=HostReader)
     journal: Journal = live
     declared: Questions | None = None
-    counts: LruCounter[Hashable] = field(default_factory=lambda: LruCounter(COUNTS_KEPT))
-    since: LruDict[Hashable, int] = field(default_factory=lambda: LruDict(COUNTS_KEPT))
-    reported: dict[Hashable, Finding] = field(default_factory=dict)
+    counts: LruCounter[Hashable] = field(default_factory=lambda: LruCounter(COUNTS_KEPT, "counts of findings"))
+    since: LruDict[Hashable, int] = field(default_factory=lambda: LruDict(COUNTS_KEPT, "times of findings"))
+    reported: LruDict[ConnectionKey, FollowedConnection] = field(
+        default_factory=lambda: LruDict(CONNECTIONS_KEPT, "connections with a finding")
+    )
 
     def ask(self, question: NodeQuestion[P, T], *args: P.args, **kwargs: P.kwargs) -> Answer[T]:
         """Asks a question about the node. Raises UndeclaredQuestion."""

@@ -10,21 +10,24 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
-from tracer.model.packet import Packet
+from tracer.model.namespace_name import is_host
+from tracer.model.packet import HopKind, Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and h.netns == "node"), None)
+    dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and is_host(h.netns)), None)
     # A missing masquerade cannot be concluded from an incomplete packet.
     if not dnat or not dnat.nat or dnat.nat.after.src != dnat.nat.after.dst or not packet.complete:
         return None
     after = packet.hops[packet.hops.index(dnat) + 1 :]
-    if any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") and h.netns == "node" for h in after):
+    if any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") and is_host(h.netns) for h in after):
         return None
-    if not any(h.what == "hook" and h.hook == "POSTROUTING" and h.verdict == "ACCEPT" and h.netns == "node" for h in after):
+    if not any(
+        h.what is HopKind.HOOK and h.hook == "POSTROUTING" and h.verdict == "ACCEPT" and is_host(h.netns) for h in after
+    ):
         return None
     before, to = dnat.nat.before, dnat.nat.after
     if context.cluster.is_local(to.dst):

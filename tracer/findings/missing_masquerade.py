@@ -8,14 +8,15 @@ belongs to another node, also excludes requests to that node. Then the answer do
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from tracer.findings.context import FindingContext
+from tracer.findings.context import FindingContext, FollowedConnection
 from tracer.findings.proofs import rule_proof
 from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
+from tracer.model.connection import ConnectionKey
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Owner
 from tracer.model.packet import Hop, Nat, Packet
@@ -29,37 +30,37 @@ _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != 
 
 FLANNEL_SUBNETS = FlannelSubnets()
 ASKS = (FLANNEL_SUBNETS,)
-MOST_CONNECTIONS = 1000
-"""Maximum number of connections that are followed."""
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    connection = ("unmasqueraded", packet.flow.orig) if packet.flow else None
-    if connection in context.reported:
-        return _later_packet(packet, connection, context)
-    found = _first_packet(packet, context)
-    if found and connection and len(context.reported) < MOST_CONNECTIONS:
-        context.reported[connection] = found
+    key = ConnectionKey.of(packet)
+    followed = context.reported.get(key)
+    if followed:
+        return _later_packet(packet, followed)
+    dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and not h.from_conntrack), None)
+    found = _first_packet(packet, dnat, context) if dnat else None
+    # The answer comes to the namespace of the DNAT. If the request was tracked in another one, the answer has another key.
+    if found and dnat and key.netns == dnat.netns:
+        context.reported[key] = FollowedConnection(found)
     return found
 
 
-def _later_packet(packet: Packet, connection: Hashable, context: FindingContext) -> Finding:
+def _later_packet(packet: Packet, followed: FollowedConnection) -> Finding:
     """Adds to the finding whether an answer came, from a later packet of its connection."""
     assert packet.flow
-    finding = context.reported[connection]
-    context.counts[connection, packet.flow.is_reply] += 1
-    sent, back = context.counts[connection, False] + 1, context.counts[connection, True]
+    followed.sent += not packet.flow.is_reply
+    followed.back += packet.flow.is_reply
     ends = packet.flow.orig
     which = f"packets from {format_endpoint(ends.src, ends.sport)} to {format_endpoint(ends.dst, ends.dport)}"
     came = next((h.in_iface for h in packet.hops if h.in_iface), "")
-    answer = f"an answer came in by {came or 'an unknown interface'}" if back else "no answer was seen"
-    return replace(finding, proofs=(*finding.proofs, FindingEvidence("packet", f"{which}: sent {sent}, {answer}", "observed")))
+    answer = f"an answer came in by {came or 'an unknown interface'}" if followed.back else "no answer was seen"
+    proof = FindingEvidence("packet", f"{which}: sent {followed.sent}, {answer}", "observed")
+    return replace(followed.finding, proofs=(*followed.finding.proofs, proof))
 
 
-def _first_packet(packet: Packet, context: FindingContext) -> Finding | None:
-    dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and not h.from_conntrack), None)
+def _first_packet(packet: Packet, dnat: Hop, context: FindingContext) -> Finding | None:
     # A missing masquerade cannot be concluded from an incomplete packet.
-    if not dnat or not dnat.nat or not packet.complete:
+    if not dnat.nat or not packet.complete:
         return None
     after = packet.hops[packet.hops.index(dnat) + 1 :]
     if any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") and h.netns == dnat.netns for h in after):

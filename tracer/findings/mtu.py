@@ -10,6 +10,7 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.namespace_name import is_host
 from tracer.model.packet import Packet
 from tracer.node.node_questions import Mtu, WayOut
 from tracer.util.questions import value_of
@@ -26,7 +27,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if not drop or not (drop.reason == REASON or drop.function in FUNCTIONS):
         return None
     netns, leaves = _way_out(packet, context)
-    mtu = value_of(context.ask(MTU, leaves)) if leaves and netns == "node" else None
+    mtu = value_of(context.ask(MTU, leaves)) if leaves and is_host(netns) else None
     limit = f", whose MTU is {mtu}," if mtu else ""
     ends, v6 = packet.endpoints, packet.family == "IPv6"
     # Lengths of the headers of IP and of an ICMP echo request.
@@ -62,7 +63,7 @@ def _way_out(packet: Packet, context: FindingContext) -> tuple[str, str]:
     here = [h for h in packet.hops[:at] if h.netns == netns and not h.clone]
     came = max((i for i, h in enumerate(here) if h.hook == "PREROUTING"), default=-1)
     leaves = next((h.out_iface for h in reversed(here[came + 1 :]) if h.out_iface), "")
-    if leaves or netns != "node":
+    if leaves or not is_host(netns):
         return netns, leaves
     nat = next((h.nat for h in reversed(here) if h.nat), None)
     to = nat.after.dst if nat else packet.endpoints.dst

@@ -15,7 +15,8 @@ from tracer.kube.missing_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Endpoint, Owner, ServicePort
-from tracer.model.packet import Hop, Packet
+from tracer.model.namespace_name import is_host
+from tracer.model.packet import Hop, Outcome, Packet
 from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
 from tracer.node.node_questions import RunningKubeProxy
@@ -33,8 +34,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 def turned_away(packet: Packet, context: FindingContext) -> Iterator[tuple[ServicePort, list[FindingEvidence], str]]:
     """Yields (service port, evidence, "dropped" or "refused") if a packet ended because of missing local endpoints."""
-    for hop in packet.hops if packet.outcome in ("dropped", "rejected") else ():
-        if hop.clone or hop.netns != "node":
+    for hop in packet.hops if packet.outcome in (Outcome.DROPPED, Outcome.REJECTED) else ():
+        if hop.clone or not is_host(hop.netns):
             continue
         if hop.ipvs and hop.verdict == "REJECT":
             yield from _by_ipvs(packet, hop, context)

@@ -14,6 +14,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.kube import Owner
+from tracer.model.namespace_name import is_host
 from tracer.model.packet import Hop, Packet
 from tracer.node.node import ListeningSocket
 from tracer.node.node_questions import IsKubeProxy, Listener, Setting
@@ -49,7 +50,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 def _node_port(hop: Hop) -> int:
     """Returns the NodePort for which a Service's rule acted on the packet at this hop; 0 = none."""
     owner = hop.owner
-    if hop.clone or hop.from_conntrack or hop.netns != "node" or not owner or owner.kind != "Service":
+    if hop.clone or hop.from_conntrack or not is_host(hop.netns) or not owner or owner.kind != "Service":
         return 0
     if not (hop.verdict == "REJECT" or (hop.nat and hop.nat.kind == "DNAT")):
         return 0

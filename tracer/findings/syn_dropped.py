@@ -12,6 +12,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.kube import Owner, pod_text
+from tracer.model.namespace_name import is_host
 from tracer.model.packet import Handshake, Packet
 from tracer.node.node_questions import ListenerCounters, ListenerSetting
 from tracer.util.endpoint_format import format_endpoint as place_of
@@ -72,7 +73,7 @@ def _finding(
     who += f" of pod {pod[0]}/{pod[1]}" if pod else ""
     what = f"{'SYNs' if packet.tcp_flags == 'SYN' else 'connections'} to {where}"
     what += f" (Service {service.label})" if service else ""
-    ns = f"nsenter -t {pid} -n " if pid and netns != "node" else ""
+    ns = f"nsenter -t {pid} -n " if pid and not is_host(netns) else ""
     kind, cause, cure, certain = _why(kind, verdict.cause, shake, pid, who, what, ns, context)
     # For a SYN its cause is more informative than its verdict.
     how, known = (verdict.cause.text, verdict.cause.evidence) if packet is attempt.syn else (packet.verdict, Evidence.OBSERVED)

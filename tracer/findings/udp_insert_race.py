@@ -10,7 +10,7 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.packet import Packet
+from tracer.model.packet import RULE_KINDS, HopKind, Outcome, Packet
 from tracer.node.node_questions import ConntrackCounters
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.questions import value_of
@@ -28,10 +28,10 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     before = context.since[BEFORE] if BEFORE in context.since else _counted(context)
     if before is not None:
         context.since[BEFORE] = before
-    lost = any(h.what == "hook" and h.verdict == "DROP" and h.hook in EXITS and not h.clone for h in packet.hops)
-    by_rule = any(h.what in ("table", "chain") and h.verdict == "DROP" for h in packet.hops)
+    lost = any(h.what is HopKind.HOOK and h.verdict == "DROP" and h.hook in EXITS and not h.clone for h in packet.hops)
+    by_rule = any(h.what in RULE_KINDS and h.verdict == "DROP" for h in packet.hops)
     translated = any(h.nat and not h.from_conntrack for h in packet.hops)
-    if packet.outcome != "dropped" or not lost or by_rule or not translated or not packet.complete:
+    if packet.outcome is not Outcome.DROPPED or not lost or by_rule or not translated or not packet.complete:
         return None
     now, ends = _counted(context), packet.endpoints
     grown = now is not None and before is not None and now > before

@@ -10,6 +10,8 @@ from tracer.model.packet import DecisionDetail, Hop, Packet
 from tracer.util.endpoint_format import format_endpoint
 
 INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
+LIMITED = "too many SYNs were open, or too many packets answered it"
+"""Why an attempt did not wait for all its answers."""
 PAWS_WINDOW = 1
 """Difference of TCP timestamps that PAWS tolerates, ticks."""
 

@@ -3,18 +3,24 @@
 
 Address translation does not change a SYN's sequence number, and its answers repeat it: a SYN-ACK and a reset acknowledge it,
 the client's last ACK continues from it. An ICMP error quotes the SYN, and conntrack gives its connection. So answers are found
-by that number. They are accepted if they share a pair of endpoints with the SYN, before or after address translation.
+by that number. They are accepted if they share a pair of endpoints with the SYN, before or after address translation. An ICMP
+error is accepted if the SYN had the quoted endpoints in the namespace that tracks them, and in the same zone.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 
+from tracer.model.connection import Alias, anywhere, make_alias, reverse
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.packet import HopKind, Packet
+from tracer.packets.aliases import aliases_of, ends_of
 from tracer.packets.outcome import BAD
+from tracer.util.evictions import evictions
+from tracer.util.frozen import evolve
 
 ANSWER_NS = 1_000_000_000
 """Time after which a SYN counts as unanswered, ns: the client then sends it again."""
@@ -24,18 +30,29 @@ MAX_CHECKED = 1000
 """Number of the oldest attempts that one `expire` checks for their timeout."""
 MAX_ATTEMPTS = 20_000
 """Maximum number of open attempts. When there are more, the oldest one gets its verdict from the packets seen so far."""
+MAX_ANSWERS = 16
+"""Maximum number of SYN-ACKs, of resets and of ICMP errors that are kept for one attempt."""
 
 
-def ends_of(packet: Packet) -> set[Endpoints]:
-    """All endpoints that a packet had on its path, and those of its connection, in the packet's own direction."""
-    found = {packet.endpoints}
-    for hop in packet.hops:
-        if hop.nat:
-            found |= {hop.nat.before, hop.nat.after}
-    if packet.flow and not packet.protocol.startswith("ICMP"):
-        orig, reply = packet.flow.orig, packet.flow.reply.reversed
-        found |= {orig.reversed, reply.reversed} if packet.flow.is_reply else {orig, reply}
-    return found
+MAX_ALIASES = 64
+"""Maximum number of aliases of one attempt, rounded up to a whole packet."""
+
+
+@dataclass(slots=True)
+class _OpenAttempt:
+    """An open attempt, and what leads to it.
+
+    Attributes:
+        attempt: the attempt.
+        aliases: the SYN's aliases.
+    """
+
+    attempt: ConnectionAttempt
+    aliases: dict[Alias, None] = field(default_factory=dict)
+
+    def has_any(self, ends: set[Alias]) -> bool:
+        """Whether the SYN had one of these endpoints in any namespace, in this direction."""
+        return any(anywhere(alias) in ends for alias in self.aliases)
 
 
 class HandshakeCorrelator:
@@ -51,10 +68,9 @@ class HandshakeCorrelator:
 
     def __init__(self, on_closed: Callable[[ConnectionAttempt], None], partial: bool = False) -> None:
         self._on_closed, self._partial = on_closed, partial
-        self._open: OrderedDict[int, ConnectionAttempt] = OrderedDict()
+        self._open: OrderedDict[int, _OpenAttempt] = OrderedDict()
         self._by_next_seq: dict[int, list[int]] = {}
-        self._by_ends: dict[Endpoints, int] = {}
-        self._ends: dict[int, set[Endpoints]] = {}
+        self._by_alias: dict[Alias, int] = {}
         self._changed: set[int] = set()
         self._lost_at = self._unexplained_at = -1
         self.early = 0
@@ -75,56 +91,95 @@ class HandshakeCorrelator:
             for attempt in self._find_attempt(packet):
                 self._add_answer(attempt, packet, flags)
                 self._changed.add(attempt.syn.identity)
-        elif packet.protocol.startswith("ICMP") and packet.flow and packet.flow.state == "RELATED":
-            identity = self._by_ends.get(packet.flow.orig)
+        elif packet.protocol.startswith("ICMP"):
+            identity = self._quoted(packet)
             if identity is not None:
-                self._open[identity].errors.append(packet)
+                attempt = self._open[identity].attempt
+                self._keep(attempt, attempt.errors, packet)
                 self._changed.add(identity)
+
+    def _quoted(self, error: Packet) -> int | None:
+        """The attempt of the SYN that an ICMP error quotes."""
+        flow = error.flow
+        if not flow or flow.state != "RELATED":
+            return None
+        identity = self._by_alias.get(make_alias(flow.netns, "TCP", flow.orig))
+        own = None if identity is None else self._open[identity].attempt.syn.flow
+        return None if own and own.netns == flow.netns and own.zone != flow.zone else identity
 
     def _begin(self, syn: Packet) -> None:
         next_seq = (syn.seq + 1) & 0xFFFFFFFF
-        ends = ends_of(syn)
-        earlier = [n for n in self._by_next_seq.get(next_seq, ()) if self._ends[n] & ends]
-        if earlier and is_continuation(self._open[earlier[-1]].syn, syn):
+        same_number = self._by_next_seq.get(next_seq)
+        ends = ends_of(syn) if same_number else set()
+        earlier = [n for n in same_number or () if self._open[n].has_any(ends)]
+        if earlier and is_continuation(self._open[earlier[-1]].attempt.syn, syn):
             self._extend(syn, earlier[-1])
             self._changed.add(earlier[-1])
             return
-        again = self._open[earlier[-1]].again + 1 if earlier else 0
-        self._open[syn.identity] = ConnectionAttempt(syn, syn.hops[0].time, again, partial=self._partial)
+        again = self._open[earlier[-1]].attempt.again + 1 if earlier else 0
+        attempt = ConnectionAttempt(syn, syn.hops[0].time, again, partial=self._partial)
+        self._open[syn.identity] = _OpenAttempt(attempt)
         self._by_next_seq.setdefault(next_seq, []).append(syn.identity)
-        self._ends[syn.identity] = ends
         self._changed.add(syn.identity)
-        for each in ends:
-            self._by_ends[each] = syn.identity
+        self._add_aliases(syn, syn.identity)
         if len(self._open) > MAX_ATTEMPTS:
             self.early += 1
-            self._close(next(iter(self._open)))
+            evictions.add("open SYNs")
+            oldest = next(iter(self._open.values())).attempt
+            oldest.limited = oldest.limited or not is_settled(oldest)
+            self._close(oldest.syn.identity)
+
+    def _add_aliases(self, packet: Packet, identity: int) -> None:
+        own = self._open[identity]
+        if len(own.aliases) >= MAX_ALIASES:
+            own.attempt.limited = True
+            evictions.add("addresses of SYNs")
+            return
+        found = aliases_of(packet)
+        own.aliases.update(found)
+        for alias in found:
+            self._by_alias[alias] = identity
 
     def _extend(self, packet: Packet, identity: int) -> None:
         """Adds a later part of a SYN that was closed before: it has waited for its next hop, or left a tunnel."""
-        syn = self._open[identity].syn
-        syn.hops = [*syn.hops, *packet.hops]
-        syn.verdict, syn.outcome, syn.complete = packet.verdict, packet.outcome, syn.complete and packet.complete
+        self._add_aliases(packet, identity)
+        attempt = self._open[identity].attempt
+        syn = attempt.syn
+        attempt.syn = evolve(
+            syn,
+            hops=(*syn.hops, *packet.hops),
+            verdict=packet.verdict,
+            outcome=packet.outcome,
+            complete=syn.complete and packet.complete,
+        )
 
     def _find_attempt(self, packet: Packet) -> Iterator[ConnectionAttempt]:
         """Yields the latest attempt that this packet answers or continues, if there is one."""
         ends = ends_of(packet)
-        swapped = {e.reversed for e in ends}
+        swapped = {reverse(e) for e in ends}
         for number, is_answer in ((packet.ack, True), (packet.seq, False)):
             for identity in reversed(self._by_next_seq.get(number, ())):
-                attempt = self._open[identity]
-                if self._ends[identity] & (swapped if is_answer else ends) and packet.hops[-1].time >= attempt.began:
-                    yield attempt
+                found = self._open[identity]
+                if found.has_any(swapped if is_answer else ends) and packet.hops[-1].time >= found.attempt.began:
+                    yield found.attempt
                     return
 
-    @staticmethod
-    def _add_answer(attempt: ConnectionAttempt, packet: Packet, flags: str) -> None:
+    def _add_answer(self, attempt: ConnectionAttempt, packet: Packet, flags: str) -> None:
         if flags == "SYN ACK":
-            attempt.synacks.append(packet)
+            self._keep(attempt, attempt.synacks, packet)
         elif "RST" in flags:
-            attempt.resets.append(packet)
+            self._keep(attempt, attempt.resets, packet)
         elif not attempt.acks:
             attempt.acks.append(packet)
+
+    @staticmethod
+    def _keep(attempt: ConnectionAttempt, answers: list[Packet], packet: Packet) -> None:
+        """Adds an answer, unless there are too many already."""
+        if len(answers) < MAX_ANSWERS:
+            answers.append(packet)
+        else:
+            attempt.limited = True
+            evictions.add("answers to SYNs")
 
     def add_loss(self, now: int, unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now`: answers to open attempts may be among them."""
@@ -134,11 +189,11 @@ class HandshakeCorrelator:
     def expire(self, now: int) -> None:
         """Closes the attempts whose verdict is final. now: ns, CLOCK_MONOTONIC."""
         for identity in sorted(self._changed):
-            if is_settled(self._open[identity]):
+            if is_settled(self._open[identity].attempt):
                 self._close(identity)
         self._changed.clear()
-        for identity, attempt in list(islice(self._open.items(), MAX_CHECKED)):
-            if now - attempt.began > answer_timeout_ns(attempt):
+        for identity, found in list(islice(self._open.items(), MAX_CHECKED)):
+            if now - found.attempt.began > answer_timeout_ns(found.attempt):
                 self._close(identity)
 
     def flush(self) -> None:
@@ -147,7 +202,8 @@ class HandshakeCorrelator:
             self._close(identity)
 
     def _close(self, identity: int) -> None:
-        attempt = self._open.pop(identity)
+        closed = self._open.pop(identity)
+        attempt = closed.attempt
         self._changed.discard(identity)
         next_seq = (attempt.syn.seq + 1) & 0xFFFFFFFF
         others = [n for n in self._by_next_seq[next_seq] if n != identity]
@@ -155,10 +211,11 @@ class HandshakeCorrelator:
             self._by_next_seq[next_seq] = others
         else:
             del self._by_next_seq[next_seq]
-        for each in self._ends.pop(identity):
-            if self._by_ends.get(each) == identity:
-                del self._by_ends[each]
-        attempt.doubtful, attempt.unexplained = self._lost_at >= attempt.began, self._unexplained_at >= attempt.began
+        for alias in closed.aliases:
+            if self._by_alias.get(alias) == identity:
+                del self._by_alias[alias]
+        attempt.doubtful = self._lost_at >= attempt.began or attempt.limited
+        attempt.unexplained = self._unexplained_at >= attempt.began
         self._on_closed(attempt)
 
 
@@ -172,7 +229,7 @@ def is_continuation(earlier: Packet, packet: Packet) -> bool:
 
 def waits_for_neighbour(attempt: ConnectionAttempt) -> bool:
     """Whether the SYN was not seen again since it began to wait for the link address of its next hop."""
-    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what != "hook"), None)
+    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what is not HopKind.HOOK), None)
     return bool(last and last.detail and last.detail.what == "neighbour")
 
 

@@ -35,7 +35,8 @@ class CounterCheck:
     def feed(self, packet: Packet) -> None:
         """Takes a closed packet."""
         for netns, counter in explained_by(packet):
-            self._explained[netns, counter] += 1
+            if netns in self._before:
+                self._explained[netns, counter] += 1
 
     def differences(self) -> list[CounterMismatch]:
         """Each counter that changed or should have changed, by namespace, also where both numbers agree."""

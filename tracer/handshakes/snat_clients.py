@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from tracer.model.packet import Nat, Packet
+from tracer.util.evictions import evictions
+from tracer.util.lru_dict import LruDict
 
-MAX_ADDRESSES, MAX_CLIENTS = 1000, 10_000
+MAX_ADDRESSES, MAX_CLIENTS = 1000, 1000
 SNATS = ("SNAT", "MASQUERADE")
 
 
@@ -18,20 +20,22 @@ class SnatClients:
     """Clients by the source address that SNAT gave them. Bounded by MAX_ADDRESSES, and by MAX_CLIENTS per address."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, set[str]] = {}
+        self._clients: LruDict[str, set[str]] = LruDict(MAX_ADDRESSES, "addresses that clients share")
 
     def feed(self, packet: Packet) -> None:
         """Takes a closed packet."""
         nat = find_snat(packet)
         if not nat:
             return
-        clients = self._clients.get(nat.after.src)
-        if clients is None and len(self._clients) < MAX_ADDRESSES:
-            clients = self._clients[nat.after.src] = set()
-        if clients is not None and len(clients) < MAX_CLIENTS:
+        clients = self._clients.setdefault(nat.after.src, set())
+        if len(clients) < MAX_CLIENTS:
             clients.add(nat.before.src)
+        elif nat.before.src not in clients:
+            evictions.add("clients of one address")
 
     def clients(self, packet: Packet) -> int:
-        """Number of clients seen behind this packet's new address; 0 when it has kept its own address."""
+        """Number of clients seen behind this packet's new address; 0 = it has kept its own address, or there are too many to
+        count."""
         nat = find_snat(packet)
-        return len(self._clients.get(nat.after.src, ())) if nat else 0
+        count = len(self._clients.get(nat.after.src, ())) if nat else 0
+        return 0 if count >= MAX_CLIENTS or self._clients.evicted else count

@@ -21,7 +21,7 @@ def network_key(network: Network) -> bytes:
     return struct.pack("<I", network.prefixlen) + address
 
 
-def filter_record(packet_filter: Filter) -> npt.NDArray[Any]:
+def filter_record(packet_filter: Filter) -> npt.NDArray[np.void]:
     """`struct filter` of bpf/records/filter.h, as an array of one."""
     out = np.zeros(1, cstruct.dtype("records/filter.h", "filter"))
     row = out[0]

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracer.events import cstruct
+from tracer.events.record import Kind
 from tracer.kernel.attach_plan import PlannedProbe
 from tracer.kernel.bcc_program import BccProgram
 from tracer.model.loss import LEFT_OUT, NO_ROOM
@@ -28,7 +29,7 @@ class LossCounters:
 
     def __init__(self, program: BccProgram, rows: list[PlannedProbe], cpus: int) -> None:
         self._program, self._rows = program, rows
-        self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in cstruct.enum("records/event.h", "event_kind")}
+        self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in Kind}
         self._kinds[cstruct.define("records/loss_counters.h", "PACKETS_SHED")] = (
             LEFT_OUT,
             "the ring buffer was nearly full",

@@ -13,9 +13,9 @@ from __future__ import annotations
 import mmap
 
 import numpy as np
-import numpy.typing as npt
 
 from tracer.events import cstruct
+from tracer.events.record import Slots
 
 PAGE = mmap.PAGESIZE
 _BUSY = 1 << 31
@@ -44,7 +44,7 @@ class RingBuffer:
         self._data = np.frombuffer(self._producer_map, np.uint8, 2 * size, PAGE)
         self._nothing = np.zeros((0, slot), np.uint8)
 
-    def drain(self) -> npt.NDArray[np.uint8]:
+    def drain(self) -> Slots:
         """Takes all complete records out of the ring.
 
         Stops before a record that is still being written; the next call returns it.

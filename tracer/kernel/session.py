@@ -11,13 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from tracer.errors import NoProbe
 from tracer.events import record
+from tracer.events.record import EventArray, Slots
 from tracer.kernel import attach_plan, filter_maps, xt_extensions
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
 from tracer.kernel.bcc_program import BccProgram, abilities, load_bcc
@@ -169,11 +166,11 @@ class Session:
         """Changes the filter of the running probes."""
         filter_maps.write(self._program.bpf, packet_filter)
 
-    def drain(self) -> npt.NDArray[np.uint8]:
+    def drain(self) -> Slots:
         """The ring slots written since the last call; record.unpack decodes them."""
         return self._ring.drain()
 
-    def events(self) -> npt.NDArray[Any]:
+    def events(self) -> EventArray:
         """All events written since the last call, as an array of `struct event` (bpf/records/event.h)."""
         return record.unpack(self._ring.drain())
 

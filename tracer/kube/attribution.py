@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tracer.kube.catalog import ClusterView
@@ -11,15 +12,29 @@ from tracer.kube.fwmarks import EMPTY, MarkTracker
 from tracer.kube.missing_endpoints import without_real_server
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.model.kube import UNKNOWN, Owner
+from tracer.model.namespace_name import HOST, is_host
 from tracer.model.packet import Hop, Packet
+from tracer.model.prediction import PredictedPath
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.frozen import evolve
 
 _NAT_VERDICTS = ("DNAT", "SNAT", "MASQUERADE", "REDIRECT")
 
 
-def attribute(packet: Packet, cluster: ClusterView) -> None:
-    """Sets the owners of the packet's hops and endpoints."""
+def attribute(packet: Packet, cluster: ClusterView) -> Packet:
+    """The packet with the owners of its hops and endpoints."""
+    hops = tuple(_hops(packet, cluster))
+    src_owner, dst_owner = _end_owners(packet, hops, cluster)
+    return evolve(packet, hops=hops, src_owner=src_owner, dst_owner=dst_owner)
+
+
+def attribute_path(predicted: PredictedPath, cluster: ClusterView) -> PredictedPath:
+    """The predicted path with the owners of its packet."""
+    return replace(predicted, packet=attribute(predicted.packet, cluster))
+
+
+def _hops(packet: Packet, cluster: ClusterView) -> list[Hop]:
+    """The packet's hops with their owners."""
     protocol = packet.protocol.lower()
     ends = packet.endpoints
     asked = cluster.service_at(ends.dst, ends.dport, protocol)
@@ -46,28 +61,40 @@ def attribute(packet: Packet, cluster: ClusterView) -> None:
             owner = hop.owner or _decided_nearby(hops, at) or owner_of_rewrite(hop.nat, protocol, cluster)
             if owner:
                 hops[at] = evolve(hop, owner=_with_target(owner, hop.nat.after.dst, cluster))
-    packet.hops = hops
-    packet.src_owner = end_of(ends.src, ends.sport, protocol, cluster)
-    packet.dst_owner = end_of(ends.dst, ends.dport, protocol, cluster)
-    if packet.dst_owner.kind == "Pod" and packet.dst_owner.detail.startswith("hostPort"):
-        packet.dst_owner = _host_port(packet, packet.dst_owner, cluster)
-    if packet.src_owner.kind == "Service" and packet.netns == "node" and packet.hops and packet.hops[0].hook == "OUTPUT":
+    return hops
+
+
+def _end_owners(packet: Packet, hops: Sequence[Hop], cluster: ClusterView) -> tuple[Owner, Owner]:
+    """The owners of the packet's source and destination.
+
+    Args:
+        packet: The packet.
+        hops: Its hops with their owners.
+        cluster: The cluster.
+    """
+    protocol, ends = packet.protocol.lower(), packet.endpoints
+    src_owner = end_of(ends.src, ends.sport, protocol, cluster)
+    dst_owner = end_of(ends.dst, ends.dport, protocol, cluster)
+    if dst_owner.kind == "Pod" and dst_owner.detail.startswith("hostPort"):
+        dst_owner = _host_port(packet, hops, dst_owner, cluster)
+    if src_owner.kind == "Service" and is_host(packet.netns) and hops and hops[0].hook == "OUTPUT":
         # A node that connects to a cluster IP on its own kube-ipvs0 uses that address as the source, too.
-        packet.src_owner = Owner("Node", name=cluster.store.node, detail=f"from {ends.src}", evidence="the node sent it")
-    if packet.netns != "node" and ends.dst.startswith(("127.", "::1")):
+        src_owner = Owner("Node", name=cluster.store.node, detail=f"from {ends.src}", evidence="the node sent it")
+    if not is_host(packet.netns) and ends.dst.startswith(("127.", "::1")):
         # Every namespace has its own loopback.
-        packet.src_owner = packet.dst_owner = UNKNOWN
-    if packet.src_owner == UNKNOWN:
-        packet.src_owner = _in_namespace(packet.netns)
-    if packet.dst_owner == UNKNOWN:
-        taken = next((h.netns for h in reversed(packet.hops) if h.socket and not h.clone), "")
-        packet.dst_owner = _by_connection(packet, cluster) or _in_namespace(taken)
+        src_owner = dst_owner = UNKNOWN
+    if src_owner == UNKNOWN:
+        src_owner = _in_namespace(packet.netns)
+    if dst_owner == UNKNOWN:
+        taken = next((h.netns for h in reversed(hops) if h.socket and not h.clone), "")
+        dst_owner = _by_connection(packet, cluster) or _in_namespace(taken)
+    return src_owner, dst_owner
 
 
-def _host_port(packet: Packet, pod: Owner, cluster: ClusterView) -> Owner:
+def _host_port(packet: Packet, hops: Sequence[Hop], pod: Owner, cluster: ClusterView) -> Owner:
     """Returns the pod with this hostPort, or the actual receiver if the packet went elsewhere."""
     asked = packet.endpoints.dst, packet.endpoints.dport
-    for hop in packet.hops:
+    for hop in hops:
         owner, nat = hop.owner, hop.nat
         translated = nat and nat.kind == "DNAT" and (nat.before.dst, nat.before.dport) == asked
         if hop.clone or not (translated or hop.verdict in ("DROP", "REJECT")):
@@ -83,7 +110,7 @@ def _host_port(packet: Packet, pod: Owner, cluster: ClusterView) -> Owner:
 
 def _in_namespace(netns: str) -> Owner:
     """The owner of an address in another namespace than the node's: an unknown pod."""
-    if netns in ("", "node"):
+    if netns in ("", HOST):
         return UNKNOWN
     return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
 

@@ -12,6 +12,7 @@ from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
 from tracer.model.kube import Owner, ServicePort, pod_text
 from tracer.model.rule import Rule, Ruleset
+from tracer.node import addresses
 
 MOST_REMEMBERED, MOST_RULESETS, MOST_WALKS = 20_000, 16, 4_000
 
@@ -50,6 +51,8 @@ class OwnerCache:
     def put_trace(self, hits: object, ruleset: Ruleset, before: Hashable, found: object) -> None:
         if len(self._traces) >= MOST_WALKS:
             self._traces.clear()
+        if len(self._rulesets) > MOST_RULESETS:
+            self._forget(self._version)
         # The hits are kept, so that no other object can get their id.
         self._rulesets.setdefault(id(ruleset), ref(ruleset))
         self._traces[id(hits), id(ruleset), before] = hits, found
@@ -77,6 +80,12 @@ class ClusterView:
     local: frozenset[str] = frozenset()
     ipvs: frozenset[str] = frozenset()
     cache: OwnerCache = field(default_factory=OwnerCache, compare=False, repr=False)
+
+    @classmethod
+    def of_machine(cls, sandboxes: CniCache | None = None) -> ClusterView:
+        """The view of this machine before any object is known. sandboxes: the CNI cache; None = a new one."""
+        own = CniCache() if sandboxes is None else sandboxes
+        return cls(ObjectStore(), own, addresses.local_addresses(), addresses.ipvs_addresses())
 
     def is_local(self, address: str) -> bool:
         """Whether it is an address of this node."""

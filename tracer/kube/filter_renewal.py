@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from tracer.kube.cni_cache import CniCache
 from tracer.kube.selectors import End, Selectors
 from tracer.kube.store import Change, ObjectStore
 from tracer.model.filter import Filter
+from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.worker import user_warnings
 
 KEPT_RENEWALS = 256
@@ -42,11 +42,7 @@ class RenewedFilter:
 
 
 class FilterRenewal:
-    """Computes the filter from the newest objects.
-
-    Attributes:
-        dropped: Number of dropped renewals.
-    """
+    """Computes the filter from the newest objects."""
 
     def __init__(self, selectors: Selectors, base: Filter, cluster: ClusterView) -> None:
         self._selectors, self._base = selectors, base
@@ -56,9 +52,8 @@ class FilterRenewal:
         cluster.store.on_coming(self._take)
         self._lock = threading.Lock()
         self._write: Callable[[Filter], None] | None = None
-        self._waiting: deque[RenewedFilter] = deque(maxlen=KEPT_RENEWALS)
+        self._waiting: BoundedQueue[RenewedFilter] = BoundedQueue(KEPT_RENEWALS, "new filters to read")
         self._newest: RenewedFilter | None = None
-        self.dropped = 0
 
     def attach(self, write: Callable[[Filter], None]) -> None:
         """Sets the function that gives the running probes a filter, and gives them the newest one."""
@@ -74,9 +69,7 @@ class FilterRenewal:
     def read(self) -> list[RenewedFilter]:
         """Returns the renewals since the last call."""
         with self._lock:
-            found = list(self._waiting)
-            self._waiting.clear()
-        return found
+            return self._waiting.read()
 
     @property
     def newest(self) -> Filter | None:
@@ -100,7 +93,7 @@ class FilterRenewal:
 
     def _renew(self) -> None:
         with self._lock:
-            if not self._write:
+            if not self._write or self._cluster.store.is_full:
                 return
             try:
                 with self._cluster.store.still():
@@ -115,7 +108,6 @@ class FilterRenewal:
                 user_warnings.add_failure("renewing the filter of the probes", e)
                 return
             self._newest = RenewedFilter(time.monotonic_ns() if before else 0, ends, to)
-            self.dropped += len(self._waiting) == KEPT_RENEWALS
             self._waiting.append(self._newest)
 
 
@@ -123,14 +115,12 @@ class FilterHistory:
     """The filters by time. A packet is matched with the filter at its own time and with all later ones."""
 
     def __init__(self) -> None:
-        self._kept: deque[RenewedFilter] = deque(maxlen=KEPT_RENEWALS)
-        self.dropped = 0
+        self._kept: BoundedQueue[RenewedFilter] = BoundedQueue(KEPT_RENEWALS, "filters of earlier packets")
 
     def __bool__(self) -> bool:
         return bool(self._kept)
 
     def add(self, renewed: RenewedFilter) -> None:
-        self.dropped += len(self._kept) == KEPT_RENEWALS
         self._kept.append(renewed)
 
     def at(self, time_ns: int) -> list[frozenset[End]]:

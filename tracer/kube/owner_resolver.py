@@ -14,14 +14,14 @@ from tracer.errors import BadOption, NoObjects, NoSuchObject
 from tracer.kube import kubeconfig, node_name, objects, selectors
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
-from tracer.kube.cni_cache import MOST_FILES, CniCache
+from tracer.kube.cni_cache import MOST_FILES
 from tracer.kube.filter_renewal import FilterHistory, FilterRenewal, RenewedFilter, sentence
 from tracer.kube.kubeconfig import ApiAccess
 from tracer.kube.selectors import Selectors
-from tracer.kube.store import ObjectStore
+from tracer.kube.store import MOST_ENTRIES
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
-from tracer.node import addresses
+from tracer.util.lru_dict import LruDict
 
 if TYPE_CHECKING:
     from tracer.kube.watch import ObjectWatch
@@ -34,6 +34,10 @@ UNCHECKED = (
 )
 
 LEFT_OUT = f"The CNI result cache has more than {MOST_FILES} files; the others are not read, so some pods have no names."
+
+MOST_NOTES = 64
+"""Maximum number of notes about missing objects that are kept, so that each is written once."""
+FULL = f"Kubernetes' objects have more than {MOST_ENTRIES} addresses: they are not used, and names come from rules only."
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,7 @@ class ObjectSource:
     objects: str = ""
     kubeconfig: str = ""
     none: bool = False
-    known: Callable[[], ClusterView] = lambda: ClusterView(
-        ObjectStore(), CniCache(), addresses.local_addresses(), addresses.ipvs_addresses()
-    )
+    known: Callable[[], ClusterView] = ClusterView.of_machine
     """Makes the cluster view."""
     replayed: bool = False
     """The objects come from a capture; the API is not used."""
@@ -76,8 +78,8 @@ class OwnerResolver:
         self._renewal: FilterRenewal | None = None
         self._history = FilterHistory()
         self._notes: list[str] = []
-        self._said: set[str] = set()
-        self._left_out = False
+        self._said: LruDict[str, None] = LruDict(MOST_NOTES, "notes about missing objects")
+        self._left_out = self._is_full_noted = False
         if source.objects:
             self.cluster.store.load(objects.read(source.objects))
             self.cluster.store.node = node_name.name_of_node(self.cluster.store, self.cluster.local)
@@ -96,7 +98,7 @@ class OwnerResolver:
                 raise NoObjects("--service and --pod need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")
         self._have_all = bool(source.objects)
         if self._have_all:
-            selectors.check(words, self.cluster)
+            self._check()
 
     def _access(self, source: ObjectSource) -> ApiAccess | None:
         """Returns the access to the API. An unusable file causes only a note if no option needs it."""
@@ -120,14 +122,20 @@ class OwnerResolver:
                     self._watch.close()
                     raise NoObjects(f"--service and --pod need the Kubernetes API. {why}")
                 try:
-                    selectors.check(self.selectors, self.cluster)
-                except NoSuchObject:
+                    self._check()
+                except (NoObjects, NoSuchObject):
                     self._watch.close()
                     raise
 
+    def _check(self) -> None:
+        """Raises NoSuchObject, NoObjects if an object of the options does not exist, or may exist unnoticed."""
+        if self.cluster.store.is_full and self.selectors.need_names:
+            raise NoObjects(FULL)
+        selectors.check(self.selectors, self.cluster)
+
     def filter(self) -> Filter:
         """Computes the filter for the kernel, and stores it as `current`."""
-        if self.selectors:
+        if self.selectors and not (self.cluster.store.is_full and self._ends):
             self._ends = selectors.ends(self.selectors, self.cluster)
             self.current = selectors.kernel_filter(self._base, self._ends, self.cluster)
         return self.current
@@ -174,7 +182,7 @@ class OwnerResolver:
         new = before if self._history else self.filter()
         if not self._have_all and self._watch and self._watch.wait(0):
             self._have_all = True
-        if self._have_all:
+        if self._have_all and not self.cluster.store.is_full:
             self._miss()
         return new if new != before else None
 
@@ -185,7 +193,7 @@ class OwnerResolver:
             self._said.clear()
         except NoSuchObject as e:
             if str(e) not in self._said:
-                self._said.add(str(e))
+                self._said[str(e)] = None
                 self._notes.append(str(e))
 
     def settle(self) -> None:
@@ -202,9 +210,9 @@ class OwnerResolver:
         held = self._history.at(packet.hops[0].time if packet.hops else 0) if self._history else [self._ends]
         return any(selectors.matches(packet, ends, self.cluster) for ends in held)
 
-    def attribute(self, packet: Packet) -> None:
-        """Sets the owners in the packet."""
-        attribute(packet, self.cluster)
+    def attribute(self, packet: Packet) -> Packet:
+        """The packet with its owners."""
+        return attribute(packet, self.cluster)
 
     def unchanged(self) -> AbstractContextManager[object]:
         """Returns a context manager; the objects do not change within its block."""
@@ -215,6 +223,9 @@ class OwnerResolver:
         if self.cluster.sandboxes.left_out and not self._left_out:
             self._left_out = True
             self._notes.append(LEFT_OUT)
+        if self.cluster.store.is_full and not self._is_full_noted:
+            self._is_full_noted = True
+            self._notes.append(FULL)
         notes, self._notes = self._notes, []
         return notes + (self._watch.notes() if self._watch else [])
 

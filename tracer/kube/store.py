@@ -16,7 +16,12 @@ from tracer.kube import objects
 from tracer.kube.indexes import Entry, Name, ObjectIndexes
 from tracer.kube.objects import Object, PortName
 from tracer.model.kube import Endpoint, KubeNode, ServicePort
-from tracer.util.multidict import no_cycles
+from tracer.util.evictions import evictions
+from tracer.util.multidict import MultiIndex, no_cycles
+
+MOST_ENTRIES = 1 << 21
+"""Largest number of index entries and endpoints: four for each pod behind a Service, of a cluster of 150,000 pods three times.
+With more the store is emptied and stays so: with a part of the objects something wrong could be stated about the others."""
 
 Change = tuple[str, str, list[Object]]
 """A change: the method's name, the kind ("" for load), and the objects."""
@@ -29,6 +34,7 @@ class ObjectStore(ObjectIndexes):
         node: The name of this node; "" = not known.
         version: Number of changes so far.
         unreadable: Number of ignored objects with invalid types.
+        is_full: There were more than MOST_ENTRIES, so the store is empty, and ignores all changes.
     """
 
     def __init__(self, node: str = "") -> None:
@@ -44,7 +50,8 @@ class ObjectStore(ObjectIndexes):
         self._keepers: list[Callable[[Change], None]] = []
         self._coming: list[Callable[[Change], None]] = []
         self.version, self._differs = 0, False
-        self.unreadable = 0
+        self.unreadable, self.is_full = 0, False
+        self._entry_count = self._end_count = 0
 
     def __len__(self) -> int:
         return len(self._service) + len(self._home) + len(self.pods) + len(self.nodes)
@@ -100,6 +107,8 @@ class ObjectStore(ObjectIndexes):
         bodies = list(bodies)
         self._announce("load", "", bodies)
         with self._lock, no_cycles():
+            if self.is_full:
+                return
             known = [b for b in objects.flatten(bodies) if b.get("kind") in objects.KINDS]
             for body in self._keep("load", "", self._readable("", known)):
                 self._apply(str(body["kind"]), body)
@@ -110,6 +119,8 @@ class ObjectStore(ObjectIndexes):
         """Adds or updates an object."""
         self._announce("apply", kind, [body])
         with self._lock:
+            if self.is_full:
+                return
             for one in self._keep("apply", kind, self._readable(kind, (body,))):
                 self._apply(kind, one)
             self._rebuild()
@@ -122,6 +133,8 @@ class ObjectStore(ObjectIndexes):
             return
         self._announce("delete", kind, [body])
         with self._lock:
+            if self.is_full:
+                return
             self._keep("delete", kind, (body,))
             self._forget(kind, objects.key(body))
             self._rebuild()
@@ -132,6 +145,8 @@ class ObjectStore(ObjectIndexes):
         bodies = list(bodies)
         self._announce("replace", kind, bodies)
         with self._lock, no_cycles():
+            if self.is_full:
+                return
             seen = set()
             for body in self._keep("replace", kind, self._readable(kind, bodies)):
                 seen.add(objects.key(body))
@@ -142,7 +157,7 @@ class ObjectStore(ObjectIndexes):
         self._changed()
 
     def _rebuild(self) -> None:
-        while self._touched:
+        while self._touched and not self.is_full:
             self._build(self._touched.pop())
 
     def _changed(self) -> None:
@@ -156,6 +171,8 @@ class ObjectStore(ObjectIndexes):
 
     def _apply(self, kind: str, body: Object) -> None:
         name = objects.key(body)
+        if self.is_full:
+            return
         if kind == "Service":
             self._service[name] = objects.service_ports(body)
             self._touched.add(name)
@@ -170,22 +187,42 @@ class ObjectStore(ObjectIndexes):
     def _behind_changed(self, kind: str, name: Name, body: Object) -> None:
         """Assigns a slice to its Service, and removes it from its previous one."""
         service, found = (objects.slice_endpoints if kind == "EndpointSlice" else objects.endpoints_endpoints)(body)
-        old = self._home.get((kind, name))
-        if old and old != service:
-            self._behind[old].pop((kind, name), None)
-            self._touched.add(old)
+        if self._home.get((kind, name)) != service:
+            self._take_from_service(kind, name)
         self._home[kind, name] = service
-        self._behind.setdefault(service, {})[kind, name] = found
+        slices = self._behind.setdefault(service, {})
+        self._end_count += len(found) - len(slices.get((kind, name), ()))
+        slices[kind, name] = found
         self._touched.add(service)
+        self._limit()
+
+    def _take_from_service(self, kind: str, name: Name) -> None:
+        """Removes a slice from its Service."""
+        service = self._home.pop((kind, name), None)
+        if service is not None:
+            slices = self._behind[service]
+            self._end_count -= len(slices.pop((kind, name)))
+            if not slices:
+                del self._behind[service]
+            self._touched.add(service)
+
+    def _limit(self) -> None:
+        """Empties the store for good when there is too much in it."""
+        if self._entry_count + self._end_count + len(self) <= MOST_ENTRIES or self.is_full:
+            return
+        self.is_full = self._differs = True
+        evictions.add("objects of Kubernetes", len(self))
+        for held in vars(self).values():
+            if isinstance(held, (dict, set, MultiIndex)):
+                held.clear()
+        self._entry_count = self._end_count = 0
 
     def _forget(self, kind: str, name: Name) -> None:
         if kind == "Service":
             self._service.pop(name, None)
             self._touched.add(name)
         elif (kind, name) in self._home:
-            service = self._home.pop((kind, name))
-            self._behind[service].pop((kind, name), None)
-            self._touched.add(service)
+            self._take_from_service(kind, name)
         else:
             self._set(kind, name, [])
 
@@ -195,6 +232,7 @@ class ObjectStore(ObjectIndexes):
         if had == entries:
             return
         self._differs = True
+        self._entry_count += len(entries) - len(had)
         self._entries.pop((kind, name), None)
         for index, key, value in had:
             index.remove(key, value)
@@ -202,6 +240,7 @@ class ObjectStore(ObjectIndexes):
             index.add(key, value)
         if entries:
             self._entries[kind, name] = entries
+        self._limit()
 
     def _build(self, name: Name) -> None:
         """Builds the entries of one Service from the Service and its endpoints."""

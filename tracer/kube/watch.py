@@ -11,13 +11,14 @@ import http.client
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from tracer.kube import api_client, objects
 from tracer.kube.api_client import ApiClient, ApiResource, RequestRefused, ResponseTooLarge
 from tracer.kube.kubeconfig import ApiAccess
 from tracer.kube.store import ObjectStore
+from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.worker import Worker, user_warnings
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds between attempts, doubled each time."""
 ATTEMPTS = 2
 """Number of failed attempts in a row to list a collection, after which nothing waits for it any longer."""
+
+MOST_NOTES = 64
+"""Maximum number of notes that wait to be read. An API that fails and answers in turn makes two each time."""
 
 ENDPOINT_KINDS = (api_client.SLICES, api_client.SLICES_BETA, api_client.ENDPOINTS)
 """The collections of endpoints, in order of preference. Older clusters have only the later ones."""
@@ -43,7 +47,7 @@ class ObjectWatch:
         self._over = threading.Event()
         self._clients: list[ApiClient] = []
         self._threads: list[Worker] = []
-        self._pending_notes: deque[str] = deque()
+        self._pending_notes: BoundedQueue[str] = BoundedQueue(MOST_NOTES, "notes about the Kubernetes API")
         self._trouble: dict[str, str] = {}
         self._missing = {"Service", "EndpointSlice", "Node", "Pod"}
         self._complete, self._lock = threading.Event(), threading.Lock()
@@ -73,10 +77,7 @@ class ObjectWatch:
 
     def notes(self) -> list[str]:
         """Returns the notes for the user since the last call."""
-        notes = []
-        while self._pending_notes:
-            notes.append(self._pending_notes.popleft())
-        return notes
+        return self._pending_notes.read()
 
     @property
     def troubled(self) -> str:

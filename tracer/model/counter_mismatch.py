@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracer.model.namespace_name import in_netns
+
 
 @dataclass(frozen=True)
 class CounterMismatch:
@@ -29,8 +31,7 @@ class CounterMismatch:
     @property
     def text(self) -> str:
         rest = self.counted - self.explained
-        where = f" in {self.netns}" if self.netns != "node" else ""
-        line = f"{self.counter}{where}: {self.counted} counted, {self.explained} explained"
+        line = f"{self.counter}{in_netns(self.netns)}: {self.counted} counted, {self.explained} explained"
         if rest > 0:
             return f"{line}; {rest} were packets that this run did not see or did not ask for"
         return line + (f"; {-rest} more than the kernel counted" if rest else "")

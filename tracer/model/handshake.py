@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tracer.model.evidence import Evidence
+from tracer.model.namespace_name import in_netns
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Endpoints, Hop, Packet
 
@@ -35,13 +36,14 @@ class ConnectionAttempt:
         syn: The SYN.
         began: Time of the SYN, ns, CLOCK_MONOTONIC.
         again: Number of earlier SYNs of the same connection with the same sequence number.
-        clients: Number of clients seen with the source address that SNAT gave this one; 0 = it keeps its own address.
+        clients: Number of clients seen with the source address that SNAT gave this one; 0 = its own address, or not known.
         synacks: SYN-ACKs, oldest first.
         acks: The client's last ACKs of the handshake, oldest first.
         resets: Resets of either side, oldest first.
         errors: ICMP errors, oldest first.
-        doubtful: Packets were lost while the attempt was open, so a missing answer proves nothing.
+        doubtful: Packets were lost or not awaited while the attempt was open, so a missing answer proves nothing.
         unexplained: The answers were captured, but the run ended before it explained them.
+        limited: There were too many attempts or answers: this one was closed early, or answers to it were not kept.
         partial: The run only wrote events that end a packet, and packets that open a connection (--drops-only). The
             client's last ACK is then only seen where a listener of this machine receives it.
     """
@@ -56,6 +58,7 @@ class ConnectionAttempt:
     errors: list[Packet] = field(default_factory=list)
     doubtful: bool = False
     unexplained: bool = False
+    limited: bool = False
     partial: bool = False
 
     @property
@@ -80,7 +83,7 @@ class ConnectionAttempt:
     @property
     def where(self) -> str:
         """ " in pod-a"; "" for the node itself."""
-        return f" in {self.place}" if self.place not in ("", "node") else ""
+        return in_netns(self.place)
 
     @property
     def _accepting_hops(self) -> list[Hop]:

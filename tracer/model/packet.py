@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tracer.model.evidence import Evidence
@@ -16,6 +17,42 @@ from tracer.model.evidence import Evidence
 if TYPE_CHECKING:
     from tracer.model.kube import Owner
     from tracer.model.rule import RuleTrace
+
+
+class Outcome(StrEnum):
+    """How a packet ended, as one word. The values are those of the JSON output."""
+
+    FORWARDED = "forwarded"
+    SENT = "sent"
+    DELIVERED = "delivered"
+    DROPPED = "dropped"
+    REJECTED = "rejected"
+    REFUSED = "refused"
+    STOLEN = "stolen"
+    UNKNOWN = "unknown"
+
+
+class HopKind(StrEnum):
+    """What a hop is. The values are those of the JSON output.
+
+    ROUTE is in predicted paths only: the kernel's answer is the hop's verdict.
+    """
+
+    HOOK = "hook"
+    TABLE = "table"
+    CHAIN = "chain"
+    NAT = "nat"
+    NAT_HOOK = "nat-hook"
+    IPVS = "ipvs"
+    SOCKET = "socket"
+    HANDSHAKE = "handshake"
+    DETAIL = "clue"
+    DROP = "drop"
+    ROUTE = "route"
+
+
+RULE_KINDS = frozenset({HopKind.TABLE, HopKind.CHAIN})
+"""Kinds of hops where rules were run."""
 
 
 @dataclass(frozen=True)
@@ -171,14 +208,16 @@ class IpvsDecision:
     evidence: Evidence = Evidence.OBSERVED
 
 
+_PASSING_KINDS = frozenset({HopKind.HOOK, HopKind.TABLE, HopKind.CHAIN, HopKind.NAT_HOOK, HopKind.DETAIL})
+
+
 @dataclass(frozen=True)
 class Hop:
     """One step of a packet: a hook, a table, a translation, a socket, a drop.
 
     Attributes:
         time: ns, CLOCK_MONOTONIC.
-        what: "hook", "table", "chain", "nat", "nat-hook", "ipvs", "socket", "handshake", "clue" (a decision detail) or
-            "drop"; in a predicted path also "route", with the kernel's answer as its verdict.
+        what: What the hop is.
         netns: The namespace.
         hook: PREROUTING and so on, "" = outside of netfilter.
         table: "filter"; with nftables "ip kube-proxy".
@@ -202,7 +241,7 @@ class Hop:
     """
 
     time: int
-    what: str
+    what: HopKind
     netns: str
     hook: str = ""
     table: str = ""
@@ -229,12 +268,12 @@ class Hop:
         """Whether the hop is shown when only decisions are shown."""
         if self.handshake and self.handshake.stage == "request":
             return self.handshake.accepted is False
-        return self.what not in ("hook", "table", "chain", "nat-hook", "clue") or self.verdict not in ("ACCEPT", "")
+        return self.what not in _PASSING_KINDS or self.verdict not in ("ACCEPT", "")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Packet:
-    """One packet with its hops and its outcome.
+    """One packet with its hops and its outcome. A packet never changes: what is learned later makes another packet.
 
     Attributes:
         identity: Identity given by the BPF programs, unique in a run.
@@ -250,7 +289,7 @@ class Packet:
         flow: The conntrack connection; None = none.
         hops: Hops in order.
         verdict: How the packet ended, as a sentence.
-        outcome: How the packet ended, as one word (tracer/packets/outcome.py).
+        outcome: How the packet ended; tracer/packets/outcome.py classifies it.
         complete: False = a part of its path was lost; what is absent proves nothing then.
         number: Order in which packets ended.
         src_owner: Owner of the source; None = not requested.
@@ -274,9 +313,9 @@ class Packet:
     length: int = 0
     seq: int = 0
     flow: Flow | None = None
-    hops: list[Hop] = field(default_factory=list)
+    hops: tuple[Hop, ...] = ()
     verdict: str = ""
-    outcome: str = ""
+    outcome: Outcome = Outcome.UNKNOWN
     complete: bool = True
     number: int = 0
     src_owner: Owner | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tracer.model.condition import Assumed, Condition
-from tracer.model.packet import Endpoints, Hop, Packet
+from tracer.model.packet import Endpoints, Hop, Outcome, Packet
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class PathState:
     conditions: tuple[Condition, ...] = ()
     assumed: Assumed = frozenset()
     twins: tuple[tuple[Condition, PathState], ...] = ()
-    ended: tuple[str, str] | None = None
+    ended: tuple[str, Outcome] | None = None
 
-    def end_with(self, sentence: str, outcome: str, *hops: Hop) -> PathState:
+    def end_with(self, sentence: str, outcome: Outcome, *hops: Hop) -> PathState:
         """The path with its last hops and its outcome."""
         return replace(self, hops=(*self.hops, *hops), ended=(sentence, outcome))

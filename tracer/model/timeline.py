@@ -1,32 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timelines of connections: the key of a connection, its entries, and the timeline that holds them."""
+"""Timelines of connections: the entries of a connection, and the timeline that holds them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tracer.model.connection import ConnectionKey
 from tracer.model.packet import Endpoints
 
 
-@dataclass(frozen=True)
-class ConnectionKey:
-    """The key of a connection, as in conntrack.
-
-    Attributes:
-        protocol: Name of the protocol.
-        orig: The original tuple.
-        zone: The conntrack zone.
-        netns: The namespace that tracks it; "" = not tracked, identified by its endpoints alone.
-    """
-
-    protocol: str
-    orig: Endpoints
-    zone: int = 0
-    netns: str = ""
-
-
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PathStep:
     """One step on a packet's path. time: ns after the packet's first hop."""
 
     time: int
@@ -58,7 +42,7 @@ class TimelineEntry:
     direction: str = ""
     end: str = ""
     remark: str = ""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[PathStep, ...] = ()
     bad: bool = False
     number: int = 0
     netns: str = ""

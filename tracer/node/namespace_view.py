@@ -32,7 +32,7 @@ class NamespaceReader:
     def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
         self._namespaces = namespaces or Namespaces()
         self._processes = processes or Processes()
-        self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT)
+        self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT, "answers about namespaces")
 
     def bound(self, name: str) -> tuple[BoundSocket, ...]:
         """The listening TCP sockets of a namespace."""

@@ -2,25 +2,34 @@
 """Names of network namespaces by inode, and indices of interfaces by name.
 
 The node's own namespace is `node`. A namespace with a name under /run/netns (ip netns, CNI plugins) or /run/docker/netns has
-that name, also if the tracer is in a container and only the node has that directory. Any other namespace is named after a
-process in it.
+that name, also if the tracer is in a container and only the node has that directory; one that is called `node` there has its
+inode added. Any other namespace is named after a process in it.
+
+The kernel uses the inode of a removed namespace again, often for the next one. So a name is checked again and again: it is
+replaced when its file or process has gone and another one has that inode.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracer.errors import BadOption
+from tracer.model.namespace_name import HOST, distinct_name, is_host
 from tracer.node.host_files import elsewhere, of_node
 from tracer.util.lru_dict import LruDict
 
 NAMED = (Path("/run/netns"), Path("/var/run/docker/netns"))
 NAMED_OF_NODE = ("/run/netns", "/run/docker/netns")
 """The same directories of the node, if this process has a file system of its own."""
+CHECK_SECONDS = 0.1
+"""Time after which a name is checked again, s: less than the idle timeout of a packet, so that a packet of a new namespace is
+explained after the name of its inode was checked."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -56,6 +65,19 @@ def named_files() -> Iterator[Path]:
         yield from found
 
 
+@dataclass
+class _Holder:
+    """The file that gave a namespace its name.
+
+    Attributes:
+        path: The file; of a process: /proc/PID/ns/net.
+        checked_at: Time when it last had the inode of the namespace, s, CLOCK_MONOTONIC.
+    """
+
+    path: Path
+    checked_at: float
+
+
 class Namespaces:
     """Names of network namespaces by inode, read again when an unknown inode is looked up.
 
@@ -67,35 +89,68 @@ class Namespaces:
     def __init__(self) -> None:
         self.node = _inode(Path("/proc/1/ns/net"))
         self.own = _inode(Path("/proc/self/ns/net"))
-        self._names: LruDict[int, str] = LruDict(NAMES_KEPT)
+        self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
         if self.node:
-            self._names[self.node] = "node"
-        self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT)
+            self._names[self.node] = HOST
+        self._holders: LruDict[int, _Holder] = LruDict(NAMES_KEPT, "files that name namespaces")
+        self._searched_at = float("-inf")
+        self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT, "namespaces without a name")
         self._read_named()
 
     def _read_named(self) -> None:
         for entry in named_files():
             inode = _inode(entry)
-            if inode:
-                self._names.setdefault(inode, entry.name)
+            if inode and inode not in self._names:
+                self._set(inode, distinct_name(entry.name, inode), entry)
 
     def _read_processes(self) -> None:
         for pid in _processes():
-            inode = _inode(Path(f"/proc/{pid}/ns/net"))
+            holder = Path(f"/proc/{pid}/ns/net")
+            inode = _inode(holder)
             if inode and inode not in self._names:
-                self._names[inode] = f"{_command(pid)}[{pid}]"
+                self._set(inode, f"{_command(pid)}[{pid}]", holder)
+
+    def _set(self, inode: int, name: str, path: Path) -> None:
+        self._names[inode], self._holders[inode] = name, _Holder(path, time.monotonic())
+
+    def _check(self, inode: int) -> None:
+        """Looks for the present holder of an inode if the file or process that named it has gone.
+
+        A removed namespace keeps its name as long as no other one has its inode: its last packets may still be explained.
+        """
+        holder, now = self._holders.get(inode), time.monotonic()
+        if not holder or now - holder.checked_at < CHECK_SECONDS:
+            return
+        if _inode(holder.path) == inode:
+            holder.checked_at = now
+            return
+        if now - self._searched_at < CHECK_SECONDS:
+            return  # it stays due, so that the next search is not put off
+        holder.checked_at = self._searched_at = now
+        gone = {i: self._names.pop(i) for i, h in list(self._holders.items()) if i in self._names and _inode(h.path) != i}
+        self._read_named()
+        if inode not in self._names:
+            self._read_processes()
+        for i, name in gone.items():
+            self._names.setdefault(i, name)
 
     def name(self, inode: int) -> str:
         """The name of a namespace; "netns N" = no name and no process."""
         if inode and inode == self.node:
-            return "node"
+            return HOST
         if inode not in self._names and inode not in self._unknown:
             self._read_named()
             if inode not in self._names:
                 self._read_processes()
             if inode not in self._names:
                 self._unknown[inode] = None
+        else:
+            self._check(inode)
         return self._names.get(inode, f"netns {inode}" if inode else "")
+
+    def own_name(self) -> str:
+        """The name of this process's namespace."""
+        return self.name(self.own)
 
     def named(self) -> list[int]:
         """Inodes of the node's namespace, of this process's, and of those with a name."""
@@ -115,7 +170,7 @@ class Namespaces:
         else:
             paths = [d / name for d in _directories()]
         found = [inode for inode in map(_inode, paths) if inode]
-        if name == "node" and self.node:
+        if is_host(name) and self.node:
             found = [self.node]
         if not found:
             self._read_processes()

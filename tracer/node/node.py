@@ -66,7 +66,7 @@ class HostReader:
 
     def __init__(self, proc: Path = Path("/proc"), run: Path | None = None, sys: Path = Path("/sys")) -> None:
         self._proc, self._run, self._sys, self._processes = proc, run or of_node("/run"), sys, Processes()
-        self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT)
+        self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT, "answers about the node")
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
     def _keep(self, key: Hashable, ask: Callable[[], T], seconds: float = KEPT_SECONDS) -> T:

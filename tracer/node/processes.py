@@ -10,6 +10,7 @@ from tracer.node.namespaces import _SOCKET, _command, _processes
 from tracer.util.lru_dict import LruDict
 
 MISSED_KEPT = 4096
+"""Number of sockets that are kept as looked up in vain; one that was dropped is looked up again at once."""
 PIDS_KEPT = 4096
 """Number of processes with sockets that are kept; they are read first when a new socket is looked up."""
 OWNERS_KEPT = 1 << 17
@@ -23,9 +24,9 @@ class Processes:
 
     def __init__(self, pause: float = 1.0) -> None:
         """pause: Shortest time between two readings of all processes, s; on a busy node one takes a tenth of a second."""
-        self._owners: LruDict[int, tuple[int, str]] = LruDict(OWNERS_KEPT)
-        self._missed: dict[int, float] = {}
-        self._pids: LruDict[int, None] = LruDict(PIDS_KEPT)
+        self._owners: LruDict[int, tuple[int, str]] = LruDict(OWNERS_KEPT, "owners of sockets")
+        self._missed: LruDict[int, float] = LruDict(MISSED_KEPT, "sockets without an owner")
+        self._pids: LruDict[int, None] = LruDict(PIDS_KEPT, "processes with sockets")
         self._pause, self._read_at = pause, float("-inf")
 
     def owner(self, inode: int) -> tuple[int, str]:
@@ -45,8 +46,6 @@ class Processes:
                     if inode in self._owners and len(self._owners) >= OWNERS_KEPT:
                         break
             if inode not in self._owners:
-                if len(self._missed) >= MISSED_KEPT:
-                    self._missed.clear()
                 self._missed[inode] = now
         return self._owners.get(inode, (0, ""))
 

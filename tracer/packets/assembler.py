@@ -7,19 +7,21 @@ event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_hi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-import numpy.typing as npt
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from tracer.events import payload, record
-from tracer.events.record import Event, Flag, Kind
+from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
 from tracer.model.loss import Loss
 from tracer.model.packet import Endpoints, Flow, Hop, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome
 from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
+from tracer.packets.payload_store import PayloadStore
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.evictions import evictions
+from tracer.util.frozen import evolve
+from tracer.util.lru_dict import LruDict
 
 IDLE_NS = 150_000_000
 """Idle timeout of a packet, ns. Neighbour look-ups and queues can take longer: the rest is then emitted as a second packet of
@@ -30,6 +32,15 @@ RULES_WAIT_NS = 10_000_000_000
 
 CLOSED_KEPT_NS = 10_000_000_000
 """Closed packets are kept this long, ns, so that late events can be attached."""
+
+OPEN_EVENTS = 1 << 18
+"""Most events of packets that stay open: more than the ring holds. Beyond that packets are closed early, and are incomplete."""
+
+CLOSED_KEPT = 1 << 16
+"""Most closed packets that are kept. A late event of another one makes a packet that is incomplete."""
+
+NAMESPACES_KEPT = 1 << 14
+"""Most namespaces kept as users of conntrack. In another one a packet without an entry is not called INVALID."""
 
 CHUNK_PACKETS = 64
 """Packets that are closed and explained per chunk."""
@@ -60,7 +71,7 @@ class _ClosedPacket(NamedTuple):
 
 
 class PacketAssembler:
-    """Assembles packets; keeps the open ones by identity.
+    """Assembles packets; keeps the open ones by identity. All state of a packet is forgotten when it is closed.
 
     Args:
         hops: Builds hops from events.
@@ -86,25 +97,27 @@ class PacketAssembler:
     ) -> None:
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
-        self._open: dict[int, list[Event]] = {}
-        self._last: dict[int, int] = {}
-        self._closed: dict[int, _ClosedPacket] = {}
+        self._open: dict[int, list[EventRow]] = {}
+        self._closed: LruDict[int, _ClosedPacket] = LruDict(CLOSED_KEPT, "closed packets")
         self._losses = LossHistory()
-        self._bytes: dict[int, payload.Pieces] = {}
-        self._tracked = set(tracking)
+        self._bytes = PayloadStore()
+        self._tracked: LruDict[int, None] = LruDict(NAMESPACES_KEPT, "namespaces that use conntrack")
+        self._tracked.update(dict.fromkeys(tracking))
+        self._open_events = 0
         self._number = self._newest = 0
         self.events = 0
 
-    def feed(self, batch: npt.NDArray[Any]) -> None:
+    def feed(self, batch: EventArray) -> None:
         """Takes a batch of events (rows of the record's dtype) in the order in which the kernel wrote them."""
         batch, pieces = payload.split(self._rules.feed(batch))
         for packet, first, piece in pieces:
-            self._bytes.setdefault(packet, {})[first] = piece
+            self._bytes.add(packet, first, piece)
         self.events += len(batch)
-        opened, last = self._open, self._last
+        self._open_events += len(batch)
+        opened = self._open
         for e in record.events(batch):
             opened.setdefault(e.packet, []).append(e)
-            last[e.packet] = self._newest = e.time
+            self._newest = e.time
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Takes losses that happened at `now` (ns, CLOCK_MONOTONIC) at the latest."""
@@ -133,45 +146,64 @@ class PacketAssembler:
         """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
         closing = list(self._open) if now is None else self._idle_since(now)
+        early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
+        closing += early
         closing.sort(key=lambda identity: self._open[identity][0].time)
         for at in range(0, len(closing), CHUNK_PACKETS):
-            yield self._close(closing[at : at + CHUNK_PACKETS])
+            yield self._close(closing[at : at + CHUNK_PACKETS], early)
 
     def _idle_since(self, now: int) -> list[int]:
-        idle = [p for p, time in self._last.items() if now - time > self._idle_ns]
-        return [p for p in idle if now - self._last[p] > RULES_WAIT_NS or not self._rules.is_waiting_for(self._open[p])]
+        idle = [(identity, events) for identity, events in self._open.items() if now - events[-1].time > self._idle_ns]
+        waits = self._rules.is_waiting_for
+        return [identity for identity, events in idle if now - events[-1].time > RULES_WAIT_NS or not waits(events)]
 
-    def _close(self, identities: Iterable[int]) -> list[Packet]:
-        packets = []
+    def _surplus(self, closing: list[int]) -> set[int]:
+        """Packets to close before they are idle, those without an event for the longest time first."""
+        surplus = self._open_events - OPEN_EVENTS - sum(len(self._open[identity]) for identity in closing)
+        early: set[int] = set()
+        for identity in sorted(self._open.keys() - closing, key=lambda each: self._open[each][-1].time):
+            if surplus <= 0:
+                break
+            early.add(identity)
+            surplus -= len(self._open[identity])
+        evictions.add("open packets", len(early))
+        return early
+
+    def _close(self, identities: Iterable[int], early: Container[int]) -> list[Packet]:
+        """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
+        packets: list[Packet] = []
         for identity in identities:
-            del self._last[identity]
             records = self._open.pop(identity)
-            if any(e.kind not in record.PARTS and e.kind != Kind.EVENT_CLUE for e in records):
-                packet = self._packet(identity, records)
+            self._open_events -= len(records)
+            if any(isinstance(e, Event) and e.kind != Kind.EVENT_CLUE for e in records):
+                packet = self._packet(identity, records, identity in early)
                 packets += [packet] if packet else []
             self._bytes.pop(identity, None)
+            self._rules.forget(identity)
         packets.sort(key=lambda p: p.time)
-        for packet in packets:
-            self._number += 1
-            packet.number = self._number
-        return packets
+        return [self._classified(packet) for packet in packets]
 
-    def _packet(self, identity: int, records: list[Event]) -> Packet | None:
-        """Assembles one packet; None if every event with its addresses was lost."""
+    def _classified(self, packet: Packet) -> Packet:
+        """The packet with its outcome and its number."""
+        self._number += 1
+        verdict, word = outcome.classify(packet, packet.untracked)
+        return evolve(packet, number=self._number, verdict=verdict, outcome=word)
+
+    def _packet(self, identity: int, records: list[EventRow], is_early: bool) -> Packet | None:
+        """Assembles one packet without its outcome; None if every event with its addresses was lost."""
         records.sort(key=lambda e: e.time)
         before = self._closed.pop(identity, None)
-        events = [e for e in records if e.kind not in record.PARTS]
+        events = [e for e in records if isinstance(e, Event)]
         completed, whole_event = header_tracker.complete_events(events, before.whole if before else None)
         events = completed or events
         first = before.first if before else next((e for e in events if not e.flags & Flag.FLAG_NO_HEADER), None)
         if first is None:
             self.unaddressed += 1
-            self._rules.forget(identity)
             return None
         expected = before.next if before else 0
         numbers = {e.hop for e in records if not e.flags & Flag.FLAG_CLONE}
         is_whole = not self._losses.concerns(records) and numbers == set(range(expected, expected + len(numbers)))
-        is_whole = is_whole and (before is None or before.complete)
+        is_whole = is_whole and (before is None or before.complete) and not is_early
         self._rules.begin_packet(records, is_whole)
         hops = flooded_copies.resolve_copies(header_tracker.build_hops(events, self._hop) or [self._hops.make(events[0])])
         packet = Packet(
@@ -187,9 +219,10 @@ class PacketAssembler:
             seq=first.seq,
             ack=first.ack,
             flow=self._flow(events),
-            hops=hops,
+            hops=tuple(hops),
             complete=is_whole,
             continues=before.began + self._offset if before else 0,
+            untracked=self._untracked(events),
             icmp=record.icmp(first),
             raw=payload.joined(self._bytes.get(identity, {})),
         )
@@ -198,32 +231,29 @@ class PacketAssembler:
         self._closed[identity] = _ClosedPacket(
             began, records[-1].time, next_number, is_whole, packet.endpoints, first, whole_event
         )
-        self._rules.forget(identity)
-        packet.untracked = self._untracked(events)
-        packet.verdict, packet.outcome = outcome.classify(packet, packet.untracked)
         return packet
 
     def _forget(self) -> None:
         """Forgets old closed packets. They are kept in closing order, up to the disorder within a batch."""
         if self._losses:
-            self._losses.forget(min(self._last.values(), default=self._newest))
-        while self._closed and self._newest - self._closed[identity := next(iter(self._closed))].last > CLOSED_KEPT_NS:
-            del self._closed[identity]
+            self._losses.forget(min((events[-1].time for events in self._open.values()), default=self._newest))
+        while (oldest := self._closed.oldest) and self._newest - oldest[1].last > CLOSED_KEPT_NS:
+            del self._closed[oldest[0]]
         # Payload bytes of packets that have no events any more: these were lost. An identity begins with the time.
-        while self._bytes and (identity := next(iter(self._bytes))) not in self._open:
-            if self._newest - (identity >> 8) <= CLOSED_KEPT_NS:
+        while (unopened := self._bytes.oldest) and unopened[0] not in self._open:
+            if self._newest - (unopened[0] >> 8) <= CLOSED_KEPT_NS:
                 break
-            del self._bytes[identity]
+            del self._bytes[unopened[0]]
 
     def _hop(self, e: Event) -> Hop:
-        return self._hops.make(e, **self._rules.resolve(e))
+        return self._hops.make(e, self._rules.resolve(e))
 
     def _flow(self, events: list[Event]) -> Flow | None:
         """The connection as last seen in the first namespace that tracks it: the conntrack of a pod does not know of NAT."""
         tracked = [e for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER]
         if not tracked:
             return None
-        self._tracked.update(e.netns for e in tracked)
+        self._tracked.update(dict.fromkeys(e.netns for e in tracked))
         e = [t for t in tracked if t.netns == tracked[0].netns][-1]
         state = _CT_STATES.get(e.ct_info, str(e.ct_info))
         netns = self._hops.namespaces.name(e.netns)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tracer.events import record
 from tracer.events.record import Event, Flag, Kind
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, Nat
+from tracer.model.packet import Endpoints, Hop, HopKind, Nat
 from tracer.util.frozen import evolve
 
 
@@ -85,4 +85,4 @@ def _family_of(ends: Endpoints) -> str:
 def _unannounced(hop: Hop, before: Endpoints, after: Endpoints) -> Hop:
     """A hop for a header that changed between two events, as ICMP errors about a translated connection do."""
     nat = Nat("rewritten", before, after)
-    return Hop(hop.time, "nat", hop.netns, hook=hop.hook, nat=nat, evidence=Evidence.DERIVED)
+    return Hop(hop.time, HopKind.NAT, hop.netns, hook=hop.hook, nat=nat, evidence=Evidence.DERIVED)

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TypedDict
 
 from tracer.events import decision_detail, record
 from tracer.events.record import CUT, Event, Flag, Kind
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Handshake, Hop, Nat, Socket
+from tracer.model.packet import Drop, Handshake, Hop, HopKind, Nat, Socket
 from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.packets.ipvs_connections import IpvsConnections
+from tracer.rules.rule_resolver import NO_RULES, ResolvedRules
 from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
 
@@ -33,6 +34,18 @@ LISTENERS_KEPT = 1 << 14
 """Most listening sockets kept, by namespace, address and port."""
 
 
+class _Step(TypedDict):
+    """The fields that every hop has."""
+
+    time: int
+    netns: str
+    hook: str
+    in_iface: str
+    out_iface: str
+    mark: int
+    clone: bool
+
+
 class HopBuilder:
     """Builds hops from events, with the names of the numbers in them.
 
@@ -47,14 +60,14 @@ class HopBuilder:
         self,
         namespaces: Namespaces,
         processes: Processes,
-        drop_reasons: dict[int, str],
+        drop_reasons: Mapping[int, str],
         function: Callable[[int], str],
     ) -> None:
         self.namespaces, self._processes = namespaces, processes
         self._reasons, self._function = drop_reasons, function
         self._ipvs_connections = IpvsConnections()
-        self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT)
-        self._makers: dict[int, Callable[[Event], dict[str, Any]]] = {
+        self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT, "listening sockets")
+        self._makers: dict[int, Callable[[Event, _Step, ResolvedRules], Hop]] = {
             Kind.EVENT_HOOK: self._hook,
             Kind.EVENT_TABLE: self._table,
             Kind.EVENT_CHAIN: self._chain,
@@ -69,43 +82,53 @@ class HopBuilder:
             Kind.EVENT_CLUE: self._detail,
         }
 
-    def make(self, e: Event, **more: Any) -> Hop:
-        """Builds the hop of an event. `more`: hop fields that are set in addition to those of the event, or replace them."""
+    def make(self, e: Event, rules: ResolvedRules = NO_RULES) -> Hop:
+        """Builds the hop of an event. `rules`: the rules that acted at it."""
+        step: _Step = {
+            "time": e.time,
+            "netns": self.namespaces.name(e.netns),
+            "hook": record.hook(e),
+            "in_iface": _text(e.in_name),
+            "out_iface": _text(e.out_name),
+            "mark": e.mark,
+            "clone": bool(e.flags & Flag.FLAG_CLONE),
+        }
+        return self._makers[e.kind](e, step, rules)
+
+    def _hook(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        return Hop(what=HopKind.HOOK, verdict=record.verdict(e), **step)
+
+    def _table(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        verdict, reject = _decision(e)
+        return Hop(what=HopKind.TABLE, table=_text(e.table), verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
+
+    def _chain(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        table = rules.table or f"{NFT_FAMILIES.get(e.state, '')} {_text(e.table)}{CUT if e.manip & 1 else ''}".strip()
+        chain = rules.chain or _text(e.chain) + (CUT if e.manip & 2 else "")
+        verdict, reject = _decision(e)
+        return Hop(what=HopKind.CHAIN, table=table, chain=chain, verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
+
+    def _nat(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
         return Hop(
-            time=e.time,
-            netns=self.namespaces.name(e.netns),
-            hook=record.hook(e),
-            in_iface=_text(e.in_name),
-            out_iface=_text(e.out_name),
-            mark=e.mark,
-            clone=bool(e.flags & Flag.FLAG_CLONE),
-            **(self._makers[e.kind](e) | more),
+            what=HopKind.NAT,
+            nat=rewrite(e),
+            evidence=Evidence.DERIVED,
+            rule_trace=rules.trace,
+            from_conntrack=rules.from_conntrack,
+            **step,
         )
 
-    def _hook(self, e: Event) -> dict[str, Any]:
-        return {"what": "hook", "verdict": record.verdict(e)}
-
-    def _table(self, e: Event) -> dict[str, Any]:
-        return {"what": "table", "table": _text(e.table), **_verdict_of_rules(e)}
-
-    def _chain(self, e: Event) -> dict[str, Any]:
-        table = f"{NFT_FAMILIES.get(e.state, '')} {_text(e.table)}{CUT if e.manip & 1 else ''}".strip()
-        names = {"table": table, "chain": _text(e.chain) + (CUT if e.manip & 2 else "")}
-        return {"what": "chain", **names, **_verdict_of_rules(e)}
-
-    def _nat(self, e: Event) -> dict[str, Any]:
-        return {"what": "nat", "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
-
-    def _ipvs(self, e: Event) -> dict[str, Any]:
+    def _ipvs(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
         decision = self._ipvs_connections.decision(e)
-        if not decision.real:
-            return {"what": "ipvs", "ipvs": decision, **_verdict_of_rules(e)}
-        return {"what": "ipvs", "ipvs": decision, "verdict": "", "nat": rewrite(e), "evidence": Evidence.DERIVED}
+        if decision.real:
+            return Hop(what=HopKind.IPVS, ipvs=decision, nat=rewrite(e), evidence=Evidence.DERIVED, **step)
+        verdict, reject = _decision(e)
+        return Hop(what=HopKind.IPVS, ipvs=decision, verdict=verdict, reject=reject, **step)
 
-    def _nat_hook(self, e: Event) -> dict[str, Any]:
-        return {"what": "nat-hook", "verdict": record.verdict(e)}
+    def _nat_hook(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        return Hop(what=HopKind.NAT_HOOK, verdict=record.verdict(e), **step)
 
-    def _socket(self, e: Event) -> dict[str, Any]:
+    def _socket(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
         state = record.TCP_STATES[e.state] if e.protocol == 6 and e.state < len(record.TCP_STATES) else ""
         listener_key = (e.netns, *_local_endpoint(e))
         inode = e.object
@@ -113,32 +136,32 @@ class HopBuilder:
             self._listeners[listener_key] = inode
         pid, command = self._processes.owner(inode)
         if pid or state == "LISTEN" or listener_key not in self._listeners:
-            return {"what": "socket", "socket": Socket(inode, state, pid, command)}
+            return Hop(what=HopKind.SOCKET, socket=Socket(inode, state, pid, command), **step)
         # Not accepted yet, or already closed: it belongs to the process of its listener.
         owner = self._processes.owner(self._listeners[listener_key])
-        return {"what": "socket", "socket": Socket(inode, state, *owner), "evidence": Evidence.DERIVED}
+        return Hop(what=HopKind.SOCKET, socket=Socket(inode, state, *owner), evidence=Evidence.DERIVED, **step)
 
-    def _handshake(self, e: Event, stage: str) -> dict[str, Any]:
+    def _handshake(self, e: Event, step: _Step, stage: str) -> Hop:
         accepted = {0: False, 1: True}.get(e.verdict)
         handshake = Handshake(stage, accepted, e.accept_len, e.accept_max, e.syn_len, stage == "SYN" and e.reason == 1)
-        return {"what": "handshake", "verdict": "DROP" if accepted is False else "", "handshake": handshake}
+        return Hop(what=HopKind.HANDSHAKE, verdict="DROP" if accepted is False else "", handshake=handshake, **step)
 
-    def _syn(self, e: Event) -> dict[str, Any]:
-        return self._handshake(e, "SYN")
+    def _syn(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        return self._handshake(e, step, "SYN")
 
-    def _accept(self, e: Event) -> dict[str, Any]:
-        return self._handshake(e, "ACK")
+    def _accept(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        return self._handshake(e, step, "ACK")
 
-    def _request(self, e: Event) -> dict[str, Any]:
-        return self._handshake(e, "request")
+    def _request(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        return self._handshake(e, step, "request")
 
-    def _detail(self, e: Event) -> dict[str, Any]:
-        return {"what": "clue", "detail": decision_detail.read(e.object)}
+    def _detail(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+        return Hop(what=HopKind.DETAIL, detail=decision_detail.read(e), **step)
 
-    def _drop(self, e: Event) -> dict[str, Any]:
+    def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
-        return {"what": "drop", "verdict": "DROP", "drop": Drop(reason, self._function(e.object), after_socket)}
+        return Hop(what=HopKind.DROP, verdict="DROP", drop=Drop(reason, self._function(e.object), after_socket), **step)
 
 
 @lru_cache(4096)
@@ -151,14 +174,15 @@ def _local_endpoint(e: Event) -> tuple[str, int]:
     return record.address(e.dst), e.dport
 
 
-def _verdict_of_rules(e: Event) -> dict[str, Any]:
+def _decision(e: Event) -> tuple[str, str]:
+    """The verdict of rules or of IPVS, and how REJECT answered the packet ("" = another verdict)."""
     if not e.flags & Flag.FLAG_REJECT:
-        return {"verdict": record.verdict(e)}
+        return record.verdict(e), ""
     if e.reason == TCP_RESET:
-        return {"verdict": "REJECT", "reject": "tcp-reset"}
+        return "REJECT", "tcp-reset"
     family = {2: "IPv4", 10: "IPv6"}.get(e.pf) or record.family(e)  # the packet may be gone, and its header with it
     names = ICMP_UNREACHABLE if family == "IPv4" else ICMP6_UNREACHABLE
-    return {"verdict": "REJECT", "reject": names.get(e.reason, f"icmp code {e.reason}")}
+    return "REJECT", names.get(e.reason, f"icmp code {e.reason}")
 
 
 def rewrite(e: Event) -> Nat:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tracer.events.record import Event, Kind
+from tracer.events.record import EventRow, Kind
 from tracer.model.loss import LEFT_OUT, Loss
 
 SLACK_NS = 20_000_000
@@ -46,7 +46,7 @@ class LossHistory:
             both = min(first.since, second.since), max(first.until, second.until)
             self._losses.appendleft(Loss("any", -1, 1, "", *both))
 
-    def concerns(self, events: Sequence[Event]) -> bool:
+    def concerns(self, events: Sequence[EventRow]) -> bool:
         """Whether a packet may lack an event that leaves no gap. `events`: all events of the packet, in time order."""
         if not self._losses:
             return False
@@ -63,7 +63,7 @@ class LossHistory:
             self._losses.popleft()
 
 
-def _may_lack(loss: Loss, events: Sequence[Event]) -> bool:
+def _may_lack(loss: Loss, events: Sequence[EventRow]) -> bool:
     if not loss.numbered:
         return True
     last = events[-1]

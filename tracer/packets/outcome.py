@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracer.model.namespace_name import in_netns
 from tracer.model.other_host import for_another_host
-from tracer.model.packet import Drop, Handshake, Hop, Packet
+from tracer.model.packet import RULE_KINDS, Drop, Handshake, Hop, HopKind, Outcome, Packet
 from tracer.packets import purged
 from tracer.util.endpoint_format import format_endpoint
 
-Ending = tuple[str, str] | None
+Ending = tuple[str, Outcome] | None
 
-BAD = frozenset({"dropped", "rejected", "refused"})
+BAD = frozenset({Outcome.DROPPED, Outcome.REJECTED, Outcome.REFUSED})
 """Outcomes of a packet that did not reach its destination."""
 
 
-def classify(packet: Packet, untracked: str = "") -> tuple[str, str]:
+def classify(packet: Packet, untracked: str = "") -> tuple[str, Outcome]:
     """Classifies a packet.
 
     Args:
@@ -39,15 +40,15 @@ def classify(packet: Packet, untracked: str = "") -> tuple[str, str]:
         # A packet socket may have received the packet itself, and the stack a copy (deliver_skb).
         hops = [h for h in packet.hops if not (h.drop and purged.has_unknown_receiver(h.drop))]
     if not hops:
-        return "only a copy of it was seen", "unknown"
+        return "only a copy of it was seen", Outcome.UNKNOWN
     for rule in RULES:
         ending = rule(packet, hops)
         if ending:
             sentence, word = ending
-            if untracked and word in ("dropped", "rejected"):
+            if untracked and word in (Outcome.DROPPED, Outcome.REJECTED):
                 sentence += f", conntrack state {untracked}"
             return sentence, word
-    return "seen, but not how it ended", "unknown"
+    return "seen, but not how it ended", Outcome.UNKNOWN
 
 
 def is_benign(drop: Drop) -> bool:
@@ -57,12 +58,14 @@ def is_benign(drop: Drop) -> bool:
 
 def _where(hop: Hop) -> str:
     """ " in pod-a"; "" for the node itself."""
-    return f" in {hop.netns}" if hop.netns and hop.netns != "node" else ""
+    return in_netns(hop.netns)
 
 
 def rejected(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in hops if h.verdict == "REJECT"), None)
-    return (f"REJECTED in {hop.table}/{hop.chain or hop.hook} with {hop.reject}{_where(hop)}", "rejected") if hop else None
+    if hop is None:
+        return None
+    return f"REJECTED in {hop.table}/{hop.chain or hop.hook} with {hop.reject}{_where(hop)}", Outcome.REJECTED
 
 
 def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
@@ -70,14 +73,14 @@ def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
     if hop is None or hop.ipvs is None:
         return None
     if hop.verdict != "REJECT":
-        return f"DROPPED by IPVS, which gives no reason{_where(hop)}", "dropped"
+        return f"DROPPED by IPVS, which gives no reason{_where(hop)}", Outcome.DROPPED
     server = f"{packet.protocol} {format_endpoint(hop.ipvs.virtual, hop.ipvs.virtual_port)}"
-    return f"REJECTED by IPVS with {hop.reject}: {server} has no real server available{_where(hop)}", "rejected"
+    return f"REJECTED by IPVS with {hop.reject}: {server} has no real server available{_where(hop)}", Outcome.REJECTED
 
 
 def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in hops if h.what in ("table", "chain") and h.verdict == "DROP"), None)
-    return (f"DROPPED in {hop.table}/{hop.chain or hop.hook}{_where(hop)}", "dropped") if hop else None
+    hop = next((h for h in hops if h.what in RULE_KINDS and h.verdict == "DROP"), None)
+    return (f"DROPPED in {hop.table}/{hop.chain or hop.hook}{_where(hop)}", Outcome.DROPPED) if hop else None
 
 
 def handshake_refused(packet: Packet, hops: list[Hop]) -> Ending:
@@ -88,7 +91,7 @@ def handshake_refused(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     what, handshake = packet.tcp_flags or "segment", refusing.handshake
     why = f"accept queue {handshake.accept_queue}/{handshake.accept_limit}" if handshake.accept_queue_full else _reason(hops)
-    return f"{what} dropped: {why}{_where(refusing)}", "dropped"
+    return f"{what} dropped: {why}{_where(refusing)}", Outcome.DROPPED
 
 
 def _is_refusal(packet: Packet, handshake: Handshake) -> bool:
@@ -98,7 +101,7 @@ def _is_refusal(packet: Packet, handshake: Handshake) -> bool:
 
 def repeated_syn(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in hops if h.handshake and h.handshake.stage == "request" and not h.handshake.accepted), None)
-    return (f"repeated SYN, its connection is already half-open{_where(hop)}", "delivered") if hop else None
+    return (f"repeated SYN, its connection is already half-open{_where(hop)}", Outcome.DELIVERED) if hop else None
 
 
 def _reason(hops: list[Hop]) -> str:
@@ -120,7 +123,7 @@ def without_socket(hops: Iterable[Hop]) -> Hop | None:
 
 def no_listener(packet: Packet, hops: list[Hop]) -> Ending:
     hop = without_socket(hops)
-    return (f"nobody listens{_where(hop) or ' here'}: {_last_destination(packet, hops)}", "refused") if hop else None
+    return (f"nobody listens{_where(hop) or ' here'}: {_last_destination(packet, hops)}", Outcome.REFUSED) if hop else None
 
 
 def _last_destination(packet: Packet, hops: list[Hop]) -> str:
@@ -137,7 +140,7 @@ def closing(packet: Packet, hops: list[Hop]) -> Ending:
     drop = next((h.drop for h in reversed(hops) if h.drop), None)
     if drop and drop.reason not in ("", "NOT_SPECIFIED"):
         return None
-    return f"delivered to a connection in TIME_WAIT{_where(hop)}", "delivered"
+    return f"delivered to a connection in TIME_WAIT{_where(hop)}", Outcome.DELIVERED
 
 
 def other_host(packet: Packet, hops: list[Hop]) -> Ending:
@@ -146,7 +149,7 @@ def other_host(packet: Packet, hops: list[Hop]) -> Ending:
     if hop is None or not for_another_host(hop.drop):
         return None
     place = _where(hop) or " here"
-    return f"dropped{place}: link address of another host (OTHERHOST); no copy was seen at its destination", "unknown"
+    return f"dropped{place}: link address of another host (OTHERHOST); no copy was seen at its destination", Outcome.UNKNOWN
 
 
 def dropped(packet: Packet, hops: list[Hop]) -> Ending:
@@ -156,65 +159,65 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
     if is_benign(hop.drop):
         return None
     if purged.has_unknown_receiver(hop.drop):
-        return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", "unknown"
-    in_hook = next((h.hook for h in hops if h.what == "hook" and h.verdict == "DROP"), "")
+        return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
+    in_hook = next((h.hook for h in hops if h.what is HopKind.HOOK and h.verdict == "DROP"), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
-    return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", "dropped"
+    return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", Outcome.DROPPED
 
 
 def dropped_by_hook(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in hops if h.what == "hook" and h.verdict == "DROP"), None)
-    return (f"DROPPED in {hop.hook}{_where(hop)}", "dropped") if hop else None
+    hop = next((h for h in hops if h.what is HopKind.HOOK and h.verdict == "DROP"), None)
+    return (f"DROPPED in {hop.hook}{_where(hop)}", Outcome.DROPPED) if hop else None
 
 
 def delivered(packet: Packet, hops: list[Hop]) -> Ending:
     at = next((i for i in range(len(hops) - 1, -1, -1) if hops[i].socket), -1)
-    if at < 0 or any(h.what == "hook" for h in hops[at:]):
+    if at < 0 or any(h.what is HopKind.HOOK for h in hops[at:]):
         return None
     hop, socket = hops[at], hops[at].socket
     assert socket
     who = f"pid {socket.pid} {socket.command}" if socket.pid else "a socket"
     handshake = next((h.handshake for h in hops[at:] if h.handshake), None)
     if handshake and handshake.stage == "SYN" and handshake.accepted:
-        return f"SYN answered by {who}{_where(hop)}", "delivered"
-    return f"delivered to {who}{_where(hop)}", "delivered"
+        return f"SYN answered by {who}{_where(hop)}", Outcome.DELIVERED
+    return f"delivered to {who}{_where(hop)}", Outcome.DELIVERED
 
 
 def freed_unread(packet: Packet, hops: list[Hop]) -> Ending:
     """Delivered, as the freeing function shows: the delivery itself was not seen, or the copy was made for another socket."""
     hop = hops[-1]
     who = purged.receiver(hop.drop) if hop.drop else ""
-    return (f"delivered to {who}{_where(hop)}, which was closed before it read the packet", "delivered") if who else None
+    return (f"delivered to {who}{_where(hop)}, which was closed before it read the packet", Outcome.DELIVERED) if who else None
 
 
 def stolen(packet: Packet, hops: list[Hop]) -> Ending:
     hop = hops[-1]
     held = hop.verdict in ("STOLEN", "QUEUE")
-    return (f"taken over in {hop.hook}: queued or stolen{_where(hop)}", "stolen") if held else None
+    return (f"taken over in {hop.hook}: queued or stolen{_where(hop)}", Outcome.STOLEN) if held else None
 
 
 def forwarded_or_sent(packet: Packet, hops: list[Hop]) -> Ending:
     # A hook without a verdict belongs to a device: a rule there may have taken over the packet.
-    hop = next((h for h in reversed(hops) if h.what == "hook" and h.verdict), None)
+    hop = next((h for h in reversed(hops) if h.what is HopKind.HOOK and h.verdict), None)
     if hop is None or hop.hook != "POSTROUTING":
         return None
     came_in = any(h.in_iface for h in hops if h.netns == hop.netns)
-    word = "forwarded" if came_in else "sent"
+    word = Outcome.FORWARDED if came_in else Outcome.SENT
     return f"{word} to {hop.out_iface or '?'}{_where(hop)}", word
 
 
 def accepted_in_input(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in reversed(hops) if h.what == "hook"), None)
+    hop = next((h for h in reversed(hops) if h.what is HopKind.HOOK), None)
     if hop is None or hop.hook != "INPUT":
         return None
     if packet.protocol.startswith("ICMP"):
-        return f"delivered to {hop.netns}'s kernel", "delivered"
-    return f"accepted in INPUT{_where(hop)}, no socket took it while watched", "unknown"
+        return f"delivered to {hop.netns}'s kernel", Outcome.DELIVERED
+    return f"accepted in INPUT{_where(hop)}, no socket took it while watched", Outcome.UNKNOWN
 
 
 def last_hook_seen(packet: Packet, hops: list[Hop]) -> Ending:
     hop = hops[-1]
-    return (f"passed {hop.hook}{_where(hop)}, no later event seen", "unknown") if hop.hook else None
+    return (f"passed {hop.hook}{_where(hop)}, no later event seen", Outcome.UNKNOWN) if hop.hook else None
 
 
 RULES = (

@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run needs of the stage that makes packets out of events: an assembler, or the prefetcher of a recording."""
+"""What a run needs of the part that makes packets out of events: an assembler, or the prefetcher of a recording."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy.typing as npt
-
+from tracer.events.record import EventArray
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
+from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader
 from tracer.node.processes import Processes
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal
 
 
 class Assembler(Protocol):
@@ -28,7 +31,7 @@ class Assembler(Protocol):
     events: int
     unaddressed: int
 
-    def feed(self, batch: npt.NDArray[Any]) -> None:
+    def feed(self, batch: EventArray) -> None:
         """Takes the events of a batch: an array of `struct event`."""
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
@@ -50,25 +53,46 @@ class Assembler(Protocol):
 
 
 @dataclass(frozen=True)
+class KernelNames:
+    """Names of the numbers that the traced kernel writes.
+
+    Attributes:
+        function: Gives the kernel function at an address; "" = not known.
+        drop_reasons: Names of drop reasons by number.
+    """
+
+    function: Callable[[int], str]
+    drop_reasons: Mapping[int, str]
+
+
+@dataclass(frozen=True)
 class AssemblyParts:
-    """What an assembler is made of.
+    """What explaining the packets of a run needs of its host.
 
     Attributes:
         namespaces: Names of network namespaces.
         processes: Owners of sockets.
-        node: Answers about the node.
+        inspector: Answers what SYN verdicts need to know about network namespaces.
+        node: Reads what findings need to know about the node.
+        journal: Answers the questions of findings.
         rules: Gives the rules that a packet met.
-        function: Gives the kernel function at an address.
-        drop_reasons: Names of the kernel's drop reasons.
+        names: Names of the kernel's numbers.
         clock: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
         tracking: Inodes of namespaces that track connections.
     """
 
     namespaces: Namespaces
     processes: Processes
+    inspector: NamespaceInspector
     node: HostReader
+    journal: Journal
     rules: RuleResolver
-    function: Callable[[int], str]
-    drop_reasons: dict[int, str]
+    names: KernelNames
     clock: int
-    tracking: set[int]
+    tracking: Collection[int]
+
+
+def packet_assembler(parts: AssemblyParts) -> PacketAssembler:
+    """The assembler of a run that explains its packets."""
+    hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
+    return PacketAssembler(hops, parts.clock, parts.tracking, rules=parts.rules)

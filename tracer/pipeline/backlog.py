@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
 from tracer.pipeline.assembly import Assembler
+from tracer.util.frozen import evolve
 
 
 @dataclass
@@ -50,5 +51,4 @@ class Backlog:
             return
         for chunk in (self._first_packets, *([] if self.open == self._closed else assembler.chunks())):
             for packet in chunk:
-                packet.unexplained = self.evidence
-                yield packet
+                yield evolve(packet, unexplained=self.evidence)

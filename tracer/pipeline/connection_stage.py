@@ -3,29 +3,31 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Callable
 
 from tracer.connections import conntrack_events
-from tracer.connections.change_log import ChangeLog
-from tracer.connections.index import connection_key
+from tracer.connections.change_log import ChangeLog, ChangeSource
 from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
+from tracer.model.timeline import Timeline, TimelineEntry
 from tracer.packets import icmp
 from tracer.packets.outcome import BAD
+from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
+from tracer.util.evictions import evictions
 
 HOLD_NS = 2_000_000_000
 """Maximum time that a conntrack event waits for a packet of its connection, ns."""
 
 
-class ConnectionStage:
-    """Takes packets with their owners; writes verdicts and, if requested, timelines. A context manager.
+class ConnectionStage(Stage):
+    """Takes packets with their owners; writes verdicts and, if requested, timelines.
 
     Args:
         handshakes: gives each SYN its verdict.
@@ -34,47 +36,45 @@ class ConnectionStage:
         findings: looks at verdicts.
         drops_only: writes only what went wrong.
         conntrack: events of conntrack entries.
+        own_netns: gives the name of the namespace that `conntrack` listens in, which is this program's own.
     """
 
     def __init__(
         self,
         handshakes: HandshakeAnalyzer,
         connections: ConnectionTracker | None = None,
-        changes: ChangeLog | None = None,
+        changes: ChangeSource | None = None,
         findings: Findings | None = None,
         drops_only: bool = False,
         conntrack: conntrack_events.ConntrackListener | None = None,
+        own_netns: Callable[[], str] = lambda: HOST,
     ) -> None:
         self._handshakes, self._connections, self._findings, self._drops_only = handshakes, connections, findings, drops_only
         self._changes = changes or ChangeLog()
-        self._conntrack = conntrack or conntrack_events.EntryEvents()
+        self._conntrack, self._own_netns = conntrack or conntrack_events.EntryEvents(), own_netns
         self._expiry = conntrack_events.EntryExpiry()
         self._held: list[tuple[conntrack_events.EntryEvent, TimelineEntry]] = []
 
-    @property
-    def by_connection(self) -> bool:
-        return self._connections is not None
-
-    def start(self, output: Output) -> None:
+    def begin(self, output: Output) -> None:
         """Begins to listen to conntrack events, where that does not change the node."""
-        reason = self._conntrack.listen(self.by_connection)
-        if reason and self.by_connection:
+        reason = self._conntrack.listen(self._connections is not None)
+        if reason and self._connections is not None:
             output.note(f"{reason[0].upper()}{reason[1:]}.")
 
-    def feed(self, packet: Packet) -> None:
-        """Takes a closed packet."""
+    def feed(self, packet: Packet, output: Output) -> Packet:
         self._handshakes.feed(packet)
         if self._connections is not None and (packet.outcome in BAD or not icmp.is_neighbor_discovery(packet)):
             self._connections.feed(packet)
+        return packet
 
-    def add_loss(self, now: int, unexplained: bool = False) -> None:
+    def add_loss(self, now: int, is_unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now` (ns, CLOCK_MONOTONIC).
 
         For connections that are open then, a missing packet proves nothing.
         """
-        self._handshakes.add_loss(now, unexplained)
+        self._handshakes.add_loss(now, is_unexplained)
 
-    def expire(self, now: int, output: Output) -> None:
+    def end_batch(self, now: int, output: Output) -> None:
         """Writes the verdicts and timelines that are final at `now` (ns, CLOCK_MONOTONIC)."""
         self._write_verdicts(self._handshakes.expire(now), output)
         # They are read even if no timeline is written: a recording may need them.
@@ -82,7 +82,8 @@ class ConnectionStage:
         if self._connections is not None:
             for change in changes:
                 self._connections.add_change(change)
-            new = [event for at, data in entries for event in conntrack_events.parse(data, at)]
+            netns = self._own_netns() if entries else ""
+            new = [event for at, data in entries for event in conntrack_events.parse(data, at, netns)]
             process = self._conntrack.process
             self._held += [(e, TimelineEntry(e.time, "conntrack", self._expiry.format(e, process))) for e in new]
             self._add_conntrack_entries(now)
@@ -99,6 +100,8 @@ class ConnectionStage:
             summary.timelines = dict(self._connections.counts)
             if self._conntrack.lost:
                 output.note(f"Events of conntrack were lost {self._conntrack.lost} times; timelines may lack some.")
+            if self._changes.lost:
+                output.note(f"{self._changes.lost} changes of rules and objects were lost; timelines may lack some.")
 
     def _write_verdicts(self, verdicts: list[HandshakeVerdict], output: Output) -> None:
         for verdict in verdicts:
@@ -114,8 +117,8 @@ class ConnectionStage:
         assert self._connections is not None and verdict.attempt
         cause = verdict.cause
         text = cause.text + f" ({cause.evidence})" * (cause.evidence is Evidence.DERIVED)
-        return self._connections.add_entry(
-            connection_key(verdict.attempt.syn),
+        return self._connections.add_verdict(
+            verdict.attempt.syn,
             TimelineEntry(verdict.attempt.began + verdict.after, "verdict", text, bad=not cause.good),
             cause.name,
         )
@@ -125,10 +128,11 @@ class ConnectionStage:
         assert self._connections is not None
         waiting, self._held = self._held, []
         for event, entry in waiting:
-            keys = (ConnectionKey(event.protocol, event.orig, event.zone, netns) for netns in ("node", ""))
-            if not any(self._connections.add_entry(i, entry) for i in keys) and now - event.time < HOLD_NS:
+            if not self._connections.add_entry(event.key, entry) and now - event.time < HOLD_NS:
                 self._held.append((event, entry))
-        del self._held[: -conntrack_events.MAX_EVENTS]
+        surplus = max(0, len(self._held) - conntrack_events.MAX_EVENTS)
+        evictions.add("conntrack events without a packet", surplus)
+        del self._held[:surplus]
 
     def _write_timelines(self, timelines: list[Timeline], output: Output) -> None:
         assert self._connections is not None
@@ -137,8 +141,5 @@ class ConnectionStage:
                 output.timeline(timeline)
             self._connections.mark_written(timeline)
 
-    def __enter__(self) -> ConnectionStage:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def close(self) -> None:
         self._conntrack.close()

@@ -1,70 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of a run that query the machine. They are created only here.
+"""What a run asks: the machine that it traces, or a capture of one.
 
-`LiveEnvironment` creates the live ones. A recording creates ones that also write their answers to a record buffer
-(tracer/capture/record/environment.py). A replay creates ones that answer from the capture
-(tracer/capture/replay/environment.py).
+A live run asks the machine (live_environment.py). A recording asks the machine and writes the answers to a capture
+(tracer/capture/record/environment.py). A replay asks the capture (tracer/capture/replay/environment.py). All objects of a run
+that give answers are made here, and builder.py puts them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tracer.connections.change_log import ChangeLog
-from tracer.connections.conntrack_events import ConntrackListener, EntryEvents
-from tracer.kernel.session import Session
+from tracer.connections.change_log import ChangeSource
+from tracer.connections.conntrack_events import ConntrackListener
+from tracer.kernel.session import Kernel, Session
 from tracer.kube.catalog import ClusterView
-from tracer.kube.cni_cache import CniCache
 from tracer.kube.owner_resolver import OwnerResolver
-from tracer.kube.store import ObjectStore
 from tracer.model.check import CheckResult
-from tracer.node import addresses
+from tracer.model.summary import OutputLoss
 from tracer.node.namespace_questions import NamespaceInspector
-from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader
 from tracer.node.processes import Processes
-from tracer.packets.assembler import PacketAssembler
-from tracer.packets.hop_builder import HopBuilder
-from tracer.pipeline.assembly import Assembler, AssemblyParts
-from tracer.pipeline.live_source import LiveSource
-from tracer.rules.iptables.table_reader import TableReader
-from tracer.rules.nftables.snapshot_cache import UpdateSource
-from tracer.util.questions import Journal, live
-
-
-@dataclass(frozen=True)
-class RunStart:
-    """What is known when the probes of a run are attached.
-
-    Attributes:
-        session: The attached probes.
-        kube: Current filter and addresses.
-        parts: What the assembler is made of.
-        release: Kernel release.
-        results: Results of `doctor`, by amount: "full", "missed".
-        options: Options of the run.
-    """
-
-    session: Session
-    kube: OwnerResolver
-    parts: AssemblyParts
-    release: str
-    results: Mapping[str, list[CheckResult]]
-    options: Mapping[str, Any]
+from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames
+from tracer.pipeline.source import EventSource
+from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal
 
 
 class Environment(Protocol):
-    """Creates what a run on attached probes needs."""
+    """Makes what a run asks. Each method is called once in a run."""
 
     def cluster_view(self) -> ClusterView:
         """Kubernetes objects and addresses, used to find names and owners."""
         ...
 
+    def clock(self) -> int:
+        """ns to add to CLOCK_MONOTONIC to get ns since the epoch."""
+        ...
+
+    def kernel_names(self) -> KernelNames:
+        """Names of the kernel's numbers."""
+        ...
+
     def namespaces(self) -> Namespaces:
         """Names of network namespaces."""
+        ...
+
+    def tracking(self) -> Collection[int]:
+        """Inodes of the namespaces known to track connections."""
         ...
 
     def processes(self) -> Processes:
@@ -75,10 +61,6 @@ class Environment(Protocol):
         """Answers what SYN verdicts need to know about network namespaces."""
         ...
 
-    def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        """Returns a function that gives the kernel function at an address."""
-        ...
-
     def host_reader(self) -> HostReader:
         """Reads what findings need to know about the node."""
         ...
@@ -87,15 +69,11 @@ class Environment(Protocol):
         """Answers the questions of findings."""
         ...
 
-    def table_reader(self) -> TableReader:
-        """Reads legacy tables."""
+    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+        """Finds the rules that packets met, until the stack unwinds."""
         ...
 
-    def update_source(self, watch: UpdateSource) -> UpdateSource:
-        """Reads the rules of nftables."""
-        ...
-
-    def change_log(self) -> ChangeLog:
+    def change_log(self) -> ChangeSource:
         """Collects replacements of rule tables and objects during the run."""
         ...
 
@@ -107,12 +85,36 @@ class Environment(Protocol):
         """Makes packets out of events."""
         ...
 
-    def start(self, run: RunStart) -> None:
-        """The probes are attached; called once, before the first batch."""
-
-    def source(self, session: Session, kube: OwnerResolver) -> LiveSource:
+    def source(self, kube: OwnerResolver) -> EventSource:
         """The source of batches."""
         ...
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """What is known when a run on attached probes is built.
+
+    Attributes:
+        kube: Current filter and addresses.
+        parts: What the run asks.
+        results: Results of `doctor`, by amount: "full", "missed".
+        options: Options of the run.
+    """
+
+    kube: OwnerResolver
+    parts: AssemblyParts
+    results: Mapping[str, list[CheckResult]]
+    options: Mapping[str, Any]
+
+
+class TracingEnvironment(Environment, Protocol):
+    """The environment of a run on attached probes."""
+
+    def attach(self, kernel: Kernel, session: Session) -> None:
+        """The probes are attached. Before this call only `cluster_view` can be used."""
+
+    def start(self, run: RunStart) -> None:
+        """The run is built; called once, before the first batch."""
 
     def close(self, seconds: float | None = None) -> list[str]:
         """Ends the run.
@@ -125,57 +127,6 @@ class Environment(Protocol):
         """
         ...
 
-
-class LiveEnvironment:
-    """The live objects of a run that is not recorded."""
-
-    def cluster_view(self) -> ClusterView:
-        return ClusterView(ObjectStore(), CniCache(), addresses.local_addresses(), addresses.ipvs_addresses())
-
-    def namespaces(self) -> Namespaces:
-        return Namespaces()
-
-    def processes(self) -> Processes:
-        return Processes()
-
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
-        return NamespaceInspector(NamespaceReader(namespaces, processes))
-
-    def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        return symbols
-
-    def host_reader(self) -> HostReader:
-        return HostReader()
-
-    def journal(self) -> Journal:
-        return live
-
-    def table_reader(self) -> TableReader:
-        return TableReader()
-
-    def update_source(self, watch: UpdateSource) -> UpdateSource:
-        return watch
-
-    def change_log(self) -> ChangeLog:
-        return ChangeLog()
-
-    def conntrack_listener(self) -> ConntrackListener:
-        return EntryEvents()
-
-    def assembler(self, parts: AssemblyParts) -> Assembler:
-        return packet_assembler(parts)
-
-    def start(self, run: RunStart) -> None:
-        """Nothing begins with the run."""
-
-    def source(self, session: Session, kube: OwnerResolver) -> LiveSource:
-        return LiveSource(session, kube)
-
-    def close(self, seconds: float | None = None) -> list[str]:
-        return []
-
-
-def packet_assembler(parts: AssemblyParts) -> PacketAssembler:
-    """The assembler of a run that explains its packets."""
-    hops = HopBuilder(parts.namespaces, parts.processes, parts.drop_reasons, parts.function)
-    return PacketAssembler(hops, parts.clock, parts.tracking, rules=parts.rules)
+    def not_written(self) -> list[OutputLoss]:
+        """What could not be recorded; valid after `close`."""
+        ...

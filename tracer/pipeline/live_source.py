@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from tracer.util.worker import user_warnings
@@ -13,18 +15,51 @@ if TYPE_CHECKING:
     from tracer.kube.filter_renewal import RenewedFilter
     from tracer.kube.owner_resolver import OwnerResolver
     from tracer.model.filter import Filter
-from tracer.pipeline.source import Batch
+from tracer.pipeline.source import Batch, RunProgress
+
+POLL_SECONDS = 0.05
+"""Pause between two reads of the ring buffer, seconds."""
+RULES_SECONDS = 5.0
+"""Maximum time that the end of a run waits for rules that are being read, seconds."""
 
 
 class LiveSource:
     """Reads batches from the running probes. kube: gives notes and renewed filters."""
 
+    explains_backlog = False
+
     def __init__(self, session: Session, kube: OwnerResolver | None = None) -> None:
         self.session, self._kube = session, kube
+        self.seconds = 0.0
         if kube:
             kube.attach(self.set_filter)
 
-    def read(self, last: bool) -> Batch:
+    def batches(self, run: RunProgress) -> Generator[Batch, None, None]:
+        """Yields batches until the run is stopped, a limit is reached, or the command has ended; then the remaining events."""
+        began, limit = time.monotonic(), run.limits.seconds
+        while not (run.stop.is_requested or run.is_limit_reached):
+            if limit and time.monotonic() - began >= limit:
+                break
+            if run.command and run.command.poll() is not None:
+                time.sleep(2 * POLL_SECONDS)
+                break
+            time.sleep(POLL_SECONDS)
+            yield from self._next()
+        until = time.monotonic() + RULES_SECONDS
+        while run.is_waiting_for_rules and not run.is_limit_reached:
+            if time.monotonic() >= until or run.stop.is_overdue:
+                break
+            time.sleep(POLL_SECONDS)
+            yield from self._next()
+        yield from self._next(last=True)
+        self.seconds = time.monotonic() - began
+
+    def _next(self, last: bool = False) -> Iterator[Batch]:
+        with self._kube.unchanged() if self._kube else nullcontext():
+            yield self.read(last)
+
+    def read(self, last: bool = False) -> Batch:
+        """The next batch. last: it is the last one."""
         now = time.monotonic_ns()
         batch = self.session.events()
         return Batch(now, batch, self.session.losses(), last)

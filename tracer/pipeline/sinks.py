@@ -127,7 +127,7 @@ class Sinks(Output):
     def summary(self, summary: RunSummary) -> None:
         for sink in self._sinks:
             sink.stream.is_last = True
-        summary.not_written = [loss for sink in self._sinks if (loss := sink.loss)]
+        summary.not_written += [loss for sink in self._sinks if (loss := sink.loss)]
         self._summary = summary
         self._each(lambda output: output.summary(summary))
 

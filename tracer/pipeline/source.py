@@ -8,13 +8,14 @@ enough to repeat the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy.typing as npt
-
+from tracer.events.record import EventArray
 from tracer.model.loss import Loss
+from tracer.pipeline.shutdown import StopRequest
 
 if TYPE_CHECKING:
     from tracer.kube.filter_renewal import RenewedFilter
@@ -34,17 +35,69 @@ class Batch:
     """
 
     now: int
-    events: npt.NDArray[Any]
+    events: EventArray
     losses: Sequence[Loss] = ()
     last: bool = False
     explained: int | None = None
 
 
-class EventSource(Protocol):
-    """Gives a run its batches, and messages for the user."""
+@dataclass(frozen=True)
+class RunLimits:
+    """When a run ends by itself.
 
-    def read(self, last: bool) -> Batch:
-        """The next batch. last: it is the last one."""
+    Attributes:
+        count: number of printed packets; 0 = no limit.
+        seconds: duration; 0 = no limit.
+        stops_at_count: no further batch is read at that number of packets; False: the rest of a capture is read, but not
+            printed, as in the run that recorded it.
+    """
+
+    count: int = 0
+    seconds: float = 0
+    stops_at_count: bool = True
+
+
+class RunProgress(Protocol):
+    """What a source needs to know about the run that reads it.
+
+    Attributes:
+        limits: when the run ends by itself.
+        stop: request to end.
+        command: the traced command; None = none.
+    """
+
+    @property
+    def limits(self) -> RunLimits: ...
+    @property
+    def stop(self) -> StopRequest: ...
+    @property
+    def command(self) -> subprocess.Popen[bytes] | None: ...
+
+    @property
+    def is_limit_reached(self) -> bool:
+        """Whether the run has printed as many packets as it should."""
+
+    @property
+    def is_waiting_for_rules(self) -> bool:
+        """Whether rules that open packets have passed are being read."""
+
+
+class EventSource(Protocol):
+    """Gives a run its batches, and messages for the user.
+
+    Attributes:
+        explains_backlog: packets that the run left unexplained are printed after it.
+        seconds: duration of the run; valid after the last batch.
+    """
+
+    explains_backlog: bool
+    seconds: float
+
+    def batches(self, run: RunProgress) -> Generator[Batch, None, None]:
+        """Yields batches until the run should end; the last one has `last` set.
+
+        While a batch is processed, the Kubernetes objects do not change: all its packets are explained by the same objects.
+        """
 
     def notes(self) -> list[str]:
         """Messages for the user since the previous call."""

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tracer.model.packet import Hop, Packet
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import RULE_KINDS, Hop, Packet
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.model.rule import format_path
@@ -33,7 +34,7 @@ class ComparedStep:
         return " ".join(filter(None, self.key))
 
 
-def steps(packet: Packet, netns: str = "node") -> list[ComparedStep]:
+def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
     """The steps of a packet in a namespace, in order.
 
     Translations repeated from conntrack are omitted, and so are steps after the packet had left and was sent back.
@@ -46,7 +47,7 @@ def steps(packet: Packet, netns: str = "node") -> list[ComparedStep]:
         if left and hop.hook == "PREROUTING" and hop.in_iface != "lo":
             break
         left = left or hop.hook == "POSTROUTING"
-        if hop.what in ("table", "chain"):
+        if hop.what in RULE_KINDS:
             found.append(ComparedStep((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
         elif hop.nat and not hop.nat.kind.startswith("reverse"):
             after = hop.nat.after
@@ -60,7 +61,7 @@ def _rule(hop: Hop) -> str:
     return format_path(hop.rule_trace.decision.path) if hop.rule_trace and hop.rule_trace.decision else ""
 
 
-def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: str = "node") -> PredictionCheck:
+def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: str = HOST) -> PredictionCheck:
     """Compares a traced packet with the predicted path that agrees longest with it."""
     every_path = [each for path in predicted_paths for each in path.with_twins()]
     return max((_compare_path(path, packet, netns) for path in every_path), key=lambda c: (not c.difference, c.agreed))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tracer.model.packet import HopKind
 from tracer.model.rule import Ruleset
 from tracer.rules.inventory import RuleInventory
 from tracer.rules.iptables.assemble import assemble, tables
@@ -37,7 +38,7 @@ class HookEntry:
     """
 
     priority: int
-    what: str
+    what: HopKind
     table: str
     chain: str
     translates: str
@@ -47,7 +48,7 @@ class HookEntry:
     @property
     def name(self) -> str:
         """Its table, with the back end if both may have a table of that name."""
-        return f"legacy {self.table}" if self.what == "table" else self.table
+        return f"legacy {self.table}" if self.what is HopKind.TABLE else self.table
 
 
 def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEntry]]:
@@ -61,16 +62,16 @@ def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEn
     """
     found: dict[str, list[HookEntry]] = {hook: [] for hook in HOOKS}
     if installed.legacy:
-        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], "table")
+        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], HopKind.TABLE)
     if installed.nft:
         saved = [t for t in sorted(installed.saved) if t[0] == family]
-        _add_iptables(found, installed.nft.ruleset, saved, "chain")
+        _add_iptables(found, installed.nft.ruleset, saved, HopKind.CHAIN)
         engine = NftablesSimulator(installed.nft)
         for base in sorted(installed.nft.bases, key=lambda b: -b.handle):
             if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
                 continue
             hook_entry = HookEntry(
-                base.priority, "chain", " ".join(base.key[:2]), base.key[2],
+                base.priority, HopKind.CHAIN, " ".join(base.key[:2]), base.key[2],
                 _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
                 lambda seen, known, world, base=base: engine.simulate(base, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
@@ -81,7 +82,7 @@ def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEn
 
 
 def _add_iptables(
-    found: dict[str, list[HookEntry]], ruleset: Ruleset, names: list[tuple[str, str]], what: str
+    found: dict[str, list[HookEntry]], ruleset: Ruleset, names: list[tuple[str, str]], what: HopKind
 ) -> None:  # fmt: skip
     for family, name in names:
         table, rules = assemble(ruleset, family, name)
@@ -91,7 +92,7 @@ def _add_iptables(
             nat = name == "nat"
             priority = (SNAT if hook in _OF_SOURCES else DNAT) if nat else PRIORITIES.get(name, 0)
             hook_entry = HookEntry(
-                priority, what, name if what == "table" else f"{family} {name}", "" if what == "table" else hook,
+                priority, what, name if what is HopKind.TABLE else f"{family} {name}", "" if what is HopKind.TABLE else hook,
                 _translated(hook) if nat else "", ruleset,
                 lambda seen, known, world, engine=engine, number=number: engine.simulate(number, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip

@@ -15,7 +15,8 @@ from math import inf
 
 from tracer.model.condition import Assumed, Condition
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, Nat, Packet
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Outcome, Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace
 from tracer.node.routes import Routes
@@ -209,7 +210,7 @@ class HookSimulator:
         verdict = rule_path.verdict
         trace = RuleTrace(rule_path.hits, ruleset=entry.ruleset)
         hop = Hop(
-            0, entry.what, "node", hook, entry.table, entry.chain, verdict, Evidence.DERIVED, m.in_iface, m.out_iface,
+            0, entry.what, HOST, hook, entry.table, entry.chain, verdict, Evidence.DERIVED, m.in_iface, m.out_iface,
             rule_path.mark or 0, rule_path.reject, rule_trace=trace,
         )  # fmt: skip
         conditions = (*m.conditions, *(d for d in rule_path.conditions if d not in m.conditions))
@@ -220,8 +221,8 @@ class HookSimulator:
         if verdict == "ACCEPT":
             return after
         if verdict == "QUEUE":
-            return after.end_with(f"taken over in {hook}: queued for a program", "stolen")
-        packet = Packet(0, 0, "node", "", "", "", after.ends, hops=list(after.hops))
+            return after.end_with(f"taken over in {hook}: queued for a program", Outcome.STOLEN)
+        packet = Packet(0, 0, HOST, "", "", "", after.ends, hops=after.hops)
         return replace(after, ended=classify(packet))
 
     def _translated(self, m: PathState, hook: str, entry: HookEntry, rewrite: Rewrite, trace: RuleTrace) -> PathState:
@@ -233,7 +234,7 @@ class HookSimulator:
         else:
             after = replace(before, src=rewrite.address or self.routes.to(before.dst).source or before.src, sport=rewrite.port)
             kind = "MASQUERADE" if rewrite.kind == "MASQUERADE" else "SNAT"
-        nat = Hop(0, "nat", "node", hook, evidence=Evidence.DERIVED, nat=Nat(kind, before, after), rule_trace=trace,
+        nat = Hop(0, HopKind.NAT, HOST, hook, evidence=Evidence.DERIVED, nat=Nat(kind, before, after), rule_trace=trace,
                   in_iface=m.in_iface, out_iface=m.out_iface)  # fmt: skip
         return replace(m, ends=after, hops=(*m.hops, nat), done=m.done | {entry.translates})
 
@@ -245,7 +246,9 @@ class HookSimulator:
 
 
 def _passed(m: PathState, hook: str) -> PathState:
-    end = Hop(0, "hook", "node", hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=m.out_iface)
+    end = Hop(
+        0, HopKind.HOOK, HOST, hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=m.out_iface
+    )
     return replace(m, hops=(*m.hops, end))
 
 

@@ -8,7 +8,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from tracer.model.condition import Condition
-from tracer.model.packet import Packet
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import RULE_KINDS, Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace, format_path
 from tracer.packets.outcome import classify
@@ -86,6 +87,6 @@ def _named(trace: RuleTrace) -> str:
 def _ending(m: PathState) -> Hashable:
     """How a path ends. If a table ends it, the verdict and the hook, so that the rules of any table are equivalent."""
     last = m.hops[-1] if m.hops else None
-    if m.ended and last and last.what in ("table", "chain") and last.verdict in ("DROP", "REJECT"):
+    if m.ended and last and last.what in RULE_KINDS and last.verdict in ("DROP", "REJECT"):
         return last.verdict, last.reject, last.hook, last.netns
-    return m.ended or classify(Packet(0, 0, "node", "", "", "", m.ends, hops=list(m.hops)))
+    return m.ended or classify(Packet(0, 0, HOST, "", "", "", m.ends, hops=m.hops))

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Packet, Socket
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, IpvsDecision, Outcome, Packet, Socket
 from tracer.model.prediction import PathState, PredictedPath
 from tracer.node.node import HostReader
 from tracer.node.routes import Route, Routes
@@ -26,6 +27,7 @@ from tracer.predict.merge import finished, merged, notes
 from tracer.predict.query import WITH_PORTS, PathQuery
 from tracer.rules.inventory import RuleInventory
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.frozen import evolve
 
 LOCAL_REQUEST, REMOTE_REQUEST = -98, 98
 """Priorities of IPVS in OUTPUT and INPUT: after the translation of destinations, and before that of sources (ip_vs_ops4 in
@@ -78,10 +80,11 @@ class PathPredictor:
         name = {"icmpv6": "ICMPv6"}.get(q.protocol, q.protocol.upper())
         first = next((h.in_iface for h in state.hops if h.hook), "")
         packet = Packet(
-            0, 0, "node", first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
-            flow=Flow(src, dst.reversed, "NEW", False, 0), hops=list(state.hops),
+            0, 0, HOST, first, "IPv6" if q.family == "ip6" else "IPv4", name, src, "SYN" if q.protocol == "tcp" else "",
+            flow=Flow(src, dst.reversed, "NEW", False, 0), hops=state.hops,
         )  # fmt: skip
-        packet.verdict, packet.outcome = state.ended or classify(packet)
+        verdict, outcome = state.ended or classify(packet)
+        packet = evolve(packet, verdict=verdict, outcome=outcome)
         conditions = tuple(d.text for d in state.conditions)
         twins = tuple(self._predicted(twin) for _, twin in state.twins)
         return PredictedPath(packet, state.share, conditions, self._hooks.loose, notes(state), twins)
@@ -96,7 +99,7 @@ class PathPredictor:
             return self._came_in(state, self._routed)
         bridged, routed = fork
         if face not in self._bridges:
-            return [bridged.end_with(f"forwarded to {face}", "forwarded"), *self._came_in(routed, self._routed)]
+            return [bridged.end_with(f"forwarded to {face}", Outcome.FORWARDED), *self._came_in(routed, self._routed)]
         return [*self._came_in(bridged, self._bridged), *self._came_in(routed, self._routed)]
 
     def _came_in(self, state: PathState, follow: Callable[[PathState], list[PathState]]) -> list[PathState]:
@@ -125,7 +128,7 @@ class PathPredictor:
         if route.kind != "unicast":
             return [_refused(m, route)]
         if setting := self._forwarding_off(m):
-            return [m.end_with(f"dropped: {setting.replace('/', '.')} is 0", "dropped")]
+            return [m.end_with(f"dropped: {setting.replace('/', '.')} is 0", Outcome.DROPPED)]
         return self._forwarded(replace(m, out_iface=route.out))
 
     def _forwarded(self, m: PathState) -> list[PathState]:
@@ -193,10 +196,10 @@ class PathPredictor:
         if not real:
             decision = IpvsDecision(ends.dst, ends.dport, protocol)
             answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
-            hop = Hop(0, "ipvs", "node", hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=decision)
-            return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", "rejected", hop)
+            hop = Hop(0, HopKind.IPVS, HOST, hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=decision)
+            return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", Outcome.REJECTED, hop)
         sentence = f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}"
-        return m.end_with(sentence, "unknown")
+        return m.end_with(sentence, Outcome.UNKNOWN)
 
     def _socket(self, m: PathState) -> PathState:
         """Delivers the packet to the listening process, or drops it if there is none."""
@@ -204,17 +207,17 @@ class PathPredictor:
         if q.protocol not in WITH_PORTS:
             return m
         if q.protocol == "sctp":
-            return m.end_with("accepted in INPUT; the listener for SCTP is not known", "unknown")
+            return m.end_with("accepted in INPUT; the listener for SCTP is not known", Outcome.UNKNOWN)
         listener = self.node.listener(ends.dst, ends.dport, q.protocol)
         if not listener:
-            drop = Hop(0, "drop", "node", evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
+            drop = Hop(0, HopKind.DROP, HOST, evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
             return replace(m, hops=(*m.hops, drop))
         socket = Socket(0, "LISTEN" if q.protocol == "tcp" else "", listener.pid, listener.command)
-        return replace(m, hops=(*m.hops, Hop(0, "socket", "node", evidence=Evidence.DERIVED, socket=socket)))
+        return replace(m, hops=(*m.hops, Hop(0, HopKind.SOCKET, HOST, evidence=Evidence.DERIVED, socket=socket)))
 
 
 def _routing(route: Route, m: PathState) -> Hop:
-    return Hop(0, "route", "node", verdict=route.text or "not known", evidence=Evidence.DERIVED,
+    return Hop(0, HopKind.ROUTE, HOST, verdict=route.text or "not known", evidence=Evidence.DERIVED,
                in_iface=m.in_iface, out_iface=route.out)  # fmt: skip
 
 
@@ -225,5 +228,5 @@ def _refused(m: PathState, route: Route) -> PathState:
         "blackhole": "dropped by the routing: a blackhole, or an address that cannot come in there",
         "broadcast": "a broadcast: not followed", "multicast": "a multicast: not followed", "": "the routing is not known",
     }  # fmt: skip
-    outcome = "unknown" if route.kind in ("", "broadcast", "multicast") else "dropped"
+    outcome = Outcome.UNKNOWN if route.kind in ("", "broadcast", "multicast") else Outcome.DROPPED
     return m.end_with(sentences.get(route.kind, f"dropped by the routing: {route.kind}"), outcome)

@@ -8,27 +8,23 @@ Must not know: the kernel, bcc, capture files.
 
 from __future__ import annotations
 
-import pkgutil
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tracer.errors import BadOption
+from tracer.util.registry import Registry
 
 if TYPE_CHECKING:
     from tracer.render.base import Output
 
-FORMATS = tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "base" and m.name[0] != "_" and not m.ispkg))
+_FORMATS: Registry[type[Output]] = Registry(__name__, "FORMAT", helpers=("base",), kind="output format")
+FORMATS = _FORMATS.names()
 """The names of all formats, for `find`."""
 
 
 def require(name: str) -> None:
     """Raises BadOption for an unknown format. Imports none."""
-    if name not in FORMATS:
-        raise BadOption(f"There is no output format {name!r}: choose one of {', '.join(FORMATS)}.")
+    _FORMATS.require(name)
 
 
 def find(name: str) -> type[Output]:
     """Returns the class of a format. Raises BadOption for an unknown name."""
-    require(name)
-    found: type[Output] = import_module(f"{__name__}.{name}").FORMAT
-    return found
+    return _FORMATS.find(name)

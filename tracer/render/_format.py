@@ -6,9 +6,10 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
+from tracer.model.packet import Outcome
 from tracer.packets.outcome import BAD
 
-GOOD = frozenset({"forwarded", "delivered", "sent"})
+GOOD = frozenset({Outcome.FORWARDED, Outcome.DELIVERED, Outcome.SENT})
 
 
 def outcome_style(outcome: str) -> str:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Handshake, Hop, Nat, Packet, Socket
+from tracer.model.packet import RULE_KINDS, Endpoints, Handshake, Hop, HopKind, Nat, Packet, Socket
 from tracer.packets import flooded_copies
 from tracer.packets.outcome import is_benign
 from tracer.render import _ipvs
@@ -117,7 +117,7 @@ class PacketLines:
             return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")
         verdict = hop.verdict + f" with {hop.reject}" * bool(hop.reject)
         style = {"ACCEPT": "quiet", "DROP": "bad", "REJECT": "bad", "": "quiet"}.get(hop.verdict, "doubt")
-        subject = f"{hop.table} {hop.chain}".strip() or {"nat-hook": "nat"}.get(hop.what, hop.what)
+        subject = f"{hop.table} {hop.chain}".strip() or ("nat" if hop.what is HopKind.NAT_HOOK else hop.what.value)
         return plain(subject), self._ink(style, verdict)
 
     def _remarks(self, hop: Hop, explained: bool = False) -> str:
@@ -144,20 +144,20 @@ class PacketLines:
         return self._ink.fold(f"{'=>':>{TIME}}  {end}", MARGIN)
 
 
-def decisive(hops: list[Hop]) -> Iterator[Hop]:
+def decisive(hops: Iterable[Hop]) -> Iterator[Hop]:
     """Yields the hops that decided something, without those that only carry out a rule's verdict and without benign drops."""
     decision: Hop | None = None
     for hop in hops:
         if not hop.decisive or (hop.drop and is_benign(hop.drop)):
             continue
-        carried_out = hop.what == "hook" or (hop.drop and hop.drop.function == "nf_hook_slow")
+        carried_out = hop.what is HopKind.HOOK or (hop.drop and hop.drop.function == "nf_hook_slow")
         if (
             decision
             and carried_out
             and (hop.hook or decision.hook, hop.netns, hop.clone) == (decision.hook, decision.netns, decision.clone)
         ):
             continue
-        if hop.what in ("table", "chain") or (hop.ipvs and hop.verdict):
+        if hop.what in RULE_KINDS or (hop.ipvs and hop.verdict):
             decision = hop
         yield hop
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tracer.model.timeline import Stage, Timeline, TimelineEntry
+from tracer.model.timeline import PathStep, Timeline, TimelineEntry
 from tracer.render._style import Styler, plain
 from tracer.util.endpoint_format import format_endpoint
 
@@ -102,7 +102,7 @@ def _step(entry: TimelineEntry, timeline: Timeline, style: Styler, seen: SeenSta
         yield style.fold(f"{'':{MARGIN}}{branch} {row}", MARGIN + TIME + 6)
 
 
-def _new_stages(entry: TimelineEntry, seen: SeenStages) -> tuple[tuple[Stage, ...], bool]:
+def _new_stages(entry: TimelineEntry, seen: SeenStages) -> tuple[tuple[PathStep, ...], bool]:
     """Returns the stages of an entry that are new in its direction, and whether others of its stages are not new."""
     if not entry.stages:
         return (), False

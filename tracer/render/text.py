@@ -14,13 +14,13 @@ The layout is the same on a terminal and in a file. Only a terminal gets colours
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from tracer import __version__
 from tracer.model.check import CheckResult
+from tracer.model.connection import ConnectionKey
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
@@ -38,6 +38,7 @@ from tracer.render._prediction import chosen_rule, common_hops, condition, elsew
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.base import LostEvents, Output
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.lru_dict import LruDict
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 
 KEPT_PATHS = 4096
 """Number of packet paths that are kept, to mark later packets with "same way as"."""
+
+KEPT_FINDINGS = 4096
+"""Number of findings that are kept, to write only the new parts of one that was shown before."""
 
 SHOWN_PATHS = 8
 """Maximum number of predicted paths that are written."""
@@ -59,8 +63,8 @@ class TextOutput(Output):
         super().__init__(out, err, verbose)
         self._style, self._err_style = Styler(self.out), Styler(self.err)
         self._lines = PacketLines(self._style, verbose)
-        self._paths: OrderedDict[Hashable, int] = OrderedDict()
-        self._found: dict[Hashable, Finding] = {}
+        self._paths: LruDict[Hashable, int] = LruDict(KEPT_PATHS, "paths of shown packets")
+        self._found: LruDict[Hashable, Finding] = LruDict(KEPT_FINDINGS, "shown findings")
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         what = f"tracing {options_text}" if options_text else "tracing every packet"
@@ -88,11 +92,8 @@ class TextOutput(Output):
             for h in decisive(packet.hops)
             if not is_refused_copy(h)
         )
-        path = (packet.flow.orig, packet.flow.is_reply, packet.verdict, hops)
+        path = (ConnectionKey.of(packet), packet.flow.is_reply, packet.verdict, hops)
         before = self._paths.setdefault(path, packet.time)
-        self._paths.move_to_end(path)
-        if len(self._paths) > KEPT_PATHS:
-            self._paths.popitem(last=False)
         return before if before != packet.time else 0
 
     def lost(self, loss: LostEvents) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, Protocol, overload
 
 LOADED = Path("/sys/module/ip_set")
 
@@ -25,6 +25,22 @@ class IpSet:
     entries: int
 
 
+class _Data(Protocol):
+    """The nested attributes of a set."""
+
+    def get_attr(self, name: Literal["IPSET_ATTR_ELEMENTS"]) -> int | None: ...
+
+
+class _Message(Protocol):
+    """A message of pyroute2 about one set."""
+
+    @overload
+    def get_attr(self, name: Literal["IPSET_ATTR_DATA"]) -> _Data | None: ...
+
+    @overload
+    def get_attr(self, name: Literal["IPSET_ATTR_SETNAME", "IPSET_ATTR_TYPENAME"]) -> str: ...
+
+
 def loaded() -> bool:
     """Whether the kernel has ip_set."""
     return LOADED.exists()
@@ -39,7 +55,7 @@ def sets() -> list[IpSet]:
         return sorted((_set(m) for m in socket.list(flags=IPSET_FLAG_LIST_HEADER)), key=lambda s: s.name)
 
 
-def _set(message: Any) -> IpSet:
+def _set(message: _Message) -> IpSet:
     data = message.get_attr("IPSET_ATTR_DATA")
     kind = message.get_attr("IPSET_ATTR_TYPENAME")
     return IpSet(message.get_attr("IPSET_ATTR_SETNAME"), kind, data.get_attr("IPSET_ATTR_ELEMENTS") or 0 if data else 0)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules.nftables.json_parser import Expression, NftListing
+from tracer.util.json_value import Json, as_text, member, only_member
 
 _ENDS = frozenset({"ACCEPT", "DROP", "RETURN", "REJECT", "QUEUE"})
 
@@ -54,13 +55,13 @@ class Reachability:
         if rule.target:
             yield rule.target
         for expression in self._body(rule):
-            ((kind, body),) = expression.items()
+            kind, body = only_member(expression)
             if kind in ("jump", "goto"):
-                yield body["target"]
+                yield as_text(member(body, "target"))
             elif kind == "vmap":
-                yield from self._of_map(rule, body["data"])
+                yield from self._of_map(rule, member(body, "data"))
 
-    def _of_map(self, rule: Rule, data: object) -> Iterator[str]:
+    def _of_map(self, rule: Rule, data: Json) -> Iterator[str]:
         if isinstance(data, str):
             key = rule.family, rule.table, data.removeprefix("@")
             self.maps.add(key)
@@ -70,11 +71,12 @@ class Reachability:
                 if word in ("jump", "goto"):
                     yield target
         elif isinstance(data, dict):
-            for pair in data.get("set", ()):
-                verdict = pair[1] if isinstance(pair, list) and len(pair) == 2 else {}
-                for word in ("jump", "goto") if isinstance(verdict, dict) else ():
-                    if word in verdict:
-                        yield verdict[word]["target"]
+            elements = data.get("set")
+            for pair in elements if isinstance(elements, list) else ():
+                verdict = pair[1] if isinstance(pair, list) and len(pair) == 2 else None
+                for word in ("jump", "goto"):
+                    if isinstance(verdict, dict) and word in verdict:
+                        yield as_text(member(verdict[word], "target"))
 
     def _body(self, rule: Rule) -> tuple[Expression, ...]:
         return self._listed.expressions.get((rule.family, rule.table, rule.chain, rule.handle), ()) if self._listed else ()

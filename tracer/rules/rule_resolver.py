@@ -7,16 +7,15 @@ the rule is kept here by the connection's original tuple, zone and namespace.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from tracer.events import table_trace
-from tracer.events.record import HIT_DTYPE, HOOKS, Event, Flag, Kind
+from tracer.events import record, table_trace
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import HOOKS, Event, EventArray, EventRow, Flag, Kind
 from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
 from tracer.model.loss import LEFT_OUT, Loss
 from tracer.model.rule import RuleTrace
@@ -39,9 +38,15 @@ NEW = 2
 """Value of event.ct_info: no packet of this connection has left yet."""
 DECIDED_EARLIER = RuleTrace(undecided="decided before tracing began")
 UNSEEN = RuleTrace(undecided="the packet that decided was not seen: it came before tracing began, or events were lost")
+NO_LONGER_KEPT = RuleTrace(undecided="decided before tracing began, or too many connections ago")
 UNKNOWN_HEADER = RuleTrace(undecided="the packet's header is not known: events were lost")
 DECISION_PROBES = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "ipvs", "any", LEFT_OUT, "capture")
 """Name prefixes of probes and event kinds. After a loss there, a new connection may have replaced an old one unnoticed."""
+
+
+SideKey: TypeAlias = tuple[bool, int, int, int, bytes, int, bytes, int]
+"""One side of a connection: whether it is the destination; then what ConnectionKey has, as an event has it: inode of the
+namespace, zone, protocol number, original tuple. Nothing of it is decoded, because each event with a rewrite is looked up."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,27 @@ class _Translation:
     losses_before: int
 
 
+@dataclass(frozen=True, slots=True)
+class ResolvedRules:
+    """The rules that acted at one event.
+
+    Attributes:
+        trace: Rules that acted; for a translation, the rules that decided it. None = no rules are watched there.
+        from_conntrack: An earlier packet of the connection decided the translation.
+        table: The table's whole name with its family, "" = as in the event.
+        chain: The base chain's whole name, "" = as in the event.
+    """
+
+    trace: RuleTrace | None = None
+    from_conntrack: bool = False
+    table: str = ""
+    chain: str = ""
+
+
+NO_RULES = ResolvedRules()
+"""The event is none of a table, a chain or a translation, or rules are not watched."""
+
+
 class RuleResolver:
     """Resolves the rules that acted on packets.
 
@@ -73,22 +99,23 @@ class RuleResolver:
     Attributes:
         replaced: Called for replaced rules with the time (ns, CLOCK_MONOTONIC), a name of the rules, and the thread that
             replaced them (0 = not known).
-        shed: Packets whose table traces were given up.
     """
 
     def __init__(self, legacy: TableGenerations | None = None, nft: reconstruct.RefreshedSnapshots | None = None) -> None:
         self._legacy, self._nft = legacy, nft
-        self._table_traces: OrderedDict[int, dict[int, list[TableTrace]]] = OrderedDict()
-        self.shed = 0
+        self._table_traces: LruDict[int, dict[int, list[TableTrace]]] = LruDict(PACKETS_KEPT, "table traces of packets")
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
-        self._connections: LruDict[object, _Translation] = LruDict(CONNECTIONS_KEPT)
+        self._connections: LruDict[SideKey, _Translation] = LruDict(
+            CONNECTIONS_KEPT, "translations of connections", self._note_evicted
+        )
+        self._has_evicted_rule = False
         self._loss_count = 0
         self._replaced_at = 0
         self.replaced: Callable[[int, str, int], None] | None = None
-        self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT)
+        self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT, "awaited generations of nftables")
 
-    def feed(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def feed(self, batch: EventArray) -> EventArray:
         """Takes all rows but events out of a batch; returns the events. Must be called for every drain, also an empty one."""
         if self._nft:
             self._nft.refresh()
@@ -96,9 +123,6 @@ class RuleResolver:
         if self._legacy:
             for packet, time, table in table_trace.noted(rows):
                 self._table_traces.setdefault(packet, {}).setdefault(time, []).append(table)
-            while len(self._table_traces) > PACKETS_KEPT:
-                self._table_traces.popitem(last=False)
-                self.shed += 1
             changes = list(table_trace.changes(rulesets))
             self._request_tables(self._legacy, events, changes)
             self._report(changes)
@@ -118,14 +142,14 @@ class RuleResolver:
             self.replaced(at, "nftables' rules (noticed within 0.1 s)", 0)
 
     @staticmethod
-    def _request_tables(legacy: TableGenerations, events: npt.NDArray[Any], changes: list[TableLookup | TableReplaced]) -> None:
+    def _request_tables(legacy: TableGenerations, events: EventArray, changes: list[TableLookup | TableReplaced]) -> None:
         """Requests the tables that these events met."""
         legacy.add_changes(changes)
         tables = events[events["kind"] == Kind.EVENT_TABLE]
         for at in np.unique(tables["object"], return_index=True)[1] if len(tables) else ():
-            legacy.request_for(table_trace.event(tables[at]))
+            legacy.request_for(record.event(tables[at]))
 
-    def prefetch(self, batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def prefetch(self, batch: EventArray) -> EventArray:
         """In place of `feed`, where no packet is explained: requests all rules that a batch met and keeps nothing of it."""
         events, _, rulesets = table_trace.split(batch)
         if self._legacy:
@@ -149,43 +173,55 @@ class RuleResolver:
         nft, legacy = self._nft, self._legacy
         return bool((legacy and legacy.is_reading) or (nft and any([nft.is_coming(*g) for g in self._generations_met])))
 
-    def is_waiting_for(self, records: Sequence[Any]) -> bool:
+    def is_waiting_for(self, records: Sequence[EventRow]) -> bool:
         """Whether rules that acted on a packet are being read. `records`: its events and hits."""
         legacy, nft = self._legacy, self._nft
-        if legacy and any([legacy.is_waiting_for(e) for e in records if e.kind == Kind.EVENT_TABLE]):
+        if legacy and any([legacy.is_waiting_for(e) for e in records if isinstance(e, Event) and e.kind == Kind.EVENT_TABLE]):
             return True
         return nft is not None and any([nft.is_coming(*g) for g in reconstruct.generations(records)])
 
-    def begin_packet(self, records: Sequence[Any], is_whole: bool) -> None:
+    def begin_packet(self, records: Sequence[EventRow], is_whole: bool) -> None:
         """Prepares for the hops of one packet. `records`: its events and hits, in order. `is_whole`: none was lost."""
         self._runs, self._is_whole = reconstruct.runs(records) if self._nft else {}, is_whole
 
-    def resolve(self, e: Event) -> dict[str, Any]:
-        """The hop fields of an event that state which rules acted. Must be called in the order of a packet's events."""
+    def resolve(self, e: Event) -> ResolvedRules:
+        """Which rules acted at an event. Must be called in the order of a packet's events."""
         if self._legacy and e.kind == Kind.EVENT_TABLE:
             if e.flags & Flag.FLAG_NO_HEADER:
-                return {"rule_trace": UNKNOWN_HEADER}
+                return ResolvedRules(UNKNOWN_HEADER)
             rule_trace = self._legacy.reconstruct(e, self._table_traces.get(e.packet, {}).get(e.time, []))
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
                 self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
-            return {"rule_trace": rule_trace}
+            return ResolvedRules(rule_trace)
         run = self._runs.get(reconstruct.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
         if self._nft and run and run.hits:
             rule_trace = reconstruct.reconstruct(e, run, self._nft, self._is_whole)
-            connection = _connection_key(e, e.hook in DESTINATION_HOOKS)
+            connection = _side_key(e, e.hook in DESTINATION_HOOKS)
             is_known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
             if is_known and (translates(rule_trace) or (rule_trace.undecided and connection not in self._connections)):
                 self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
-            return {"rule_trace": rule_trace, **reconstruct.hop_names(e, run, self._nft)}
+            table, chain = reconstruct.hop_names(e, run, self._nft)
+            return ResolvedRules(rule_trace, table=table, chain=chain)
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
             decided = self._kept_translation(e, destination)
-            if not decided and e.ct_info == NEW and self._is_whole:
+            if not decided and e.ct_info == NEW and self._is_whole and not self._has_evicted_rule:
                 decided = self._keep(e, destination, None)
-            trace = decided.trace if decided else UNSEEN if self._loss_count or not self._is_whole else DECIDED_EARLIER
-            return {"rule_trace": trace, "from_conntrack": not decided or decided.packet != e.packet}
-        return {}
+            trace = decided.trace if decided else self._unknown_translation
+            return ResolvedRules(trace, from_conntrack=not decided or decided.packet != e.packet)
+        return NO_RULES
+
+    @property
+    def _unknown_translation(self) -> RuleTrace:
+        """Why the rule behind a translation is not known."""
+        if self._loss_count or not self._is_whole:
+            return UNSEEN
+        return NO_LONGER_KEPT if self._connections.evicted else DECIDED_EARLIER
+
+    def _note_evicted(self, _: object, evicted: _Translation) -> None:
+        """From now on the rule of an earlier packet may have translated a connection that is not kept."""
+        self._has_evicted_rule = self._has_evicted_rule or evicted.trace is not None
 
     def forget(self, packet: int) -> None:
         """Drops the table traces of a packet that has been explained."""
@@ -206,7 +242,7 @@ class RuleResolver:
         After a loss it is used only if this packet has the same translation and no rules were replaced since: a connection that
         began unseen would then have met the same rules.
         """
-        decided = self._connections.get(_connection_key(e, destination))
+        decided = self._connections.get(_side_key(e, destination))
         if (
             decided
             and decided.losses_before != self._loss_count
@@ -216,7 +252,7 @@ class RuleResolver:
         return decided
 
     def _keep(self, e: Event, destination: bool, trace: RuleTrace | None) -> _Translation:
-        connection = _connection_key(e, destination)
+        connection = _side_key(e, destination)
         decided = _Translation(e.packet, trace, e.time, _translated_end(e, destination), self._loss_count)
         self._connections[connection] = decided
         return decided
@@ -233,5 +269,5 @@ def _translated_end(e: Event, destination: bool) -> tuple[bytes, int]:
     return (e.reply_src, e.reply_sport) if destination else (e.reply_dst, e.reply_dport)
 
 
-def _connection_key(e: Event, destination: bool) -> object:
+def _side_key(e: Event, destination: bool) -> SideKey:
     return (destination, e.netns, e.zone, e.protocol, e.orig_src, e.orig_sport, e.orig_dst, e.orig_dport)

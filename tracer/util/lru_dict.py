@@ -4,18 +4,30 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import TypeVar
+
+from tracer.util.evictions import evictions
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class LruDict(MutableMapping[K, V]):
-    """An LRU dictionary with at most `most` entries. evicted: number of evicted entries."""
+    """An LRU dictionary with at most `most` entries.
 
-    def __init__(self, most: int) -> None:
-        self._most, self.evicted = most, 0
+    Args:
+        most: Largest number of entries.
+        name: What the entries are, a plural noun phrase; evictions are counted under it, and docs/bounds.md lists it.
+        on_evicted: Called with the key and the value of each evicted entry.
+
+    Attributes:
+        evicted: Number of evicted entries.
+    """
+
+    def __init__(self, most: int, name: str = "", on_evicted: Callable[[K, V], None] | None = None) -> None:
+        self.most, self.name, self.evicted = most, name, 0
+        self._on_evicted = on_evicted
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __getitem__(self, key: K) -> V:
@@ -25,9 +37,16 @@ class LruDict(MutableMapping[K, V]):
     def __setitem__(self, key: K, value: V) -> None:
         self._entries[key] = value
         self._entries.move_to_end(key)
-        while len(self._entries) > self._most:
-            self._entries.popitem(last=False)
-            self.evicted += 1
+        while len(self._entries) > self.most:
+            self.evict()
+
+    def evict(self) -> None:
+        """Evicts the least recently used entry, and counts it."""
+        key, value = self._entries.popitem(last=False)
+        self.evicted += 1
+        evictions.add(self.name)
+        if self._on_evicted:
+            self._on_evicted(key, value)
 
     def __delitem__(self, key: K) -> None:
         del self._entries[key]
@@ -40,6 +59,15 @@ class LruDict(MutableMapping[K, V]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def clear(self) -> None:
+        """Removes all entries; they do not count as evicted."""
+        self._entries.clear()
+
+    @property
+    def oldest(self) -> tuple[K, V] | None:
+        """The least recently used entry, which stays the oldest; None = no entry."""
+        return next(iter(self._entries.items()), None)
 
 
 class LruCounter(LruDict[K, int]):

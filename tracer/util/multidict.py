@@ -49,6 +49,10 @@ class MultiIndex(Generic[K, V]):
         else:
             self._values.pop(key, None)
 
+    def clear(self) -> None:
+        """Removes all values. New dictionaries take the place of the old ones, which another thread may be reading."""
+        self._values, self._duplicates = {}, {}
+
     def values(self) -> list[V]:
         """All values, once for each of their keys."""
         return [value for found in list(self._values.values()) for value in found]

@@ -150,8 +150,7 @@ class Box:
         state, found = self.state, []
         for query in queries:
             for predicted in state.predictor.predict(query):
-                attribute(predicted.packet, state.cluster)
-                found.append(predicted.packet)
+                found.append(attribute(predicted.packet, state.cluster))
         return found
 
     def predicted_findings(self, name: str, *queries: PathQuery) -> list[Finding]:
@@ -161,8 +160,7 @@ class Box:
     def packet_findings(self, name: str, packets: list[Packet]) -> list[Finding]:
         findings = Findings(self.context)
         for packet in packets:
-            attribute(packet, self.context.cluster)
-            findings.look(packet)
+            findings.look(attribute(packet, self.context.cluster))
         return [f for f in findings.all if f.name == name]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import lzma
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from incidents import objects
@@ -17,7 +18,7 @@ from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box
 from tests.kernel.cures.of_ports import SHOP, cluster
 from tracer.model.finding import Finding
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import Hop, HopKind, Packet
 from tracer.predict.query import PathQuery
 
 RECORDED = Path(__file__).resolve().parents[2] / "data/real/ipvs-iptables-save.xz"
@@ -262,12 +263,10 @@ def _hairpin(box: Box) -> BuiltCase:
     box.objects(*cluster(SHOP))
 
     def hairpin_packets() -> list[Packet]:
+        # A prediction has tables only; that the packet left is known to the tracer from the hook.
+        left = Hop(0, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0")
         found = box.packets(PathQuery(PODS["pod-a"], 40000, SHOP.address, SHOP.port))
-        for packet in found:
-            # A prediction has tables only; that the packet left is known to the tracer from the hook.
-            if packet.outcome not in ("dropped", "rejected"):
-                packet.hops.append(Hop(0, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"))
-        return found
+        return [p if p.outcome in ("dropped", "rejected") else replace(p, hops=(*p.hops, left)) for p in found]
 
     return BuiltCase(
         lambda: box.packet_findings("hairpin_without_masquerade", hairpin_packets()),

@@ -21,7 +21,7 @@ from scenes.topology import NODE4, NODE6, PODS, Node
 from tests.kernel.truth import marked, trace
 from tests.kernel.truth.senders import Sender
 from tracer.events import record
-from tracer.events.record import Event, Flag, Kind
+from tracer.events.record import Event, EventRow, Flag, Kind
 from tracer.kernel.session import Kernel, Session
 from tracer.model.filter import Filter
 from tracer.model.rule import RuleHit, RuleTrace
@@ -95,13 +95,13 @@ def _steps(rule_trace: RuleTrace) -> tuple[trace.Step, ...]:
 
 def traces(batches: list[Any], spaces: Collection[int], watch: RulesetWatcher) -> Iterator[TracedRun]:
     """Every chain run in these namespaces, with its rule trace."""
-    packets: dict[int, list[Any]] = {}
+    packets: dict[int, list[EventRow]] = {}
     for e in (e for batch in batches for e in record.events(batch)):
         packets.setdefault(e.packet, []).append(e)
     for events in packets.values():
         events.sort(key=lambda e: e.time)
         found, seen, copy = reconstruct.runs(events), None, None
-        for e in complete_events([e for e in events if e.kind not in record.PARTS])[0]:
+        for e in complete_events([e for e in events if isinstance(e, Event)])[0]:
             if not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
                 seen = e
             # A copy has its own header; but of a reassembled packet the fragments are copies. The run that drops a copy has no
@@ -272,7 +272,7 @@ def _events(batches: list[Any], packet: int) -> str:
     return "\n".join(
         f"    {e.time} {Kind(e.kind).name} hook={e.hook} flags={e.flags} {_header(e)} netns={e.netns} {e.table!r}"
         for e in events
-        if e.kind not in record.PARTS
+        if isinstance(e, Event)
     )
 
 

@@ -24,7 +24,7 @@ from typing import Protocol
 from tests.kernel.truth.edges import Places, by_hook, may_be
 from tests.kernel.truth.packets import Sender
 from tracer.events import record
-from tracer.events.record import Event, Kind
+from tracer.events.record import Event, EventRow, Kind
 from tracer.kernel.session import Session
 from tracer.model.filter import Filter
 from tracer.model.rule import RuleTrace
@@ -162,10 +162,10 @@ def _round(
     _compare(truth, _traces(resolver, events, truth.netns()), (begin, end), result)
 
 
-def _until_quiet(truth: Truth, session: Session, resolver: RuleResolver) -> tuple[list[Event], int]:
+def _until_quiet(truth: Truth, session: Session, resolver: RuleResolver) -> tuple[list[EventRow], int]:
     """Reads both accounts until neither has anything more, or time is up: each time the kernel's before the tracer's. Returns
     the tracer's events, and when the last reading of the kernel's began (ns, CLOCK_MONOTONIC)."""
-    events: list[Event] = []
+    events: list[EventRow] = []
     until = time.monotonic() + QUIET_WITHIN
     while True:
         time.sleep(QUIET_SECONDS)
@@ -177,13 +177,13 @@ def _until_quiet(truth: Truth, session: Session, resolver: RuleResolver) -> tupl
             return events, began
 
 
-def _traces(resolver: RuleResolver, events: list[Event], netns: frozenset[int]) -> Iterator[tuple[Event, RuleTrace]]:
+def _traces(resolver: RuleResolver, events: list[EventRow], netns: frozenset[int]) -> Iterator[tuple[Event, RuleTrace]]:
     packets: dict[int, list[Event]] = {}
-    for e in sorted(events, key=lambda e: e.time):
+    for e in sorted((e for e in events if isinstance(e, Event)), key=lambda e: e.time):
         packets.setdefault(e.packet, []).append(e)
     for e in sorted((e for own in packets.values() for e in complete_events(own)[0]), key=lambda e: e.time):
         if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns in netns:
-            trace = resolver.resolve(e).get("rule_trace")
+            trace = resolver.resolve(e).trace
             if trace:
                 yield e, trace
     for packet in packets:

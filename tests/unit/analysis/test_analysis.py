@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,12 +28,12 @@ from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
 
 
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     return captures.capture(tmp_path / "a.k8st", captures.some_batches(20)).path
 
 
@@ -126,8 +127,7 @@ def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
 
 
 def test_an_answer_without_a_connection_counts_with_its_request() -> None:
-    side, packet = diff.CaptureProfile(), sample_packets.node_port_reply()
-    packet.flow, packet.tcp_flags = None, "SYN ACK"
+    side, packet = diff.CaptureProfile(), replace(sample_packets.node_port_reply(), flow=None, tcp_flags="SYN ACK")
     side.feed(packet)
     assert list(side.ends) == [("TCP", packet.endpoints.src, packet.endpoints.sport)]
 

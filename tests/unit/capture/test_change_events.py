@@ -29,7 +29,7 @@ NAMES = {77: "conntrack (pid 77)"}
 
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
 
 
 def conntrack_of_a_connection() -> FakeConntrack:

@@ -34,7 +34,7 @@ from tracer.model.filter import parse_host
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.node import HostReader
-from tracer.pipeline.assembly import AssemblyParts
+from tracer.pipeline.assembly import AssemblyParts, KernelNames
 from tracer.rules.nftables.namespace_snapshots import GENERATIONS_KEPT
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate
@@ -123,6 +123,16 @@ def test_an_answer_that_cannot_be_recorded_is_reported_and_does_not_end_the_run(
         assert buffer.journal(("odd", number), lambda: odd, object()) == Known(odd)
     assert buffer.warnings() == ["Answers about odd are not in the capture: a capture has no object."]
     assert buffer.warnings() == []
+
+
+def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
+    """A recorded name does not make another namespace the node's own."""
+
+    def journal(question: Any, ask: Any, default: Any) -> Any:
+        return Known("node")
+
+    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node", 9: "node"})
+    assert (spaces.name(NODE), spaces.name(9)) == ("node", "node (netns 9)")
 
 
 def test_journaled_classes_ask_through_their_journal() -> None:
@@ -235,8 +245,9 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
     spaces, node = JournaledNamespaces(journal, None, NODE, NODE, {}), HostReader(tmp_path, tmp_path)
     function = cast(Any, lambda address: questions.append(("function", address)))
     processes = JournaledProcesses(journal)
-    parts = AssemblyParts(spaces, processes, node, RuleResolver(), function, {}, 0, set())
-    prefetch = Prefetcher(parts, None, NamespaceInspector(NamespaceReader(spaces, processes), journal), journal)
+    inspector, names = NamespaceInspector(NamespaceReader(spaces, processes), journal), KernelNames(function, {})
+    parts = AssemblyParts(spaces, processes, inspector, node, journal, RuleResolver(), names, 0, set())
+    prefetch = Prefetcher(parts, None)
     prefetch.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
     assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(questions)
     settings = {("node", ("setting", PORTS.name, 0)), ("node", ("setting", RECYCLE.name, 213)), ("node", ("counters", 213))}

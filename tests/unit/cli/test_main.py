@@ -225,6 +225,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from tracer.cli import main as cli_main
 from tracer.commands import trace
+from tracer.pipeline import builder
 from tracer.render.text import TextOutput
 
 class Kernel:
@@ -233,18 +234,18 @@ class Kernel:
     running = classmethod(lambda cls: cls())
 
 class Run:
-    def __init__(self, source, assembler, output, limits, kube, findings, connections):
+    def __init__(self, source, assembler, stages, output, limits, summary):
         self.output = output
     def begin(self):
         pass
-    def trace(self, stop, command):
-        self.output.summary(trace.Run.summary)
+    def run(self, stop, command):
+        self.output.summary(self.summary)
     summary = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],
                              causes={}, differences=[], timelines={}, unexplained=0, unaddressed=0, not_written=[])
 
 trace.require_tracing = lambda: None
 trace.give_up = lambda *but: None
-trace.Kernel, trace.Run = Kernel, Run
+trace.Kernel, builder.Run = Kernel, Run
 trace.Session = lambda *args, **options: nullcontext(SimpleNamespace(planned=[], refused=[], extensions=()))
 cli_main.main(["--port", "80"])
 """

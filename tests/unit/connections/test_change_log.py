@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tracer.connections import change_log
 from tracer.connections.change_log import ChangeLog, program_name
 from tracer.kube.store import ObjectStore
 from tracer.model.timeline import TimelineEntry
@@ -68,3 +71,11 @@ def test_objects_are_named() -> None:
     many = [{"addresses": [f"10.0.1.{n}"], "conditions": {}} for n in range(9)]
     store.apply("EndpointSlice", {**slice_, "endpoints": many})
     assert new_texts()[0].endswith("10.0.1.5, ...")
+
+
+def test_unread_changes_are_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "MAX_ENTRIES", 3)
+    changes = ChangeLog(lambda: 77)
+    for n in range(10):
+        changes.add_rule_change(n, "nat")
+    assert changes.lost == 7 and [entry.time for entry in changes.read()] == [7, 8, 9] and changes.read() == []

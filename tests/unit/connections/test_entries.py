@@ -9,7 +9,7 @@ from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, at_listener, d
 from tracer.connections import entries
 from tracer.model.evidence import Evidence
 from tracer.model.kube import Owner
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, IpvsDecision, Nat, Packet, Socket
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, IpvsDecision, Nat, Packet, Socket
 
 
 def texts(*hops: Hop) -> list[str]:
@@ -23,7 +23,7 @@ def test_a_hop_that_only_accepts_is_no_stage() -> None:
 def test_rewrites() -> None:
     owner = Owner("Service", "default", "web", detail="NodePort 30285")
     derived = Hop(
-        1, "nat", "node", "PREROUTING", nat=Nat("DNAT", REQUESTED, AFTER_DNAT), evidence=Evidence.DERIVED, owner=owner
+        1, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", REQUESTED, AFTER_DNAT), evidence=Evidence.DERIVED, owner=owner
     )
     assert texts(way()[0], derived) == [
         "PREROUTING DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (derived)  Service default/web, NodePort 30285"
@@ -34,20 +34,20 @@ def test_rewrites() -> None:
 
 
 def test_a_packet_that_comes_into_another_namespace() -> None:
-    assert texts(way()[0], Hop(5, "hook", "pod-a", "INPUT", verdict="ACCEPT", in_iface="eth0")) == ["in pod-a, by eth0"]
+    assert texts(way()[0], Hop(5, HopKind.HOOK, "pod-a", "INPUT", verdict="ACCEPT", in_iface="eth0")) == ["in pod-a, by eth0"]
 
 
 @pytest.mark.parametrize(
     ("hop", "text"),
     [
-        (Hop(1, "socket", "node", socket=Socket(7, "", 9, "coredns")), "socket, coredns (pid 9)"),
-        (Hop(1, "socket", "node", socket=Socket(7, "LISTEN", 0, "")), "socket LISTEN"),
-        (Hop(1, "drop", "node", drop=Drop("", "")), "drop without a reason in an unknown function"),
-        (Hop(1, "table", "node", "INPUT", "filter", verdict="REJECT", reject="x"), "INPUT filter REJECT with x"),
+        (Hop(1, HopKind.SOCKET, "node", socket=Socket(7, "", 9, "coredns")), "socket, coredns (pid 9)"),
+        (Hop(1, HopKind.SOCKET, "node", socket=Socket(7, "LISTEN", 0, "")), "socket LISTEN"),
+        (Hop(1, HopKind.DROP, "node", drop=Drop("", "")), "drop without a reason in an unknown function"),
+        (Hop(1, HopKind.TABLE, "node", "INPUT", "filter", verdict="REJECT", reject="x"), "INPUT filter REJECT with x"),
         (decision_detail("neighbour", 1, "node"), "waits for the next hop's link address"),
         (decision_detail("reset", 1, "node", reason=1), "answered with a reset, for no socket takes it"),
         (decision_detail("reset", 1, "node", reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
-        (Hop(1, "nat", "node", "OUTPUT", nat=Nat("DNAT", REQUESTED, AFTER_DNAT), clone=True),
+        (Hop(1, HopKind.NAT, "node", "OUTPUT", nat=Nat("DNAT", REQUESTED, AFTER_DNAT), clone=True),
          "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
     ],
 )  # fmt: skip
@@ -56,7 +56,7 @@ def test_text_of_a_stage(hop: Hop, text: str) -> None:
 
 
 def test_a_packet_that_a_closed_socket_frees_is_no_drop() -> None:
-    assert texts(way()[0], Hop(1, "drop", "node", drop=Drop("TCP_RESET", "tcp_v4_rcv", after_socket=True))) == []
+    assert texts(way()[0], Hop(1, HopKind.DROP, "node", drop=Drop("TCP_RESET", "tcp_v4_rcv", after_socket=True))) == []
 
 
 def test_end_of_an_entry() -> None:
@@ -68,7 +68,7 @@ def test_end_of_an_entry() -> None:
 
 def test_icmp_errors_by_name() -> None:
     flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0)
-    hops = [Hop(MS, "hook", "pod-a", "OUTPUT")]
+    hops = (Hop(MS, HopKind.HOOK, "pod-a", "OUTPUT"),)
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     error = Packet(1, 0, "pod-a", "", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 4))
     assert entries.make_entry(error, "!").text == "ICMP fragmentation needed, 0 B, sent by pod-a"
@@ -79,32 +79,37 @@ def test_ipvs_is_named() -> None:
         Nat("DNAT", REQUESTED, AFTER_DNAT),
         IpvsDecision("192.168.56.10", 30285, "tcp", "rr", real="10.244.0.11", real_port=8080),
     )
-    assert texts(way()[0], Hop(1, "ipvs", "node", "INPUT", nat=nat, ipvs=server)) == [
+    assert texts(way()[0], Hop(1, HopKind.IPVS, "node", "INPUT", nat=nat, ipvs=server)) == [
         "INPUT IPVS (rr) 192.168.56.10:30285 -> 10.244.0.11:8080"
     ]
     back = Hop(
-        1, "ipvs", "node", "FORWARD", nat=Nat("reverse DNAT", AFTER_DNAT.reversed, REQUESTED.reversed), ipvs=IpvsDecision()
+        1,
+        HopKind.IPVS,
+        "node",
+        "FORWARD",
+        nat=Nat("reverse DNAT", AFTER_DNAT.reversed, REQUESTED.reversed),
+        ipvs=IpvsDecision(),
     )
     assert texts(way()[0], back) == ["FORWARD reverse IPVS 10.244.0.11:8080 -> 192.168.56.10:30285"]
     none = Hop(
-        1, "ipvs", "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=IpvsDecision("172.30.0.10", 53)
+        1, HopKind.IPVS, "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=IpvsDecision("172.30.0.10", 53)
     )
     assert texts(way()[0], none) == ["INPUT IPVS has no real server for it: REJECT with icmp-port-unreachable"]
 
 
 def test_a_copy_has_its_own_path() -> None:
-    there = Hop(2, "socket", "pod-b", in_iface="eth0", socket=Socket(7, "", 9, "tap"), clone=True)
-    here = Hop(3, "hook", "node", "FORWARD", verdict="ACCEPT")
+    there = Hop(2, HopKind.SOCKET, "pod-b", in_iface="eth0", socket=Socket(7, "", 9, "tap"), clone=True)
+    here = Hop(3, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT")
     assert texts(way()[0], there, here) == ["in pod-b, by eth0 (copy)", "socket, tap (pid 9) (copy)"]
 
 
 def test_a_tables_decision_is_shown_once() -> None:
-    table = Hop(1, "table", "node", "INPUT", "filter", verdict="DROP")
+    table = Hop(1, HopKind.TABLE, "node", "INPUT", "filter", verdict="DROP")
     freed, hook = (
-        Hop(2, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
-        Hop(3, "hook", "node", "INPUT", verdict="DROP"),
+        Hop(2, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
+        Hop(3, HopKind.HOOK, "node", "INPUT", verdict="DROP"),
     )
     assert texts(way()[0], table, freed, hook) == ["INPUT filter DROP"]
     assert texts(way()[0], freed, hook) == ["drop NETFILTER_DROP in nf_hook_slow", "INPUT hook DROP"], "no other hop shows it"
-    purged = Hop(4, "drop", "client", drop=Drop("QUEUE_PURGE", "skb_queue_purge_reason"), clone=True)
+    purged = Hop(4, HopKind.DROP, "client", drop=Drop("QUEUE_PURGE", "skb_queue_purge_reason"), clone=True)
     assert texts(way()[0], purged) == [], "a copy that waited to be read"

@@ -5,34 +5,64 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, packet, syn, synack
-from tracer.connections.index import BY_ENDS, ConnectionIndex, connection_key
-from tracer.model.packet import Endpoints, Flow, Hop, Packet
-from tracer.model.timeline import ConnectionKey
+import pytest
+
+from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, at_listener, packet, syn, synack
+from tracer.connections import index as index_module
+from tracer.connections.index import BY_ENDS, ConnectionIndex
+from tracer.model.connection import ConnectionKey
+from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Packet
 
 TRACKED = ConnectionKey("TCP", REQUESTED, 0, "node")
 
 
 def indexed() -> ConnectionIndex:
     index = ConnectionIndex()
-    index.add(1, TRACKED, syn())
+    index.add(1, syn())
     return index
 
 
 def test_conntracks_key_is_the_first() -> None:
     index = indexed()
-    index.add(2, ConnectionKey("TCP", INSIDE), packet(INSIDE, "ACK", [Hop(0, "socket", "pod-a")]))
+    index.add(2, packet(INSIDE, "ACK", [Hop(0, HopKind.SOCKET, "pod-a")]))
     assert next(index.numbers(synack())) == (1, "")
-    assert connection_key(syn()) == TRACKED and connection_key(synack()) == TRACKED, "in both directions"
+    assert ConnectionKey.of(syn()) == ConnectionKey.of(synack()) == TRACKED, "in both directions"
 
 
 def test_endpoints_find_a_timeline_in_both_directions() -> None:
     index = indexed()
     for ends in (REQUESTED, AFTER_DNAT, INSIDE):
         for each in (ends, ends.reversed):
-            assert set(index.numbers(packet(each, "ACK", [Hop(0, "socket", "pod-a")]))) == {(1, BY_ENDS)}, each
-    assert not list(index.numbers(packet(replace(REQUESTED, sport=1), "ACK", [Hop(0, "socket", "pod-a")])))
-    assert index.has(1, "TCP", REQUESTED) and not index.has(1, "TCP", REQUESTED.reversed) and not index.has(1, "UDP", REQUESTED)
+            assert set(index.numbers(packet(each, "ACK", [Hop(0, HopKind.HOOK, "node")]))) == {(1, BY_ENDS)}, each
+    assert not list(index.numbers(packet(replace(REQUESTED, sport=1), "ACK", [Hop(0, HopKind.HOOK, "node")])))
+    assert not list(index.numbers(replace(packet(REQUESTED, "", [Hop(0, HopKind.HOOK, "node")]), protocol="UDP")))
+    assert index.has(1, "TCP", REQUESTED) and not index.has(1, "TCP", REQUESTED.reversed)
+
+
+def test_endpoints_in_another_namespace_are_not_enough() -> None:
+    index = ConnectionIndex()
+    index.add(1, syn(*at_listener(True)))
+    for ends, netns, found in ((INSIDE, "pod-a", {1}), (REQUESTED, "pod-a", set()), (INSIDE, "pod-b", set())):
+        other = packet(ends, "ACK", [Hop(0, HopKind.SOCKET, netns)])
+        assert {number for number, _ in index.numbers(other)} == found, (ends, netns)
+        assert set(index.elsewhere(other)) == {1}, "it may be a packet of it that was seen again"
+
+
+def test_loopback_addresses_are_not_searched_elsewhere() -> None:
+    index, ends = ConnectionIndex(), Endpoints("127.0.0.1", 40000, "127.0.0.53", 53)
+    index.add(1, packet(ends, "", [Hop(0, HopKind.HOOK, "pod-a")]))
+    other = packet(ends, "", [Hop(0, HopKind.HOOK, "pod-b")])
+    assert not list(index.numbers(other)) and not list(index.elsewhere(other))
+
+
+def test_another_zone_of_a_namespace_is_another_connection() -> None:
+    index = indexed()
+    flow = Flow(REQUESTED, INSIDE.reversed, "NEW", False, 7, "node")
+    other = packet(REQUESTED, "ACK", [Hop(0, HopKind.HOOK, "node")], flow=flow)
+    assert not list(index.numbers(other)) and not list(index.elsewhere(other))
+    assert index.find(ConnectionKey("TCP", REQUESTED, 7, "node")) is None
+    in_pod = packet(INSIDE, "ACK", [Hop(0, HopKind.HOOK, "node")], flow=replace(flow, netns="pod-a"))
+    assert next(index.numbers(in_pod)) == (1, ""), "of zones in two namespaces it is not known"
 
 
 def test_an_icmp_error_finds_the_connection_that_it_quotes() -> None:
@@ -44,15 +74,37 @@ def test_an_icmp_error_finds_the_connection_that_it_quotes() -> None:
 
 def test_entries_of_conntrack() -> None:
     index = indexed()
-    assert index.find(TRACKED) == index.find(ConnectionKey("TCP", INSIDE)) == 1
+    assert index.find(TRACKED) == index.find(ConnectionKey("TCP", INSIDE, 0, "node")) == 1
+    assert index.find(ConnectionKey("TCP", INSIDE, 0, "pod-a")) is None, "it was not seen there"
+    assert index.find(ConnectionKey("TCP", INSIDE)) is None, "the namespace is not known"
     assert index.find(ConnectionKey("UDP", REQUESTED, 0, "node")) is None
 
 
 def test_a_removed_timeline_is_not_found() -> None:
     index = indexed()
     newer = syn(seq=5)
-    index.add(2, TRACKED, newer)
+    index.add(2, newer)
     index.remove(1)
     assert next(index.numbers(newer)) == (2, ""), "keys that a newer timeline took over stay its own"
     index.remove(2)
-    assert not list(index.numbers(newer)) and not len(index) and not index._by_alias and not index._by_identity
+    assert not list(index.numbers(newer)) and not len(index) and not index._by_alias and not index._by_key
+
+
+def test_keys_of_one_timeline_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection can have a new pair of endpoints in each packet."""
+    monkeypatch.setattr(index_module, "MAX_KEYS", 10)
+    index = indexed()
+    for n in range(1000):
+        index.add(1, packet(replace(REQUESTED, sport=n), "ACK", [Hop(0, HopKind.SOCKET, "pod-a")], flow=syn().flow))
+    assert len(index._entries[1].aliases) <= 10 and len(index._by_alias) <= 10 and len(index._by_key) == 1
+    index.remove(1)
+    assert not index._by_alias and not index._by_key
+
+
+def test_timelines_that_take_keys_from_each_other_do_not_grow() -> None:
+    """The same endpoints in two zones of conntrack: each packet takes the endpoints over."""
+    index = ConnectionIndex()
+    for _ in range(1000):
+        for number, zone in ((1, 0), (2, 7)):
+            index.add(number, syn(flow=Flow(REQUESTED, INSIDE.reversed, "NEW", False, zone, "node")))
+    assert all(len(entry.aliases) + len(entry.keys) <= 8 for entry in index._entries.values())

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.syns import REQUESTED, packet, syn, way
 from tracer.connections import retransmissions
 from tracer.connections.retransmissions import Retransmissions, occupies_sequence
-from tracer.model.packet import Drop, Hop, Packet
+from tracer.model.packet import Drop, Hop, HopKind, Packet
 
 
 def segment(flags: str, seq: int, length: int = 60) -> Packet:
-    made = packet(REQUESTED, flags, way(), seq=seq)
-    made.length = length
-    return made
+    return replace(packet(REQUESTED, flags, way(), seq=seq), length=length)
 
 
 def test_the_first_try_is_remembered() -> None:
     segments = Retransmissions()
-    dropped = syn(Hop(9, "drop", "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    dropped = syn(Hop(9, HopKind.DROP, "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     assert segments.feed(dropped, "->") == ""
     assert segments.feed(syn(), "->") == f"sent again (2. try), the first ended: {dropped.verdict}"
     assert segments.feed(syn(), "->") == f"sent again (3. try), the first ended: {dropped.verdict}"
@@ -42,7 +42,7 @@ def test_large_segments_that_are_sent_again_repeatedly() -> None:
 def test_a_packet_that_continues_has_a_later_end() -> None:
     segments, continued = Retransmissions(), segment("SYN", 7)
     segments.feed(segment("SYN", 7), "->")
-    continued.verdict = "DROPPED in tcp_v4_rcv: NO_SOCKET in node-2"
+    continued = replace(continued, verdict="DROPPED in tcp_v4_rcv: NO_SOCKET in node-2")
     segments.update(continued, "->")
     assert segments.feed(segment("SYN", 7), "->").endswith("the first ended: DROPPED in tcp_v4_rcv: NO_SOCKET in node-2")
     segments.update(segment("SYN", 99), "->")  # an unknown segment: nothing to remember
@@ -58,3 +58,17 @@ def test_remembered_segments_are_bounded() -> None:
     assert len(segments._sent) == retransmissions.MAX_SEGMENTS_IDLE and segments.feed(segment("PSH ACK", 499), "->").startswith(
         "sent again (3. try)"
     )
+
+
+def test_the_number_of_a_try_is_not_guessed() -> None:
+    """After its first transmission was given up, a segment that is sent twice more is not called the second try."""
+    segments = Retransmissions()
+    segments.feed(segment("PSH ACK", 1), "->")
+    for n in range(2, retransmissions.MAX_SEGMENTS + 10):
+        segments.feed(segment("PSH ACK", n), "->")
+    assert [segments.feed(segment("PSH ACK", 1), "->") for _ in range(3)] == ["", "", ""]
+    assert segments.feed(segment("PSH ACK", retransmissions.MAX_SEGMENTS), "->").startswith("sent again (2. try)")
+    wrapped = Retransmissions()
+    for n in range(retransmissions.MAX_SEGMENTS + 10):
+        number = (0xFFFFFFF0 + n) % (1 << 32)
+        assert wrapped.feed(segment("PSH ACK", number), "->") == "", "sequence numbers begin again at zero"

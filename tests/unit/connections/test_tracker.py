@@ -9,8 +9,9 @@ from dataclasses import replace
 from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, SEQ, at_listener, last_ack, packet, syn, synack, way
 from tracer.connections import tracker
 from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, Packet
-from tracer.model.timeline import ConnectionKey, Timeline, TimelineEntry
+from tracer.model.connection import ConnectionKey
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Outcome, Packet
+from tracer.model.timeline import Timeline, TimelineEntry
 
 SECOND = 1_000_000_000
 FLOW = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
@@ -51,8 +52,8 @@ def test_stages_of_a_packet() -> None:
 
 def test_untracked_packets_are_joined_by_their_endpoints() -> None:
     """The pod's own answer before the node has seen it, and a reset that conntrack calls invalid."""
-    answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, "socket", "pod-a")], 8, seq=1)
-    reset = packet(AFTER_DNAT, "RST", [Hop(10 * MS, "hook", "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
+    answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, HopKind.SOCKET, "pod-a")], 8, seq=1)
+    reset = packet(AFTER_DNAT, "RST", [Hop(10 * MS, HopKind.HOOK, "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
     (one,) = timelines(syn(), answer, reset)
     assert [(s.direction, s.remark) for s in one.entries[1:]] == [
         ("<-", "joined by its addresses"),
@@ -62,7 +63,7 @@ def test_untracked_packets_are_joined_by_their_endpoints() -> None:
 
 
 def test_the_sender_of_a_reset() -> None:
-    own = packet(INSIDE.reversed, "RST ACK", [Hop(MS, "hook", "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
+    own = packet(INSIDE.reversed, "RST ACK", [Hop(MS, HopKind.HOOK, "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
     (one,) = timelines(syn(), own)
     assert one.entries[1].text == "RST ACK, 60 B, sent by pod-a" and one.state == "refused"
 
@@ -70,7 +71,19 @@ def test_the_sender_of_a_reset() -> None:
 def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
     ends, flow = Endpoints("10.9.0.1", 0, "192.168.56.1", 0), replace(FLOW, state="RELATED", is_reply=True)
     icmp = Packet(
-        5, MS, "node", "eth1", "IPv4", "ICMP", ends, "", 88, 0, flow, [Hop(MS, "hook", "node", in_iface="eth1")], icmp=(3, 1)
+        5,
+        MS,
+        "node",
+        "eth1",
+        "IPv4",
+        "ICMP",
+        ends,
+        "",
+        88,
+        0,
+        flow,
+        (Hop(MS, HopKind.HOOK, "node", in_iface="eth1"),),
+        icmp=(3, 1),
     )
     unrelated = replace(icmp, flow=None, identity=6)
     first, second = timelines(syn(), icmp, unrelated)
@@ -83,12 +96,83 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
 def test_zones_and_namespaces_keep_connections_apart() -> None:
     def at(zone: int, netns: str, identity: int) -> Packet:
         flow = Flow(REQUESTED, REQUESTED.reversed, "NEW", False, zone, netns)
-        return packet(REQUESTED, "SYN", [Hop(identity, "hook", netns, "FORWARD")], identity, seq=identity, flow=flow)
+        return packet(REQUESTED, "SYN", [Hop(identity, HopKind.HOOK, netns, "FORWARD")], identity, seq=identity, flow=flow)
 
     found = timelines(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
     assert {t.key for t in found} == {
         ConnectionKey("TCP", REQUESTED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))
     }
+
+
+def tracked(zone: int, netns: str, at: int, back: bool = False, ends: Endpoints = REQUESTED, protocol: str = "UDP") -> Packet:
+    """A datagram of a connection that this zone of this namespace tracks."""
+    flow = Flow(ends, ends.reversed, "NEW", back, zone, netns)
+    made = packet(ends.reversed if back else ends, "", [Hop(at, HopKind.HOOK, netns, "FORWARD")], at, flow=flow)
+    return replace(made, protocol=protocol)
+
+
+def test_the_same_tuple_in_two_zones_is_two_connections() -> None:
+    """Also without a SYN, and for datagrams: the zone decides, in both directions."""
+    for protocol in ("TCP", "UDP"):
+        zones = ((1, 0), (2, 7), (3, 0), (4, 7), (5, 7), (6, 0))
+        first, second = timelines(*(tracked(zone, "node", at, at > 2, protocol=protocol) for at, zone in zones))
+        assert (first.key.zone, first.packets, second.key.zone, second.packets) == (7, 3, 0, 3)
+        assert not any(s.remark for t in (first, second) for s in t.entries)
+
+
+def test_the_same_tuple_in_two_namespaces_is_two_connections() -> None:
+    """Each pod asks the resolver of its own loopback device."""
+    local = Endpoints("127.0.0.1", 40000, "127.0.0.53", 53)
+    for ends in (local, REQUESTED):
+        found = [tracked(0, netns, at, at > 2, ends) for at, netns in ((1, "pod-a"), (2, "pod-b"), (3, "pod-a"), (4, "pod-b"))]
+        found = [replace(p, length=60 + p.identity) for p in found]
+        first, second = timelines(*found)
+        assert (first.key.netns, first.packets, second.key.netns, second.packets) == ("pod-a", 2, "pod-b", 2)
+
+
+def test_untracked_packets_of_two_namespaces_are_two_connections() -> None:
+    local = Endpoints("127.0.0.1", 40000, "127.0.0.1", 8080)
+    found = [
+        packet(e, "ACK", [Hop(at, HopKind.HOOK, netns, "INPUT")], at, seq=at)
+        for at, (netns, e) in enumerate(
+            [("pod-a", local), ("pod-b", local), ("pod-a", local.reversed), ("pod-b", local.reversed)]
+        )
+    ]
+    first, second = timelines(*found)
+    assert [s.netns for s in first.entries] == ["pod-a"] * 2 and [s.netns for s in second.entries] == ["pod-b"] * 2
+    assert [s.direction for s in first.entries] == [s.direction for s in second.entries] == ["->", "<-"]
+
+
+def test_a_connection_that_two_namespaces_track_is_one() -> None:
+    """A pod with connection tracking of its own: the answer is tracked by the node first."""
+    hops = [Hop(1, HopKind.HOOK, "pod-a", "OUTPUT"), Hop(2, HopKind.HOOK, "node", "FORWARD")]
+    asked = packet(INSIDE, "", hops, 1, flow=Flow(INSIDE, INSIDE.reversed, "NEW", False, 0, "pod-a"))
+    answer = tracked(0, "node", 3, True, INSIDE, "TCP")
+    (one,) = timelines(asked, answer)
+    assert [s.direction for s in one.entries] == ["->", "<-"] and one.key.netns == "pod-a"
+
+
+def test_an_event_of_conntrack_belongs_to_its_zone_and_namespace() -> None:
+    connections = ConnectionTracker()
+    for each in (tracked(0, "node", 1), tracked(7, "node", 2), tracked(0, "pod-a", 3)):
+        connections.feed(replace(each, length=60 + each.identity))
+    for zone, netns in ((7, "node"), (0, "pod-a"), (0, "node")):
+        assert connections.add_entry(
+            ConnectionKey("UDP", REQUESTED, zone, netns), TimelineEntry(9, "conntrack", f"{zone} {netns}")
+        )
+    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 8, "node"), TimelineEntry(9, "conntrack", "no such zone"))
+    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 0, "pod-b"), TimelineEntry(9, "conntrack", "not seen"))
+    assert [t.entries[-1].text for t in connections.flush()] == ["7 node", "0 pod-a", "0 node"]
+
+
+def test_a_verdict_belongs_to_its_own_syn() -> None:
+    """The same ports were used again before the verdict on the first SYN was final."""
+    connections = ConnectionTracker()
+    connections.feed(syn())
+    connections.feed(syn(seq=9, at=SECOND, identity=9))
+    assert not connections.add_verdict(syn(), TimelineEntry(2 * SECOND, "verdict", "no answer", bad=True), "no answer")
+    assert connections.add_verdict(syn(seq=9), TimelineEntry(2 * SECOND, "verdict", "accepted"), "accepted")
+    assert [t.cause for t in connections.flush()] == ["", "accepted"]
 
 
 def test_a_syn_with_another_number_begins_anew() -> None:
@@ -97,7 +181,7 @@ def test_a_syn_with_another_number_begins_anew() -> None:
 
 
 def test_a_syn_sent_again_shows_which_hop_dropped_the_first() -> None:
-    dropped = syn(Hop(9, "drop", "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    dropped = syn(Hop(9, HopKind.DROP, "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     (one,) = timelines(dropped, syn(at=SECOND, identity=2))
     assert one.entries[1].remark == "sent again (2. try), the first ended: DROPPED in nf_hook_slow: NETFILTER_DROP"
     assert one.entries[0].bad and not one.entries[1].bad
@@ -150,11 +234,11 @@ def test_conntracks_events_and_verdicts_find_their_timeline() -> None:
     assert connections.add_entry(
         ConnectionKey("TCP", REQUESTED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s")
     )
-    assert connections.add_entry(ConnectionKey("TCP", AFTER_DNAT), TimelineEntry(MS, "verdict", "no answer")), (
-        "by one of its endpoints"
-    )
+    assert connections.add_verdict(syn(), TimelineEntry(MS, "verdict", "no answer", bad=True), "no answer")
+    assert not connections.add_verdict(syn(seq=9), TimelineEntry(MS, "verdict", "no answer"), "no answer"), "another SYN"
     assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
-    assert [s.kind for s in connections.flush()[0].entries] == ["packet", "conntrack", "verdict"]
+    (one,) = connections.flush()
+    assert [s.kind for s in one.entries] == ["packet", "conntrack", "verdict"] and (one.cause, one.good) == ("no answer", False)
 
 
 def test_a_long_connection_keeps_its_first_and_last_entries() -> None:
@@ -169,8 +253,9 @@ def a_syn(n: int) -> Packet:
     """The SYN of the n-th connection."""
     ends = Endpoints(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 40000, "192.168.56.10", 30285)
     flow = Flow(ends, ends.reversed, "NEW", False, 0, "node")
-    hops = [Hop(n * 1000, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0")]
-    return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, "forwarded to cni0", "forwarded")
+    hops = (Hop(n * 1000, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
+    end = "forwarded to cni0", Outcome.FORWARDED
+    return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, *end)
 
 
 def test_the_longest_idle_connections_age_out_and_are_emitted() -> None:
@@ -214,9 +299,7 @@ def test_a_hundred_thousand_open_connections_do_not_stop_it() -> None:
 
 
 def test_large_segments_that_do_not_get_through() -> None:
-    tries = [segment("ACK", n * SECOND, seq=9, identity=n + 60) for n in range(1, 4)]
-    for each in tries:
-        each.length = 1500
+    tries = [replace(segment("ACK", n * SECOND, seq=9, identity=n + 60), length=1500) for n in range(1, 4)]
     (one,) = timelines(syn(*at_listener(True)), synack(), *tries)
     assert ["MTU black hole" in s.remark for s in one.entries] == [False, False, False, False, True]
 
@@ -244,8 +327,8 @@ def test_emitted_entries_are_not_kept() -> None:
 
 def test_a_packet_out_of_a_tunnel_goes_on() -> None:
     """It is seen again in a new namespace, in another buffer; a retransmission starts where the first packet started."""
-    here = [Hop(0, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
-    there = [Hop(3 * MS, "socket", "node-2", in_iface="vxlan0")]
+    here = [Hop(0, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
+    there = [Hop(3 * MS, HopKind.SOCKET, "node-2", in_iface="vxlan0")]
     ends = INSIDE
     first, continued = packet(ends, "SYN", here, 1, seq=7), packet(ends, "SYN", there, 2, seq=7)
     again = packet(ends, "SYN", [replace(here[0], time=SECOND)], 3, seq=7)
@@ -261,8 +344,10 @@ def test_a_packet_out_of_a_tunnel_goes_on() -> None:
 def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
     """It was idle for long and was closed; its rest is no retransmission."""
     first = packet(REQUESTED, "SYN", way(), 1, seq=SEQ)
-    late = packet(REQUESTED, "SYN", [Hop(SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
-    late.continues = 1
+    late = packet(
+        REQUESTED, "SYN", [Hop(SECOND, HopKind.DROP, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ
+    )
+    late = replace(late, continues=1)
     (one,) = timelines(first, late)
     (entry,) = one.entries
     assert entry.bad and entry.end == late.verdict and [s.text for s in entry.stages][-1].startswith("drop NEIGH_FAILED")
@@ -273,8 +358,8 @@ def test_the_rest_of_an_emitted_packet_has_a_remark() -> None:
     connections.feed(packet(REQUESTED, "SYN", way(), 1, seq=SEQ))
     (one,) = connections.expire(2 * IDLE_NS)
     connections.mark_written(one)
-    late = packet(REQUESTED, "SYN", [Hop(3 * IDLE_NS, "drop", "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
-    late.continues = 1
+    late = packet(REQUESTED, "SYN", [Hop(3 * IDLE_NS, HopKind.DROP, "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
+    late = replace(late, continues=1)
     connections.feed(late)
     (entry,) = connections.flush()[0].entries
     assert entry.remark == "the rest of a packet that was shown before, joined by its addresses" and one.retransmitted == 0

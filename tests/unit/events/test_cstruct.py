@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import re
 import subprocess
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from tracer.events import bpf_source, cstruct
+from tracer.events import bpf_source, cstruct, record
 from tracer.events.cstruct import LayoutError
+from tracer.events.detail_row import DecisionDetailRow, DetailKind
+from tracer.events.nft_trace import NftHit, Trace
+from tracer.events.table_trace import Shape
+from tracer.packets.ipvs_connections import Act
 
 TYPES = {"u8": "char", "u16": "short", "u32": "int", "u64": "long long"}
 
@@ -99,15 +104,15 @@ def test_every_field_of_the_event_is_explained() -> None:
 
 
 def test_enums() -> None:
-    kinds = cstruct.enum("records/event.h", "event_kind")
-    assert [k.name for k in kinds] == [
+    kinds = cstruct.members("records/event.h", "event_kind")
+    assert list(kinds) == [
         "EVENT_HOOK", "EVENT_TABLE", "EVENT_CHAIN", "EVENT_NAT", "EVENT_NAT_HOOK", "EVENT_SOCKET", "EVENT_SYN",
         "EVENT_ACCEPT", "EVENT_REQUEST", "EVENT_DROP", "EVENT_IPVS", "EVENT_NFT_RULE", "EVENT_STEPS", "EVENT_RULESET",
         "EVENT_RAW", "EVENT_CLUE",
     ]  # fmt: skip
-    assert [k.value for k in kinds] == [*range(1, 16), 20]
-    assert max(kinds) < 32, "bpf/records/loss_counters.h counts lost events in an array of 32"
-    flags = [f.value for f in cstruct.enum("records/event.h", "event_flag")]
+    assert list(kinds.values()) == [*range(1, 16), 20]
+    assert max(kinds.values()) < 32, "bpf/records/loss_counters.h counts lost events in an array of 32"
+    flags = list(cstruct.members("records/event.h", "event_flag").values())
     assert sorted(flags) == [1 << i for i in range(len(flags))]
     assert max(flags) < 256, "flags is one byte"
 
@@ -116,7 +121,7 @@ def test_enums() -> None:
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A header written by the test, read in place of those in bpf/."""
     monkeypatch.setattr(bpf_source, "directory", lambda: tmp_path)
-    for reader in (cstruct.dtype, cstruct.docs, cstruct.enum):
+    for reader in (cstruct.dtype, cstruct.docs, cstruct.members):
         reader.cache_clear()
     return tmp_path / "own.h"
 
@@ -155,6 +160,80 @@ def test_structures_of_structures_and_defined_sizes(written: Path) -> None:
 
 def test_comments_of_an_enum_are_no_members(written: Path) -> None:
     written.write_text("enum own {\n    ONE = 1, /* not TWO = 2 */\n    /* THREE = 3, */\n    FOUR = 4,\n};\n")
-    assert {m.name: m.value for m in cstruct.enum("own.h", "own")} == {"ONE": 1, "FOUR": 4}
+    assert cstruct.members("own.h", "own") == {"ONE": 1, "FOUR": 4}
     with pytest.raises(LayoutError, match="no enum other"):
-        cstruct.enum("own.h", "other")
+        cstruct.members("own.h", "other")
+
+
+OWN_STRUCT = "struct own {\n    u64 time;\n    u8 where[16];\n    char name[8];\n    u32 more[2];\n};\n"
+OWN_ENUM = "enum own {\n    ONE = 1,\n    TWO = 2,\n};\n"
+
+
+class Own(NamedTuple):
+    time: int
+    where: bytes
+    name: bytes
+    more: tuple[int, ...]
+
+
+class OwnEnum(IntEnum):
+    ONE = 1
+    TWO = 2
+
+
+def test_a_class_that_repeats_a_structure_or_an_enum_is_accepted(written: Path) -> None:
+    written.write_text(OWN_STRUCT + OWN_ENUM)
+    assert cstruct.structure("own.h", "own")(Own) is Own
+    assert cstruct.enumeration("own.h", "own")(OwnEnum) is OwnEnum
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("    u64 time;\n", "    u64 time;\n    u64 added;\n", "added is missing"),
+        ("    char name[8];\n", "", "name is not in the C text"),
+        ("    char name[8];\n", "    u64 name;\n", "name is bytes, not int"),
+        ("    u64 time;\n    u8 where[16];\n", "    u8 where[16];\n    u64 time;\n", "time stands before where"),
+    ],
+)
+def test_a_class_with_other_fields_than_its_structure_is_refused(before: str, after: str, fault: str, written: Path) -> None:
+    written.write_text(OWN_STRUCT.replace(before, after))
+    with pytest.raises(LayoutError, match=rf"test_cstruct\.Own is not struct own in bpf/own\.h: {fault}$"):
+        cstruct.structure("own.h", "own")(Own)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("TWO = 2,", "TWO = 2,\n    THREE = 3,", "THREE is missing"),
+        ("    TWO = 2,\n", "", "TWO is not in the C text"),
+        ("TWO = 2", "TWO = 4", "TWO is 2, not 4"),
+        ("    ONE = 1,\n    TWO = 2,\n", "    TWO = 2,\n    ONE = 1,\n", "ONE stands before TWO"),
+    ],
+)
+def test_a_class_with_other_members_than_its_enum_is_refused(before: str, after: str, fault: str, written: Path) -> None:
+    written.write_text(OWN_ENUM.replace(before, after))
+    with pytest.raises(LayoutError, match=rf"test_cstruct\.OwnEnum is not enum own in bpf/own\.h: {fault}$"):
+        cstruct.enumeration("own.h", "own")(OwnEnum)
+
+
+def test_every_class_that_repeats_a_structure_is_compared_with_it() -> None:
+    """The decorator of the class compares more, but may be forgotten."""
+    for cls, file, name in (
+        (record.Event, "event.h", "event"),
+        (NftHit, "nft_trace.h", "nft_rule_trace"),
+        (DecisionDetailRow, "decision_detail.h", "decision_detail"),
+    ):
+        assert cls._fields == cstruct.dtype(f"records/{file}", name).names
+
+
+def test_every_class_that_repeats_an_enum_is_compared_with_it() -> None:
+    for cls, file, name in (
+        (record.Kind, "event.h", "event_kind"),
+        (record.Flag, "event.h", "event_flag"),
+        (Act, "event.h", "ipvs_act"),
+        (Trace, "nft_trace.h", "nft_trace_kind"),
+        (DetailKind, "decision_detail.h", "decision_detail_kind"),
+        (Shape, "table_trace.h", "header_shape"),
+    ):
+        assert {m.name: m.value for m in cls} == cstruct.members(f"records/{file}", name)

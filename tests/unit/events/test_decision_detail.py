@@ -7,12 +7,12 @@ import struct
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tests.support.builders import Trail, hops, packet
 from tracer.events import decision_detail, record
-from tracer.events.record import DetailKind
+from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
+from tracer.events.record import Event, EventArray
 from tracer.model.packet import DecisionDetail
 from tracer.packets.assembler import PacketAssembler
 
@@ -20,10 +20,10 @@ LINUX_SYN = bytes.fromhex("020405b40402080a00001388000000000103 0307".replace(" 
 """MSS 1460, SACK permitted, timestamp 5000, window scale 7."""
 
 
-def row(what: str, values: tuple[int, ...] = (), options: bytes = b"", **fields: int) -> npt.NDArray[Any]:
+def row(what: str, values: tuple[int, ...] = (), options: bytes = b"", **fields: int) -> EventArray:
     """An array of one event that is a decision detail."""
     out = np.zeros(1, record.DTYPE)
-    detail = out.view(np.uint8)[: record.DETAIL_DTYPE.itemsize].view(record.DETAIL_DTYPE)
+    detail = out.view(np.uint8)[: DETAIL_DTYPE.itemsize].view(DETAIL_DTYPE)
     detail["kind"], detail["what"], detail["flags"] = (
         record.Kind.EVENT_CLUE,
         DetailKind["DETAIL_" + what],
@@ -38,7 +38,8 @@ def row(what: str, values: tuple[int, ...] = (), options: bytes = b"", **fields:
 
 def read(*args: Any, **fields: Any) -> DecisionDetail:
     (event,) = record.events(row(*args, **fields))
-    return decision_detail.read(event.object)
+    assert isinstance(event, Event)
+    return decision_detail.read(event)
 
 
 def test_listener() -> None:
@@ -105,3 +106,18 @@ def test_decision_details_alone_are_no_packet() -> None:
     assembler = PacketAssembler(hops())
     assembler.feed(row("LISTENER", (0, 128, 0, 128), packet=256, time=5))
     assert assembler.flush() == []
+
+
+@pytest.mark.parametrize("flags", [0, record.Flag.FLAG_SAME, record.Flag.FLAG_SAME | record.Flag.FLAG_NO_HEADER])
+def test_a_detail_never_gives_its_packet_a_header(flags: int) -> None:
+    """The kernel side always sets FLAG_NO_HEADER and never FLAG_SAME; a damaged capture may have other flags."""
+    trail = Trail(("10.0.0.1", 1, "10.0.0.2", 2), packet=7)
+    detail = row("TABLE_FULL", time=1, packet=7, hop=0, netns=100, flags=flags | record.Flag.FLAG_CLONE)
+    trail.hop = 1
+    trail.rows.append(detail)
+    trail.hook("PREROUTING")
+    (event, _) = record.events(trail.batch)
+    assert event.flags == record.Flag.FLAG_NO_HEADER | record.Flag.FLAG_CLONE
+    found = packet(trail)
+    assert (found.endpoints.src, found.family) == ("10.0.0.1", "IPv4")
+    assert [h.what for h in found.hops] == ["clue", "hook"]

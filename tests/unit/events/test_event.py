@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import Ends, event, raw
 from tracer.events import record
+from tracer.events.nft_trace import HIT_DTYPE, NftHit
 from tracer.events.record import Event
 from tracer.model.packet import Endpoints
 
@@ -21,8 +22,7 @@ V6: Ends = ("fd00:56::1", 40812, "fd00:56::10", 30285)
 
 
 def one(kind: str = "HOOK", **fields: object) -> Event:
-    (only,) = record.events(event(kind, **fields))
-    return only
+    return record.event(event(kind, **fields)[0])
 
 
 def test_rows_keep_their_fields() -> None:
@@ -110,10 +110,11 @@ def test_hooks_and_verdicts() -> None:
 
 def test_rows_have_the_fields_of_their_record_type() -> None:
     batch = np.concatenate([event("HOOK", hop=1), event("DROP", hop=2), event("CHAIN", hop=3)])
-    hit = np.zeros(1, record.HIT_DTYPE)
+    hit = np.zeros(1, HIT_DTYPE)
     hit[0]["kind"], hit[0]["handle"], hit[0]["to"] = record.Kind.EVENT_NFT_RULE, 42, b"next"
     batch[1:2] = hit.view(record.DTYPE)
     first, second, third = record.events(batch)
+    assert isinstance(second, NftHit)
     assert (first.hop, third.hop, third.kind) == (1, 3, record.Kind.EVENT_CHAIN)
     assert (second.kind, second.handle, second.to) == (record.Kind.EVENT_NFT_RULE, 42, b"next")
     assert not hasattr(second, "src") and not hasattr(first, "handle")

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tests.support import captures
 from tests.support.builders import Trail, hops, packets
 from tracer.events import bpf_source
 from tracer.events import payload as events_payload
-from tracer.events.record import DTYPE, Kind
+from tracer.events.record import DTYPE, EventArray, Kind
 from tracer.packets.assembler import CLOSED_KEPT_NS, PacketAssembler
 
 CLIENT = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -33,7 +32,7 @@ def ip(ends: tuple[str, int, str, int], payload: bytes = PAYLOAD) -> bytes:
     return head + struct.pack(">HHIIBBHHH", sport, dport, 7, 8, 0x50, 0x18, 502, 0xCAFE, 0) + payload
 
 
-def records(packet: int, data: bytes, cuts: tuple[int, ...] = (), first: int = 0) -> npt.NDArray[Any]:
+def records(packet: int, data: bytes, cuts: tuple[int, ...] = (), first: int = 0) -> EventArray:
     """The records of a packet's bytes, cut as the kernel side cuts them: every 240 bytes, and at the end of a buffer piece."""
     rows, at = np.zeros(0, events_payload.RAW), first
     for end in (*(cut for cut in cuts if cut < len(data)), len(data)):
@@ -97,7 +96,7 @@ def with_bytes(tmp_path: Path) -> captures.Printed:
 
 
 def test_a_capture_keeps_the_bytes_and_prints_the_same(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     printed = with_bytes(tmp_path)
     assert run("-r", printed.path)[:2] == (0, printed.text["text"])
 
@@ -107,7 +106,7 @@ def test_pcapng_has_the_packets_own_bytes(run: Any, tmp_path: Path, monkeypatch:
     from scapy.layers.inet import IP
     from scapy.utils import RawPcapNgReader
 
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     with_bytes(tmp_path)
     assert run("export", tmp_path / "a.k8st", "--to", "pcapng", tmp_path / "a.pcapng")[0] == 0
     with RawPcapNgReader(str(tmp_path / "a.pcapng")) as reader:
@@ -122,7 +121,7 @@ def test_pcapng_has_the_packets_own_bytes(run: Any, tmp_path: Path, monkeypatch:
 
 def test_redaction_removes_the_bytes(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("scapy")
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     with_bytes(tmp_path)
     assert run("export", tmp_path / "a.k8st", "--to", "pcapng", "--redact", tmp_path / "a.pcapng")[0] == 0
     data = (tmp_path / "a.pcapng").read_bytes()

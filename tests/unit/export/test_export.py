@@ -9,6 +9,7 @@ import re
 import shutil
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ ABOUT = CaptureInfo("a.k8st", "node-1", "6.12.0", "--port 1", 0)
 
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> captures.Printed:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     return captures.capture(tmp_path / "a.k8st", captures.some_batches(20), form="json")
 
 
@@ -135,7 +136,7 @@ def test_an_interface_has_packets_of_both_families(tmp_path: Path) -> None:
     from scapy.utils import RawPcapNgReader
 
     four, six = sample_packets.node_port(), sample_packets.node_port()
-    six.endpoints, six.hops = Endpoints("fd00:56::1", 40812, "fd00:56::10", 30285), six.hops[:1]
+    six = replace(six, endpoints=Endpoints("fd00:56::1", 40812, "fd00:56::10", 30285), hops=six.hops[:1])
     target = tmp_path / "out.pcapng"
     made = Pcapng(target, ABOUT)
     for each in (six, four):
@@ -166,8 +167,7 @@ def test_the_report_has_everything_in_one_file(run: Any, capture: captures.Print
 
 
 def test_names_cannot_become_markup(tmp_path: Path) -> None:
-    packet = sample_packets.node_port()
-    packet.verdict = "</script><script>alert(1)</script>"
+    packet = replace(sample_packets.node_port(), verdict="</script><script>alert(1)</script>")
     page = Html(tmp_path / "x.html", ABOUT)
     page.packet(packet)
     page.close(RunSummary(packets=1))

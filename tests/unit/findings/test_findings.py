@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tracer.findings import finders, syn_finders
+from tests.support import findings as f
+from tracer import findings as findings_module
+from tracer.findings import Findings, finders, syn_finders
+from tracer.findings.context import FindingContext
+from tracer.model.finding import Finding
+from tracer.model.packet import Endpoints, Hop, HopKind, Packet
 from tracer.node import kube_proxy, procnet
 from tracer.node.node import HostReader
+from tracer.util.evictions import evictions
+from tracer.util.worker import user_warnings
 
 ROOT = Path(__file__).resolve().parents[3]
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -230,3 +237,22 @@ def test_a_world_writable_lease_is_not_read(tmp_path: Path) -> None:
     path.write_text("FLANNEL_SUBNET=192.168.64.1/24\n")
     path.chmod(0o666)
     assert HostReader(run=tmp_path).flannel_subnets() is None, "it exists, and may have leased networks"
+
+
+def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender can make a finding with each packet. A known finding still counts its packets."""
+
+    def find(packet: Packet, context: FindingContext) -> Finding:
+        return Finding("", (packet.endpoints.sport,), "cause", (), "check", "cure", certain=True)
+
+    monkeypatch.setattr(findings_module, "finders", lambda: (("mtu", find),))
+    monkeypatch.setattr(findings_module, "MOST_FINDINGS", 3)
+    monkeypatch.setattr(user_warnings, "_keys", set())
+    user_warnings.read()
+    evictions.read()
+    findings = Findings(FindingContext())
+    packets = [f.packet([Hop(n, HopKind.HOOK, "node")], Endpoints("10.0.0.1", n % 10, "10.0.0.2", 80)) for n in range(20)]
+    new = [findings.look(packet) for packet in packets]
+    assert sum(map(len, new)) == 3 and [each.packets for each in findings.all] == [2, 2, 2]
+    assert evictions.read()["findings"] == 14
+    assert user_warnings.read() == ["There are more than 3 different findings: further ones are not shown."]

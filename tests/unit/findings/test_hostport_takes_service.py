@@ -13,7 +13,7 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.owners import owner_of
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, Nat, Packet
+from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.node import ListeningSocket
 
@@ -103,7 +103,9 @@ def test_in_nftables_the_order_of_registration_decides(tmp_path: Path) -> None:
     hit = (RuleLocation("prerouting", 1), RuleLocation("hostports", dnat.number))
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
     trace = RuleTrace((RuleHit(hit, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
-    hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace)
+    hop = Hop(
+        0, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace
+    )
     (finding,) = found(f.packet([hop], before), one.cluster_view(tmp_path))
     assert finding.cause.endswith(
         "portmap's base chain ran before kube-proxy's: of two chains at one priority the one registered last runs first."

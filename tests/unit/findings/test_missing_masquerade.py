@@ -10,8 +10,11 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.nodes import node
+from tracer.findings import Findings
+from tracer.findings import context as finding_context
+from tracer.findings.context import FindingContext
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Flow, Hop, Packet
+from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Packet
 from tracer.model.rule import RuleHit, Ruleset
 
 MODES = ["1.20.2-iptables-legacy", "1.20.2-iptables-nft", "1.36.2-iptables-legacy"]
@@ -27,7 +30,7 @@ def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade:
     ]
     if masquerade:
         hops.append(f.nat(rules, "POSTROUTING", "MASQUERADE", after, replace(after, src="10.244.0.0"), *post))
-    hops.append(Hop(9, "hook", "node", "POSTROUTING", verdict="ACCEPT", out_iface="flannel.1"))
+    hops.append(Hop(9, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="flannel.1"))
     return f.packet(hops, SERVICE)
 
 
@@ -84,11 +87,10 @@ def test_other_returns_and_masquerades_are_no_finding(tmp_path: Path) -> None:
     assert not found(MODES[0], request(rules, inside), tmp_path)
     assert not found(MODES[0], request(rules, stale, masquerade=True), tmp_path)
     assert not found(MODES[0], request(rules, stale, after=replace(AWAY, dst="10.244.7.7")), tmp_path)
-    lossy = request(rules, stale)
-    lossy.complete = False
+    lossy = replace(request(rules, stale), complete=False)
     assert not found(MODES[0], lossy, tmp_path), "the lost event may be its MASQUERADE"
     untranslated = request(rules, stale)
-    untranslated.hops = [h for h in untranslated.hops if not h.nat]
+    untranslated = replace(untranslated, hops=tuple(h for h in untranslated.hops if not h.nat))
     assert not found(MODES[0], untranslated, tmp_path)
 
 
@@ -97,11 +99,60 @@ def test_other_returns_and_masquerades_are_no_finding(tmp_path: Path) -> None:
 )
 def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
-    first = request(rules, f.hit(rules, "nat", STALE))
-    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0)
-    first.flow = flow
-    later = f.packet([Hop(0, "hook", "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)
-    later.flow = replace(flow, is_reply=replies)
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
+    first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
+    later = f.packet(
+        [Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2
+    )
+    later = replace(later, flow=replace(flow, is_reply=replies))
     (finding,) = f.findings_of([first, later], node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())[1]
     assert f.proofs(finding, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {expected} (observed)"
     assert finding.certain and finding.packets == 2
+
+
+def test_an_answer_of_another_zone_is_no_answer(tmp_path: Path) -> None:
+    """Nor is one of another namespace; a request that another namespace tracks is not followed."""
+    rules = node(MODES[0], "S3").iptables()
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
+    first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
+    hook = Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    later = [
+        replace(f.packet([hook], SERVICE, n), flow=replace(flow, zone=zone, netns=netns, is_reply=is_reply))
+        for n, (zone, netns, is_reply) in enumerate([(7, "node", True), (0, "pod-a", True), (0, "node", False)], 2)
+    ]
+    cluster = node(MODES[0], "S3").cluster_view(tmp_path)
+    (finding,) = f.findings_of([first, *later], cluster, f.FakeNode())[1]
+    assert f.proofs(finding, "packet")[-1].endswith("sent 2, no answer was seen (observed)")
+    elsewhere = replace(first, flow=replace(flow, netns="client"))
+    (finding,) = f.findings_of([elsewhere, *later], cluster, f.FakeNode())[1]
+    assert not any("answer" in proof for proof in f.proofs(finding, "packet"))
+
+
+def test_an_answer_is_not_forgotten_with_the_counts_of_other_findings(tmp_path: Path) -> None:
+    """Otherwise "no answer was seen" would be stated although one was."""
+    rules = node(MODES[0], "S3").iptables()
+    context = FindingContext(node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())
+    findings = Findings(context)
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
+    findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
+    hook = Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    findings.look(replace(f.packet([hook], SERVICE, 2), flow=replace(flow, is_reply=True)))
+    for number in range(context.counts.most):
+        context.counts["asked", number] += 1
+    findings.look(replace(f.packet([hook], SERVICE, 3), flow=flow))
+    (finding,) = findings.all
+    assert f.proofs(finding, "packet")[-1].endswith("sent 2, an answer came in by eth0 (observed)")
+
+
+def test_followed_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an evicted connection nothing more is said."""
+    monkeypatch.setattr(finding_context, "CONNECTIONS_KEPT", 3)
+    rules = node(MODES[0], "S3").iptables()
+    context = FindingContext(node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())
+    findings = Findings(context)
+    flows = [Flow(replace(SERVICE, sport=n), AWAY.reversed, "NEW", False, 0, "node") for n in range(10)]
+    for flow in flows:
+        findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
+    assert (len(context.reported), context.reported.evicted) == (3, 7)
+    later = f.packet([Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT")], SERVICE, 2)
+    assert not findings.look(replace(later, flow=flows[0])) and findings.all[0].packets == 10

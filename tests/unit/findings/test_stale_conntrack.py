@@ -11,7 +11,7 @@ import pytest
 from tests.support import findings as f
 from tests.support.nodes import node
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, Nat, Packet
+from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Packet
 from tracer.rules.rule_resolver import DECIDED_EARLIER
 
 ORIGINAL = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
@@ -19,7 +19,9 @@ GONE, LIVE = replace(ORIGINAL, dst="10.244.0.99", dport=8080), replace(ORIGINAL,
 
 
 def packet(after: Endpoints, **more: object) -> Packet:
-    hop = Hop(0, "nat", "node", "PREROUTING", nat=Nat("DNAT", ORIGINAL, after), rule_trace=DECIDED_EARLIER, from_conntrack=True)
+    hop = Hop(
+        0, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", ORIGINAL, after), rule_trace=DECIDED_EARLIER, from_conntrack=True
+    )
     return f.packet([replace(hop, **more)], ORIGINAL)  # type: ignore[arg-type]
 
 

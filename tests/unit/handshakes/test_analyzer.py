@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.syns import INSIDE, MS, REQUESTED, FakeInspector, at_listener, last_ack, packet, syn, synack, way
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 
@@ -41,9 +43,7 @@ def test_a_lost_packet_may_have_been_the_answer() -> None:
 def test_other_packets_have_no_verdict() -> None:
     analyzer = HandshakeAnalyzer(FakeInspector())
     analyzer.feed(packet(REQUESTED, "PSH ACK", way()))
-    udp = packet(REQUESTED, "", way(), 2)
-    udp.protocol = "UDP"
-    analyzer.feed(udp)
+    analyzer.feed(replace(packet(REQUESTED, "", way(), 2), protocol="UDP"))
     assert analyzer.flush() == [] and not analyzer.by_cause
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.syns import (
@@ -23,9 +25,11 @@ from tests.support.syns import (
 )
 from tracer.handshakes import correlator as correlator_module
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator, ends_of
+from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator
+from tracer.model.connection import make_alias, reverse
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Drop, Endpoints, Hop
+from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Packet
+from tracer.packets.aliases import ends_of
 
 SECOND = 1_000_000_000
 
@@ -41,8 +45,9 @@ def correlator(closed: list[ConnectionAttempt]) -> HandshakeCorrelator:
 
 
 def test_ends_of_a_packet_include_those_before_and_after_translation() -> None:
-    assert ends_of(syn()) == {REQUESTED, AFTER_DNAT, INSIDE}
-    assert ends_of(synack()) == {REQUESTED.reversed, AFTER_DNAT.reversed, INSIDE.reversed}
+    there = {make_alias("", "TCP", ends) for ends in (REQUESTED, AFTER_DNAT, INSIDE)}
+    assert ends_of(syn()) == there
+    assert ends_of(synack()) == {reverse(alias) for alias in there}
 
 
 def test_an_answered_syn_waits_for_the_last_ack(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
@@ -54,7 +59,7 @@ def test_an_answered_syn_waits_for_the_last_ack(correlator: HandshakeCorrelator,
     correlator.expire(201 * MS)
     (one,) = closed
     assert ([p.tcp_flags for p in one.synacks], [p.tcp_flags for p in one.acks]) == (["SYN ACK"], ["ACK"])
-    assert not len(correlator) and not correlator._by_next_seq and not correlator._by_ends and not correlator._ends
+    assert not len(correlator) and not correlator._by_next_seq and not correlator._by_alias
 
 
 def test_a_dropped_syn_is_closed_at_once(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
@@ -75,14 +80,17 @@ def test_a_syn_that_waits_for_its_next_hop_has_more_time(
     correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
 ) -> None:
     """The drop comes seconds later, as a second part of the same packet."""
-    correlator.feed(syn(decision_detail("neighbour", 9, "node")))
+    seen = syn(decision_detail("neighbour", 9, "node"))
+    before = replace(seen)
+    correlator.feed(seen)
     correlator.expire(3 * SECOND)
     assert not closed
-    gone = Hop(3 * SECOND, "drop", "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
+    gone = Hop(3 * SECOND, HopKind.DROP, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
     correlator.feed(packet(INSIDE, "SYN", [gone], seq=SEQ))
     correlator.expire(3 * SECOND + 1)
     (one,) = closed
     assert one.syn.drop and one.syn.drop.reason == "NEIGH_FAILED" and len(one.syn.hops) == len(way()) + 2
+    assert seen == before, "the packet that was emitted does not change"
     late = HandshakeCorrelator(closed.append)
     late.feed(syn(decision_detail("neighbour", 9, "node")))
     late.expire(2 * NEIGHBOUR_NS)
@@ -94,7 +102,7 @@ def test_the_same_number_of_another_connection_is_no_answer(
 ) -> None:
     correlator.feed(syn())
     other = Endpoints("10.9.9.9", 80, "10.8.8.8", 4000)
-    correlator.feed(packet(other, "SYN ACK", [Hop(9, "hook", "node", "FORWARD")], 5, ack=SEQ + 1))
+    correlator.feed(packet(other, "SYN ACK", [Hop(9, HopKind.HOOK, "node", "FORWARD")], 5, ack=SEQ + 1))
     correlator.expire(2 * ANSWER_NS)
     assert closed[0].synacks == []
 
@@ -118,6 +126,90 @@ def test_the_oldest_is_closed_when_there_are_too_many(monkeypatch: pytest.Monkey
     assert correlator.early == 2 and len(correlator) == 3
 
 
+def test_an_icmp_error_belongs_to_the_syn_of_its_zone_and_namespace(
+    correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
+    correlator.feed(syn(*at_listener(None)))
+    for at, (orig, zone, netns) in enumerate(
+        [(REQUESTED, 7, "node"), (REQUESTED, 0, "pod-b"), (REQUESTED, 0, "pod-a"), (REQUESTED, 0, "node"), (INSIDE, 0, "pod-a")]
+    ):
+        flow = Flow(orig, INSIDE.reversed, "RELATED", True, zone, netns)
+        ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
+        hops = (Hop(at, HopKind.HOOK, netns),)
+        correlator.feed(Packet(at + 5, at, netns, "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1)))
+    correlator.flush()
+    assert [(e.flow.orig, e.flow.netns) for e in closed[0].errors if e.flow] == [(REQUESTED, "node"), (INSIDE, "pod-a")]
+
+
+def test_an_icmp_error_after_a_tunnel(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
+    """It quotes the SYN as the second namespace has it."""
+    correlator.feed(syn())
+    correlator.feed(packet(INSIDE, "SYN", [Hop(9, HopKind.HOOK, "node-2", "FORWARD", in_iface="vxlan0")], 2, seq=SEQ))
+    flow = Flow(INSIDE, INSIDE.reversed, "RELATED", True, 0, "node-2")
+    ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
+    correlator.feed(
+        Packet(5, 10, "node-2", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=(Hop(10, HopKind.HOOK, "node-2"),), icmp=(3, 1))
+    )
+    correlator.flush()
+    assert len(closed) == 1 and len(closed[0].errors) == 1
+
+
+def test_a_syn_that_is_closed_early_is_not_called_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer may still come: only its own way is known."""
+    monkeypatch.setattr(correlator_module, "MAX_ATTEMPTS", 2)
+    analyzer = HandshakeAnalyzer(FakeInspector())
+    for n in range(4):
+        analyzer.feed(syn(identity=n + 1, seq=n, at=n))
+    early = analyzer.expire(10)
+    late = analyzer.expire(2 * ANSWER_NS)
+    assert [v.cause.name for v in (*early, *late)] == ["not known", "not known", "no answer", "no answer"]
+    assert early[0].cause.text.startswith("not known, its answer was not awaited: too many SYNs were open")
+
+
+def test_a_half_open_connection_that_is_closed_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlator_module, "MAX_ATTEMPTS", 1)
+    analyzer = HandshakeAnalyzer(FakeInspector())
+    analyzer.feed(syn(*at_listener(True)))
+    analyzer.feed(syn(identity=9, seq=9, at=20))
+    (verdict,) = analyzer.expire(10)
+    assert "the client's ACK was not awaited: too many SYNs were open" in verdict.cause.text
+
+
+def test_a_dropped_syn_that_is_closed_early_has_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlator_module, "MAX_ATTEMPTS", 1)
+    analyzer = HandshakeAnalyzer(FakeInspector())
+    for n in range(2):
+        analyzer.feed(syn(*at_listener(False, accept_queue=129), identity=n + 1, seq=n, at=n))
+    assert [v.cause.name for v in analyzer.expire(10)] == ["accept queue full"] * 2
+
+
+def test_answers_to_one_syn_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
+    """Someone can send any number of SYN-ACKs. After some were left out, a missing answer proves nothing."""
+    monkeypatch.setattr(correlator_module, "MAX_ANSWERS", 3)
+    correlator.feed(syn())
+    for n in range(10):
+        correlator.feed(synack(identity=2 + n))
+    correlator.flush()
+    (one,) = closed
+    assert (len(one.synacks), one.limited, one.doubtful) == (3, True, True)
+
+
+def test_addresses_of_one_syn_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
+) -> None:
+    """After some were left out, a missing answer proves nothing."""
+    monkeypatch.setattr(correlator_module, "MAX_ALIASES", 4)
+    correlator.feed(syn())
+    for n in range(10):
+        correlator.feed(packet(INSIDE, "SYN", [Hop(9 + n, HopKind.HOOK, f"node-{n}", in_iface="vxlan0")], 2 + n, seq=SEQ))
+    assert len(correlator._by_alias) <= 6
+    correlator.flush()
+    (one,) = closed
+    assert one.limited and one.doubtful and not correlator._by_alias
+
+
 def test_later_segments_of_a_connection_belong_to_no_syn(
     correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
 ) -> None:
@@ -130,15 +222,16 @@ def test_later_segments_of_a_connection_belong_to_no_syn(
 
 def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
     """It is seen again in another namespace and buffer: one verdict, from its whole path."""
-    later = packet(INSIDE, "SYN", [Hop(9, "hook", "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ)
+    later = packet(
+        INSIDE, "SYN", [Hop(9, HopKind.HOOK, "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ
+    )
     (verdict,) = verdicts(syn(), later)
     assert verdict.cause.name == "half-open" and verdict.again == 0
     assert len(verdicts(syn(), syn(at=SECOND, identity=2))) == 2, "a retransmission starts where the first SYN started"
 
 
 def test_the_rest_of_a_closed_syn_is_no_second_syn() -> None:
-    late = syn(Hop(3 * SECOND, "drop", "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND)
-    late.continues = 1
+    late = syn(Hop(3 * SECOND, HopKind.DROP, "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND, continues=1)
     analyzer = HandshakeAnalyzer(FakeInspector())
     analyzer.feed(syn())
     assert len(analyzer.expire(2 * SECOND)) == 1

@@ -10,12 +10,11 @@ import tempfile
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tests.support.builders import event
 from tracer.events import cstruct, record
-from tracer.events.record import DTYPE
+from tracer.events.record import DTYPE, Slots
 from tracer.kernel.ring_buffer import PAGE, RingBuffer
 
 SIZE = 2 * PAGE
@@ -80,7 +79,7 @@ def ring(writer: Writer) -> Iterator[RingBuffer]:
     made.close()
 
 
-def numbers(slots: npt.NDArray[np.uint8]) -> list[int]:
+def numbers(slots: Slots) -> list[int]:
     """The numbers of the records that begin in these slots, by the kernel's ring headers."""
     found = []
     for row in slots:

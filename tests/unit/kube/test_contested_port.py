@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import MODES, node
 from tracer.kube.attribution import attribute
 from tracer.model.kube import Owner
-from tracer.model.packet import Packet
+from tracer.model.packet import Hop, Packet
 from tracer.predict.query import PathQuery
 
 IPTABLES = [m for m in MODES if "-iptables-" in m]
@@ -23,9 +24,9 @@ def predicted_owner(mode: str, scenario: str, port: int, folder: Path, with_api:
     this_node = node(mode, scenario)
     state = audits.state(this_node, folder, with_api=with_api)
     predicted = audits.path_predictor(state, this_node, state.virtual).predict(PathQuery(CLIENT, 0, NODE, port))[0]
-    attribute(predicted.packet, state.cluster)
-    assert predicted.packet.dst_owner
-    return predicted.packet, predicted.packet.dst_owner
+    packet = attribute(predicted.packet, state.cluster)
+    assert packet.dst_owner
+    return packet, packet.dst_owner
 
 
 @pytest.mark.parametrize("mode", IPTABLES)
@@ -50,8 +51,6 @@ def test_a_translation_by_an_unknown_rule_is_not_attributed_to_the_pod(tmp_path:
     """Without the rule traces: the packet went to another address, so the pod did not get it."""
     packet, _ = predicted_owner(IPTABLES[0], "S5-nodeport", PORT, tmp_path)
     known = audits.state(node(IPTABLES[0], "S5-nodeport"), tmp_path, with_api=False).cluster
-    packet.hops = [h for h in packet.hops if h.nat]
-    for at, hop in enumerate(packet.hops):
-        packet.hops[at] = type(hop)(hop.time, hop.what, hop.netns, hop.hook, nat=hop.nat)
-    attribute(packet, known)
+    hops = tuple(Hop(h.time, h.what, h.netns, h.hook, nat=h.nat) for h in packet.hops if h.nat)
+    packet = attribute(replace(packet, hops=hops), known)
     assert packet.dst_owner and packet.dst_owner.kind == "unknown" and packet.dst_owner.target == "10.244.0.11:8080"

@@ -47,33 +47,29 @@ def test_explain_shows_missing_endpoints(mode: str, tmp_path: Path) -> None:
     this_node = node(mode, "S4")
     state = audits.state(this_node, tmp_path)
     (predicted,) = audits.path_predictor(state, this_node, state.virtual).predict(PathQuery(CLIENT, 0, NODE, PORT))
-    attribute(predicted.packet, state.cluster)
-    text = printed(predicted.packet)
+    packet = attribute(predicted.packet, state.cluster)
+    text = printed(packet)
     assert "no local endpoints" in text and f"NodePort {PORT}" in text
     if mode.startswith("1.20"):
         assert LOCAL in text
-    found = cause(predicted.packet)
+    found = cause(packet)
     assert found.name == "no endpoints" and found.text.startswith("no local endpoint: ") and LABEL in found.text
 
 
 def test_a_packet_that_was_marked_and_dropped(tmp_path: Path) -> None:
-    packet = marked_and_dropped()
-    attribute(packet, node("1.20.2-iptables-legacy", "S4").cluster_view(tmp_path))
+    packet = attribute(marked_and_dropped(), node("1.20.2-iptables-legacy", "S4").cluster_view(tmp_path))
     assert MARKED in printed(packet)
     found = cause(packet)
     assert found.text == f"no local endpoint: dropped in filter/INPUT: {MARKED}" and found.evidence.value == "observed"
 
 
 def test_the_comment_alone_is_enough(tmp_path: Path) -> None:
-    packet = marked_and_dropped()
-    attribute(packet, node("1.20.2-iptables-legacy", "S4").cluster_view(tmp_path, with_api=False))
+    packet = attribute(marked_and_dropped(), node("1.20.2-iptables-legacy", "S4").cluster_view(tmp_path, with_api=False))
     assert LOCAL in cause(packet).text and LABEL in cause(packet).text
 
 
 def by_ipvs(cluster: ClusterView, port: int) -> Packet:
-    packet = f.ipvs(NODE, port)
-    attribute(packet, cluster)
-    return packet
+    return attribute(f.ipvs(NODE, port), cluster)
 
 
 def test_refused_by_ipvs_without_local_endpoints(tmp_path: Path) -> None:
@@ -109,6 +105,5 @@ def test_a_cluster_ip_has_another_policy() -> None:
     store = ObjectStore("node-1")
     store.load(json.loads(json.dumps(node("1.20.2-ipvs-nft", "S4").objects)))
     port = next(p for p in store.services.all(("2048-game", "service-2048")))
-    packet = f.ipvs(port.cluster_ips[0], port.port)
-    attribute(packet, ClusterView(store))
+    packet = attribute(f.ipvs(port.cluster_ips[0], port.port), ClusterView(store))
     assert "endpoints" not in printed(packet)

@@ -21,19 +21,24 @@ from tests.support.waiting import until
 from tests.unit.kube.test_selectors import OBJECTS, Session, addresses
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.capture_reader import CaptureReader
+from tracer.errors import NoObjects, NoSuchObject
 from tracer.events import record
 from tracer.kernel import filter_maps
 from tracer.kernel import session as kernel
+from tracer.kube import store as store_module
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import KEPT_RENEWALS, FilterHistory, FilterRenewal, RenewedFilter
-from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import FULL, ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
 from tracer.model.packet import Packet
+from tracer.model.summary import RunSummary
 from tracer.packets.assembler import PacketAssembler
+from tracer.pipeline.display_stage import DisplayStage
 from tracer.pipeline.live_source import LiveSource
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.owner_stage import OwnerStage
+from tracer.pipeline.run import Run
 from tracer.render.text import TextOutput
 
 OLD, NEW = 30285, 31999
@@ -86,15 +91,19 @@ def test_the_probes_follow_while_packets_are_explained(tmp_path: Path, server: A
     with OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter()) as kube:
         assert OLD in kube.filter().ports
         slow = SlowOutput(out, err, server, session)
-        run = Run(LiveSource(cast(kernel.Session, session), kube), PacketAssembler(hops(), idle_ns=0), slow, RunLimits(), kube)
-        run._read()
+        source, summary = LiveSource(cast(kernel.Session, session), kube), RunSummary()
+        stages = [OwnerStage(kube, source), DisplayStage(summary)]
+        run = Run(source, PacketAssembler(hops(), idle_ns=0), stages, slow, summary=summary)
+        with kube.unchanged():
+            run.feed(source.read())
         assert slow.renewed and OLD not in session.filters[-1].ports
         until(lambda: NEW in {p.node_port for p in kube.cluster.store.services.values()})
         # One packet came before the change and is explained after it, and one came after it.
         session._batches.append(np.concatenate([request(3, OLD, now - 10**9 + 2), request(4, NEW, time.monotonic_ns())]))
         session._batches.append(request(5, OLD, time.monotonic_ns() + 1))
-        run._read()
-        run._read(last=True)
+        with kube.unchanged():
+            run.feed(source.read())
+            run.feed(source.read(last=True))
         kube.detach()
     shown_ports = re.findall(r"-> 192\.168\.56\.10:(\d+)", out.getvalue())
     assert shown_ports == [str(OLD)] * 3 + [str(NEW)], "each was selected when it came; the last one was not"
@@ -135,11 +144,11 @@ def test_waiting_and_kept_renewals_are_bounded() -> None:
     known.store.load(OBJECTS)
     for port in range(31000, 31000 + KEPT_RENEWALS + 3):
         known.store.apply("Service", renumbered(port))
-    assert len(renewal.read()) == KEPT_RENEWALS and renewal.dropped == 5 and renewal.read() == []
+    assert len(renewal.read()) == KEPT_RENEWALS and renewal._waiting.evicted == 5 and renewal.read() == []
     history = FilterHistory()
     for number in range(KEPT_RENEWALS + 2):
         history.add(RenewedFilter(number * 10, frozenset({("", number + 1, "tcp")}), Filter(ports=(number + 1,))))
-    assert history.dropped == 2 and len(history.at(0)) == KEPT_RENEWALS
+    assert history._kept.evicted == 2 and len(history.at(0)) == KEPT_RENEWALS
     newest = history.at(10 * (KEPT_RENEWALS + 1))
     assert newest == [frozenset({("", KEPT_RENEWALS + 2, "tcp")})] and len(history.at(10 * KEPT_RENEWALS)) == 2
 
@@ -192,7 +201,7 @@ def test_a_host_that_stays_selected_passes_all_the_time(count: int) -> None:
 
 def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet to the old port came before the change and is explained after it; a replay shows it, too."""
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     at = 1_000_000
     steps = [
         RenewedFilter(0, frozenset({("", OLD, "tcp")}), Filter(ports=(OLD,))),
@@ -212,10 +221,48 @@ def test_a_capture_has_the_renewals(tmp_path: Path, run: Any, monkeypatch: pytes
 
 @pytest.mark.parametrize("body", [[5, [], ["10.0.0.1/99"], [80]], [5, [], [], [70000]], [5, [["a", 1]], [], []], ["x"], 7])
 def test_an_invalid_filter_in_a_capture_is_damage(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     add_filter = "tracer.capture.record.buffer.RecordBuffer.add_filter"
     monkeypatch.setattr(add_filter, lambda b, _: b.add_record(Record.FILTER, "", body))
     steps = [RenewedFilter(0, frozenset(), Filter(ports=(OLD,)))]
     made = captures.capture(tmp_path / "a.k8st", [(request(1, OLD, 1000), [])], renewals=steps)
     status, out, err = run("-r", made.path)
     assert status == 23 and out == made.text["text"] and "could not be read" in err
+
+
+def test_the_filter_stays_when_there_are_too_many_objects(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is empty then: the Service is not said to be gone, and its packets are still traced."""
+    session = Session()
+    with OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter()) as kube:
+        first = kube.filter()
+        kube.attach(session.set_filter)
+        monkeypatch.setattr(store_module, "MOST_ENTRIES", 1)
+        server.put(renumbered(NEW))
+        until(lambda: kube.cluster.store.is_full)
+        assert kube.new_filter() is None and kube.filter() == first and OLD in kube.newest.ports
+        assert kube.notes() == [FULL] and kube.notes() == []
+        assert set(session.filters) == {first}
+
+
+def test_a_service_is_not_missing_when_there_are_too_many_objects(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MOST_ENTRIES", 1)
+    kube = OwnerResolver(ObjectSource(kubeconfig=server.kubeconfig(tmp_path)), Selectors(services=(SERVICE,)), Filter())
+    with pytest.raises(NoObjects, match="more than"), kube:
+        pass
+
+
+def test_notes_about_missing_objects_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube = OwnerResolver(ObjectSource(none=True), Selectors(), Filter())
+    numbers = iter(range(1000))
+
+    def missing(*_: object) -> None:
+        raise NoSuchObject(f"There is no Service x ({next(numbers)} others).")
+
+    monkeypatch.setattr("tracer.kube.owner_resolver.selectors.check", missing)
+    for _ in range(1000):
+        kube._miss()
+    assert len(kube._said) == 64 and len(kube.notes()) == 1000

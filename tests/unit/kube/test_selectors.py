@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from tracer.model.filter import Filter, parse_host
 from tracer.model.packet import Endpoints, Flow, Packet
 from tracer.packets.assembler import PacketAssembler
 from tracer.pipeline.live_source import LiveSource
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline.owner_stage import OwnerStage
+from tracer.pipeline.run import Run
 from tracer.render.text import TextOutput
 
 OBJECTS = node("1.36.2-iptables-nft", "S2-three").objects
@@ -102,7 +104,7 @@ def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | N
     found = Packet(1, 0, "node", "eth0", "IPv4", "TCP", Endpoints(*src, *dst))
     if orig:
         before, after = Endpoints(*src, *orig), Endpoints(*dst, *src)
-        found.flow = Flow(before, after, "NEW", False, 0)
+        found = replace(found, flow=Flow(before, after, "NEW", False, 0))
     return found
 
 
@@ -158,11 +160,12 @@ def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: 
         OwnerResolver(source, Selectors(services=("default/http-proxy",)), Filter()) as kube,
     ):
         assert "10.244.0.12" in addresses(kube.filter())
-        run = Run(LiveSource(session, kube), EmptyAssembler(), TextOutput(err=err), RunLimits(), kube)  # type: ignore[arg-type]
+        events = LiveSource(session, kube)  # type: ignore[arg-type]
+        run = Run(events, EmptyAssembler(), [OwnerStage(kube, events)], TextOutput(err=err))
 
         def read_until(condition: Callable[[], object]) -> None:
             def read_and_check() -> bool:
-                run._read()
+                run.feed(events.read())
                 return bool(condition())
 
             until(read_and_check)
@@ -176,7 +179,7 @@ def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: 
         server.remove("Service", "default", "http-proxy")
         read_until(lambda: session.filters[-1].hosts == (NOBODY,))
         time.sleep(0.05)
-        run._read()
+        run.feed(events.read())
     printed = (tmp_path / "err").read_text().splitlines()
     assert [line for line in printed if "new filter" not in line] == ["There is no Service default/http-proxy."]
 

@@ -11,8 +11,10 @@ import pytest
 from tests.support.nodes import node
 from tracer.errors import NoObjects
 from tracer.kube import objects
+from tracer.kube import store as store_module
 from tracer.kube.chain_names import endpoint_hash, nftables_name, read_nftables_name, service_hash
 from tracer.kube.store import ObjectStore
+from tracer.util.evictions import evictions
 from tracer.util.multidict import MultiIndex
 
 
@@ -80,6 +82,50 @@ def test_replace_forgets_what_is_not_listed() -> None:
     assert store.pod_at("10.1.0.9"), "another kind"
     store.replace("Pod", [])
     assert store.pod_at("10.1.0.9") is None
+
+
+def test_services_that_come_and_go_leave_nothing() -> None:
+    store = ObjectStore()
+    for n in range(50):
+        for kind, body in (("Service", service(f"s{n}", "10.0.0.1")), ("EndpointSlice", slice_of(f"s{n}", "10.1.0.1"))):
+            store.apply(kind, body)
+        moved = slice_of("elsewhere", "10.1.0.2")
+        moved["metadata"]["name"] = f"s{n}-x"
+        store.apply("EndpointSlice", moved)
+        store.delete("EndpointSlice", moved)
+        store.delete("Service", service(f"s{n}", "10.0.0.1"))
+    held = {name: len(value) for name, value in vars(store).items() if isinstance(value, (dict, set, list, MultiIndex))}
+    assert not any(held.values()), held
+    assert store._entry_count == store._end_count == 0
+
+
+@pytest.mark.parametrize("how", ["apply", "load", "replace"])
+def test_too_many_objects_are_not_used_in_part(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a part of the slices a Service would be said to have no endpoint."""
+    monkeypatch.setattr(store_module, "MOST_ENTRIES", 100)
+    evictions.read()
+    store, changes = ObjectStore("node-1"), []
+    store.on_change(lambda: changes.append(len(store)))
+    slices = [slice_of(f"s{n}", f"10.1.0.{n}") for n in range(200)]
+    services = [service(f"s{n}", f"10.0.0.{n}") for n in range(200)]
+    if how == "load":
+        store.load([*services, *slices])
+    elif how == "replace":
+        store.replace("Service", services)
+        store.replace("EndpointSlice", slices)
+    else:
+        for one in zip(services, slices, strict=True):
+            store.apply("Service", one[0])
+            store.apply("EndpointSlice", one[1])
+            assert store._entry_count + store._end_count + len(store) <= 100
+    assert store.is_full and len(store) == 0 and changes[-1] == 0
+    assert not any(len(value) for value in vars(store).values() if isinstance(value, (dict, set, MultiIndex)))
+    assert evictions.read()["objects of Kubernetes"] > 10
+    store.apply("Service", services[0])
+    store.replace("Service", services[:1])
+    store.load(services[:1])
+    store.delete("Service", services[0])
+    assert len(store) == 0 and store.by_address.one(("10.0.0.0", 80, "tcp")) is None
 
 
 def test_an_address_of_two_living_pods_has_no_pod() -> None:

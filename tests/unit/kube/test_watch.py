@@ -12,7 +12,7 @@ from tests.support.waiting import PATIENCE, until
 from tracer.kube import kubeconfig
 from tracer.kube.kubeconfig import ApiAccess
 from tracer.kube.store import ObjectStore
-from tracer.kube.watch import ObjectWatch
+from tracer.kube.watch import MOST_NOTES, ObjectWatch
 
 
 def watching(server: ApiServer, access: ApiAccess | None = None) -> tuple[ObjectWatch, ObjectStore]:
@@ -167,3 +167,12 @@ def test_a_kubeconfig_gives_the_server(server: ApiServer, tmp_path: Path) -> Non
     assert watch.wait(PATIENCE)
     assert len(store)
     watch.close()
+
+
+def test_unread_notes_are_bounded() -> None:
+    """An API that fails and answers in turn, while a long batch is being explained."""
+    watch = ObjectWatch(ApiAccess("http", "127.0.0.1", 1), ObjectStore(), lambda store: "")
+    for n in range(1000):
+        watch._say("Service", f"trouble {n}")
+        watch._well("Service")
+    assert len(watch.notes()) == MOST_NOTES and watch._pending_notes.evicted == 2000 - MOST_NOTES and not watch._failed

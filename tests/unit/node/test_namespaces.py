@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.waiting import PATIENCE
 from tracer.errors import BadOption
+from tracer.model.namespace_name import HOST, in_netns, is_host
 from tracer.node import namespaces, processes
 from tracer.node.namespaces import Namespaces, interface_index, tracking
 from tracer.node.processes import Processes
@@ -72,12 +73,78 @@ def test_this_processs_namespace_need_not_be_the_nodes(named: Path, monkeypatch:
     assert (known.node, known.own) == (NODE, OWN)
 
 
+def test_a_new_namespace_does_not_get_the_name_of_a_removed_one(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel uses the inode of a removed namespace again, often at once."""
+    monkeypatch.setattr(namespaces, "CHECK_SECONDS", 0)
+    known, inode = Namespaces(), (named / "pod-a").stat().st_ino
+    assert known.name(inode) == "pod-a"
+    (named / "pod-a").rename(named / "pod-c")  # another file with this inode
+    assert known.name(inode) == "pod-c"
+
+
+@pytest.mark.usefixtures("few")
+def test_a_named_namespace_does_not_get_the_name_of_an_ended_process(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "CHECK_SECONDS", 0)
+    known = Namespaces()
+    assert known.name(NAMELESS) == "held[77]"
+    (named / "pod-c").touch()
+    holders = {Path("/proc/77/ns/net"): 0, named / "pod-c": NAMELESS}
+    real = namespaces._inode
+    monkeypatch.setattr(namespaces, "_inode", lambda path: holders.get(path, real(path)))
+    assert known.name(NAMELESS) == "pod-c"
+
+
+def test_a_name_is_checked_in_time_also_soon_after_another_one(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for one name must not put off the check of another one beyond the idle timeout of a packet."""
+    now = [0.0]
+    monkeypatch.setattr("tracer.node.namespaces.time.monotonic", lambda: now[0])
+    known = Namespaces()
+    first, second = ((named / name).stat().st_ino for name in ("pod-a", "pod-b"))
+    now[0] = 1.0
+    (named / "pod-a").rename(named / "pod-c")
+    assert (known.name(first), known.name(second)) == ("pod-c", "pod-b")
+    now[0] = 2.0
+    (named / "pod-c").rename(named / "pod-d")
+    assert known.name(first) == "pod-d"
+    (named / "pod-b").rename(named / "pod-e")
+    now[0] = 2.05
+    known.name(second)
+    now[0] = 2.05 + namespaces.CHECK_SECONDS - 0.01
+    assert known.name(second) == "pod-e"
+
+
+def test_a_removed_namespace_keeps_its_name_for_its_last_packets(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namespaces, "CHECK_SECONDS", 0)
+    known, inode = Namespaces(), (named / "pod-a").stat().st_ino
+    (named / "pod-a").unlink()
+    assert known.name(inode) == "pod-a"
+
+
+def test_a_name_is_not_checked_for_each_packet(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, inode = Namespaces(), (named / "pod-a").stat().st_ino
+    assert known.name(inode) == "pod-a"
+    monkeypatch.setattr(namespaces, "_inode", lambda path: pytest.fail("it was checked just now"))
+    assert known.name(inode) == "pod-a"
+
+
 def test_named_namespaces(named: Path) -> None:
     known = Namespaces()
     inode = (named / "pod-a").stat().st_ino
     assert known.find("pod-a") == inode
     assert known.find(str(named / "pod-a")) == inode
     assert known.name(inode) == "pod-a"
+
+
+def test_another_namespace_that_is_called_node_is_not_the_nodes(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `ip netns add node` makes it: its packets must not be taken for those of the node itself."""
+    (named / HOST).touch()
+    inode = (named / HOST).stat().st_ino
+    known = Namespaces()
+    name = known.name(inode)
+    assert name == f"node (netns {inode})" and not is_host(name) and in_netns(name) == f" in node (netns {inode})"
+    assert (known.name(NODE), known.find(HOST), known.find(name)) == (HOST, NODE, inode)
+    process_is_in(1, 0, monkeypatch)
+    assert not is_host(Namespaces().name(inode)), "also where the node's own namespace cannot be read"
 
 
 def test_a_namespace_made_later_is_found(named: Path) -> None:

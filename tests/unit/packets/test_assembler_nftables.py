@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tests.support.builders import NODE, SECOND, Ends, Trail, hops
 from tests.unit.rules.nftables.test_reconstruct import TABLE, Held, snapshot
-from tracer.events.record import DTYPE, HIT_DTYPE, Kind, Trace
+from tracer.events.nft_trace import HIT_DTYPE, Trace
+from tracer.events.record import DTYPE, EventArray, Kind
 from tracer.model.packet import Packet
 from tracer.packets.assembler import IDLE_NS, RULES_WAIT_NS, PacketAssembler
 from tracer.rules.nftables.snapshot import Snapshot
@@ -58,7 +58,7 @@ def trail() -> Trail:
     return t.hook("PREROUTING")
 
 
-def packets(batch: npt.NDArray[Any], rules: Rules | None) -> list[Packet]:
+def packets(batch: EventArray, rules: Rules | None) -> list[Packet]:
     assembler = PacketAssembler(hops(), rules=RuleResolver(nft=rules))
     assembler.feed(batch)
     return assembler.flush()

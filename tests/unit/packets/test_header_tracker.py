@@ -9,7 +9,7 @@ from tests.support.builders import SECOND, Ends, Trail, hops, packet, shortened,
 from tests.unit.packets.test_assembler import CLIENT, HALF, INSIDE, answer, node_port, rewrites
 from tracer.events.record import Flag
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Flow, Hop, Nat
+from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Nat
 from tracer.packets.assembler import PacketAssembler
 
 
@@ -64,7 +64,7 @@ def test_a_header_that_changes_without_an_announcement() -> None:
     p = packet(t.now(header=after).hook("PREROUTING"))
     changed = Nat("rewritten", Endpoints(*before[:1], 0, before[2], 0), Endpoints(after[0], 0, after[2], 0))
     assert [h.what for h in p.hops] == ["table", "nat", "hook"]
-    assert p.hops[1] == Hop(SECOND + 1000, "nat", "node", "PREROUTING", nat=changed, evidence=Evidence.DERIVED)
+    assert p.hops[1] == Hop(SECOND + 1000, HopKind.NAT, "node", "PREROUTING", nat=changed, evidence=Evidence.DERIVED)
     assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(INSIDE)), "RELATED", True, 0)
 
 

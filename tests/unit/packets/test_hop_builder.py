@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.builders import NODE, POD, Ends, event, hops, swapped
+from tests.support.builders import NODE, PARTS, POD, Ends, event, hops, swapped
 from tracer.events import record
-from tracer.events.record import PARTS, Kind
+from tracer.events.record import Kind
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Handshake, Hop, Nat, Socket
+from tracer.model.packet import Drop, Endpoints, Handshake, Hop, HopKind, Nat, Socket
 from tracer.packets.hop_builder import rewrite
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -21,13 +21,13 @@ LISTEN, ESTABLISHED = 10, 1
 
 
 def make(kind: str, **fields: Any) -> Hop:
-    (e,) = record.events(event(kind, **{"netns": NODE, "header": CLIENT, "protocol": 6, **fields}))
+    e = record.event(event(kind, **{"netns": NODE, "header": CLIENT, "protocol": 6, **fields})[0])
     return hops().make(e)
 
 
 def test_hook() -> None:
     hop = make("HOOK", hook="FORWARD", time=77, in_name="eth0", out_name="cni0", mark=0x4000)
-    assert hop == Hop(77, "hook", "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000)
+    assert hop == Hop(77, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000)
 
 
 def test_names_end_at_the_first_zero_byte() -> None:
@@ -85,7 +85,7 @@ def test_reject(kind: str, reason: int, header: Ends, text: str) -> None:
 )
 def test_rewrite(manip: int, flags: str, before: Ends, after: Ends, kind: str) -> None:
     fields = {"orig": CLIENT, "reply": swapped(INSIDE), "protocol": 6}
-    (e,) = record.events(event("NAT", header=before, manip=manip, flags=flags, **fields))
+    e = record.event(event("NAT", header=before, manip=manip, flags=flags, **fields)[0])
     assert rewrite(e) == Nat(kind, Endpoints(*before), Endpoints(*after))
 
 
@@ -110,7 +110,7 @@ def test_socket() -> None:
 def test_a_connection_before_accept_belongs_to_its_listener() -> None:
     maker = hops()
     listens, waits, elsewhere = (
-        next(record.events(event("SOCKET", object=o, state=s, header=CLIENT, netns=n, protocol=6)))
+        record.event(event("SOCKET", object=o, state=s, header=CLIENT, netns=n, protocol=6)[0])
         for o, s, n in ((48213, LISTEN, POD), (0, ESTABLISHED, POD), (0, ESTABLISHED, NODE))
     )
     maker.make(listens)

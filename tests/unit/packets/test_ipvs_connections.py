@@ -92,7 +92,7 @@ def test_a_rewrite_without_confirmation_is_derived() -> None:
 def test_answers_get_the_address_of_the_virtual_server() -> None:
     back = swapped(SENT)
     answer: Any = {"orig": CLIENT, "reply": back, "header": back, "protocol": 6, "netns": NODE, "table": "rr"}
-    (e,) = record.events(event("IPVS", hook="FORWARD", state=3, manip=2, **answer))
+    e = record.event(event("IPVS", hook="FORWARD", state=3, manip=2, **answer)[0])
     hop: Hop = hops().make(e)
     assert hop.nat == Nat("reverse DNAT", Endpoints(*back), Endpoints(*swapped(CLIENT)))
     assert hop.ipvs and (hop.ipvs.virtual, hop.ipvs.real) == ("172.30.253.123", "10.244.0.11")

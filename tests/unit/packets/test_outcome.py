@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import POD, SECOND, Ends, Trail, packet, swapped
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Packet
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, HopKind, Packet
 from tracer.packets.outcome import BAD, RULES, classify, is_benign
 
 REQUEST: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -150,7 +150,7 @@ def test_ending(case: str) -> None:
 def test_every_rule_decides_a_case() -> None:
     ended = [packet(trail) for trail, _, _ in CASES.values()]
     ended.append(packet(at_listener().add("REQUEST", verdict=0, flags="NO_HEADER")))
-    first = {next(rule.__name__ for rule in RULES if rule(p, p.hops)) for p in ended}
+    first = {next(rule.__name__ for rule in RULES if rule(p, list(p.hops))) for p in ended}
     assert first == {rule.__name__ for rule in RULES}
 
 
@@ -243,7 +243,7 @@ def test_conntrack_state_is_reported_for_drops_only() -> None:
 
 def test_an_unknown_outcome() -> None:
     p = Packet(1, SECOND, "node", "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
-    p.hops = [Hop(SECOND, "nat-hook", "node")]
+    p = replace(p, hops=(Hop(SECOND, HopKind.NAT_HOOK, "node"),))
     assert classify(p) == ("seen, but not how it ended", "unknown")
 
 
@@ -278,5 +278,6 @@ def test_benign_drops() -> None:
 )
 def test_the_sender_of_the_reset_decides_without_a_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
     p = packet(came().hook("INPUT").add("DROP", object=IN_TCP))
-    p.hops.insert(-1, Hop(0, "clue", "node", detail=DecisionDetail("reset", {"reason": 0, **answering})))
+    detail = Hop(0, HopKind.DETAIL, "node", detail=DecisionDetail("reset", {"reason": 0, **answering}))
+    p = replace(p, hops=(*p.hops[:-1], detail, p.hops[-1]))
     assert classify(p) == ending

@@ -5,23 +5,28 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.support.ctnetlink import ADDED, REMOVED, FakeConntrack, message
 from tests.support.syns import MS, REQUESTED, FakeInspector, at_listener, last_ack, packet, syn, synack, way
+from tracer.connections import change_log, conntrack_events
 from tracer.connections.change_log import ChangeLog
 from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.model.packet import Endpoints, Flow, Hop, Packet
+from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Outcome, Packet
 from tracer.model.summary import RunSummary
 from tracer.pipeline import connection_stage
 from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.base import Output
 from tracer.render.json import JsonOutput
 from tracer.render.text import TextOutput
+from tracer.util.evictions import evictions
 
 SECOND = 1_000_000_000
 
@@ -31,8 +36,8 @@ def written(stage: ConnectionStage, *packets: Any, output: type[Output] = TextOu
     out, totals = io.StringIO(), RunSummary()
     form = output(out, io.StringIO())
     for each in packets:
-        stage.feed(each)
-        stage.expire(each.hops[-1].time + SECOND // 5, form)
+        stage.feed(each, form)
+        stage.end_batch(each.hops[-1].time + SECOND // 5, form)
     stage.flush(totals, form)
     return out.getvalue(), totals
 
@@ -54,7 +59,6 @@ def test_drops_only_prints_failed_syns() -> None:
 
 def test_by_connection_the_verdict_is_an_entry() -> None:
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker())
-    assert stage.by_connection
     text, totals = written(stage, syn(*at_listener(True)), synack(), last_ack())
     head, *lines = text.strip().splitlines()
     assert "TCP 192.168.56.1:40812 -> 192.168.56.10:30285  accepted, open  3 packets  tracked in node  (the run ended)" in head
@@ -84,12 +88,12 @@ def test_a_conntrack_event_waits_for_a_packet_of_its_connection() -> None:
     )
     out, totals = io.StringIO(), RunSummary()
     form = TextOutput(out, out)
-    stage.expire(2, form)
+    stage.end_batch(2, form)
     assert len(stage._held) == 2
-    stage.feed(syn())
-    stage.expire(3, form)
+    stage.feed(syn(), form)
+    stage.end_batch(3, form)
     assert len(stage._held) == 1
-    stage.expire(1 + connection_stage.HOLD_NS, form)
+    stage.end_batch(1 + connection_stage.HOLD_NS, form)
     assert not stage._held, "no packet of that connection came"
     stage.flush(totals, form)
     assert "## conntrack entry created assured, SYN_SENT, 120 s" in out.getvalue()
@@ -127,8 +131,8 @@ def test_missing_conntrack_events_are_reported_only_with_follow() -> None:
     err = io.StringIO()
     for connections in (ConnectionTracker(), None):
         listener = FakeConntrack(why="conntrack's events cannot be read: so")
-        with ConnectionStage(HandshakeAnalyzer(FakeInspector()), connections, conntrack=listener) as stage:
-            stage.start(TextOutput(io.StringIO(), err))
+        with closing(ConnectionStage(HandshakeAnalyzer(FakeInspector()), connections, conntrack=listener)) as stage:
+            stage.begin(TextOutput(io.StringIO(), err))
         assert listener.listens == (connections is not None)
     assert err.getvalue() == "Conntrack's events cannot be read: so.\n"
 
@@ -168,8 +172,39 @@ def test_neighbor_discovery_is_no_connection() -> None:
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker())
     ends = Endpoints("fd00:56::1", 0, "ff02::1:ff00:10", 0)
     ask = Packet(
-        1, 0, "node", "eth0", "IPv6", "ICMPv6", ends, hops=[Hop(0, "hook", "node")], outcome="delivered", icmp=(135, 0)
+        1,
+        0,
+        "node",
+        "eth0",
+        "IPv6",
+        "ICMPv6",
+        ends,
+        hops=(Hop(0, HopKind.HOOK, "node"),),
+        outcome=Outcome.DELIVERED,
+        icmp=(135, 0),
     )
     assert written(stage, ask)[0] == ""
-    text, _ = written(stage, replace(ask, outcome="dropped", verdict="DROPPED in ip6_mc_input"))
+    text, _ = written(stage, replace(ask, outcome=Outcome.DROPPED, verdict="DROPPED in ip6_mc_input"))
     assert "DROPPED in ip6_mc_input" in text, "a dropped packet is always reported"
+
+
+def test_conntrack_events_without_a_packet_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conntrack_events, "MAX_EVENTS", 3)
+    evictions.read()
+    strangers = [(1, message(*ADDED, protocol=17, orig=replace(REQUESTED, sport=n), zone=0)) for n in range(10)]
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), conntrack=FakeConntrack(*strangers))
+    stage.end_batch(2, TextOutput(io.StringIO(), io.StringIO()))
+    assert [event.key.orig.sport for event, _ in stage._held] == [7, 8, 9]
+    assert evictions.read()["conntrack events without a packet"] == 7
+
+
+def test_lost_changes_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "MAX_ENTRIES", 3)
+    changes, err = ChangeLog(), io.StringIO()
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), changes, conntrack=FakeConntrack())
+    for n in range(10):
+        changes.add_rule_change(n, "nat")
+    form = TextOutput(io.StringIO(), err)
+    stage.end_batch(20, form)
+    stage.flush(RunSummary(), form)
+    assert "7 changes of rules and objects were lost; timelines may lack some." in err.getvalue()

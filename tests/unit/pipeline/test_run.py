@@ -6,30 +6,40 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from tests.support.builders import Ends, Trail, hops
+from tracer.connections.tracker import ConnectionTracker
 from tracer.errors import BadOption, CommandNotFound
-from tracer.events.record import DTYPE
+from tracer.events.record import DTYPE, EventArray
 from tracer.findings import Findings
+from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.loss_counters import Loss
 from tracer.kernel.session import Session
+from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
+from tracer.model.kube import Owner
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.packets.assembler import CHUNK_PACKETS, PacketAssembler
+from tracer.packets.assembler import CHUNK_PACKETS, IDLE_NS, PacketAssembler
 from tracer.pipeline.child import start, write_ready
+from tracer.pipeline.connection_stage import ConnectionStage
+from tracer.pipeline.display_stage import DisplayStage
 from tracer.pipeline.exit_status import status
+from tracer.pipeline.finding_stage import FindingStage
 from tracer.pipeline.live_source import LiveSource
-from tracer.pipeline.run import EXPLAINING, Run, RunLimits
+from tracer.pipeline.owner_stage import OwnerStage
+from tracer.pipeline.run import EXPLAINING, Run
 from tracer.pipeline.shutdown import StopRequest
+from tracer.pipeline.source import RunLimits
+from tracer.pipeline.stage import Stage
 from tracer.render.base import LostEvents, Output
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -66,11 +76,11 @@ class Written(Output):
 class FakeSession:
     """Replaces a session: batches, each with its losses; `on_end` is called when there are no more batches."""
 
-    def __init__(self, *batches: npt.NDArray[Any], losses: dict[int, list[Loss]] | None = None) -> None:
+    def __init__(self, *batches: EventArray, losses: dict[int, list[Loss]] | None = None) -> None:
         self.batches, self._losses, self.number = list(batches), losses or {}, 0
         self.on_end: Callable[[], object] = lambda: None
 
-    def events(self) -> npt.NDArray[Any]:
+    def events(self) -> EventArray:
         self.number += 1
         if not self.batches:
             self.on_end()
@@ -84,24 +94,44 @@ class FakeSession:
 
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
 
 
-def forwarded(packet: int, start: int = 0) -> npt.NDArray[Any]:
+def forwarded(packet: int, start: int = 0) -> EventArray:
     t = Trail(ENDS, packet << 8, start or packet * 1_000_000, in_name="eth0").hook("PREROUTING")
     return t.hook("POSTROUTING", in_name="", out_name="cni0").batch
 
 
-def dropped(packet: int) -> npt.NDArray[Any]:
+def dropped(packet: int) -> EventArray:
     return Trail(ENDS, packet << 8, packet * 1_000_000).table("INPUT", "filter", verdict="DROP").batch
 
 
-def trace(given: FakeSession, limits: RunLimits | None = None, idle_ns: int = 0) -> tuple[Run, Written]:
-    """Traces all given batches. Their times are long past, so packets are closed at once."""
+def make_run(
+    given: FakeSession,
+    out: Output,
+    limits: RunLimits = RunLimits(),  # noqa: B008
+    idle_ns: int = 0,
+    drops_only: bool = False,
+    findings: Findings | None = None,
+) -> Run:
+    """A run without Kubernetes and connections. The times of its events are long past, so packets are closed at once."""
+    summary = RunSummary()
+    stages = [DisplayStage(summary, drops_only), *([FindingStage(findings)] if findings else [])]
+    assembler = PacketAssembler(hops(), idle_ns=idle_ns)
+    return Run(LiveSource(cast(Session, given)), assembler, stages, out, limits, summary)
+
+
+def trace(
+    given: FakeSession,
+    limits: RunLimits = RunLimits(),  # noqa: B008
+    idle_ns: int = 0,
+    drops_only: bool = False,
+) -> tuple[Run, Written]:
+    """Traces all given batches."""
     out, stop = Written(), StopRequest()
     given.on_end = stop.request
-    run = Run(LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=idle_ns), out, limits or RunLimits())
-    run.trace(stop)
+    run = make_run(given, out, limits, idle_ns, drops_only)
+    run.run(stop)
     return run, out
 
 
@@ -120,7 +150,7 @@ def test_packets_open_at_the_end_are_printed_at_the_end() -> None:
 
 
 def test_drops_only() -> None:
-    run, out = trace(FakeSession(forwarded(1), dropped(2), forwarded(3)), RunLimits(drops_only=True))
+    run, out = trace(FakeSession(forwarded(1), dropped(2), forwarded(3)), drops_only=True)
     assert [p.outcome for p in out.packets] == ["dropped"]
     assert (run.summary.packets, run.summary.events) == (1, 5)
 
@@ -134,7 +164,7 @@ def test_count(count: int) -> None:
 
 
 def test_count_counts_what_is_printed() -> None:
-    _, out = trace(FakeSession(forwarded(1), dropped(2), dropped(3), dropped(4)), RunLimits(count=2, drops_only=True))
+    _, out = trace(FakeSession(forwarded(1), dropped(2), dropped(3), dropped(4)), RunLimits(count=2), drops_only=True)
     assert [p.number for p in out.packets] == [2, 3]
 
 
@@ -150,7 +180,7 @@ def test_losses_are_reported_and_make_open_packets_incomplete() -> None:
 MANY = 3 * CHUNK_PACKETS
 
 
-def many() -> npt.NDArray[Any]:
+def many() -> EventArray:
     return np.concatenate([forwarded(number) for number in range(1, MANY + 1)])
 
 
@@ -173,8 +203,8 @@ def test_ctrl_c_ends_soon_and_unexplained_packets_are_counted(seconds: float, mo
             stop.end_now() if seconds else time.sleep(0.001)
 
     out = Written(end)
-    run = Run(LiveSource(cast(Session, FakeSession(many()))), PacketAssembler(hops(), idle_ns=0), out, RunLimits())
-    run.trace(stop)
+    run = make_run(FakeSession(many()), out)
+    run.run(stop)
     assert [p.number for p in out.packets] == list(range(1, 2 * CHUNK_PACKETS + 1))
     assert (run.summary.packets, run.summary.unexplained) == (2 * CHUNK_PACKETS, MANY - 2 * CHUNK_PACKETS)
     assert status(run.summary, True) == 11, "no conclusion is possible"
@@ -182,13 +212,8 @@ def test_ctrl_c_ends_soon_and_unexplained_packets_are_counted(seconds: float, mo
 
 def test_a_notice_is_printed_while_seen_packets_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     stop = StopRequest()
-    run = Run(
-        LiveSource(cast(Session, FakeSession(many()))),
-        PacketAssembler(hops(), idle_ns=0),
-        Written(lambda packet: stop.request()),
-        RunLimits(),
-    )
-    run.trace(stop)
+    run = make_run(FakeSession(many()), Written(lambda packet: stop.request()))
+    run.run(stop)
     assert (run.summary.packets, run.summary.unexplained) == (MANY, 0)
     assert capsys.readouterr().err == EXPLAINING + "\n"
 
@@ -202,8 +227,8 @@ def test_packets_left_out_do_not_make_others_incomplete() -> None:
 
 
 def test_seconds() -> None:
-    run = Run(LiveSource(cast(Session, FakeSession())), PacketAssembler(hops()), Written(), RunLimits(seconds=0.05))
-    run.trace(StopRequest())
+    run = make_run(FakeSession(), Written(), RunLimits(seconds=0.05))
+    run.run(StopRequest())
     assert run.summary.seconds >= 0.05
 
 
@@ -212,7 +237,7 @@ def test_a_run_ends_with_its_command_and_reads_the_remaining_events() -> None:
     command = start([sys.executable, "-c", ""])
     command.wait()
     given.batches = [forwarded(1)]
-    Run(LiveSource(cast(Session, given)), PacketAssembler(hops()), out, RunLimits()).trace(StopRequest(), command)
+    make_run(given, out, idle_ns=IDLE_NS).run(StopRequest(), command)
     assert [p.outcome for p in out.packets] == ["forwarded"]
 
 
@@ -220,11 +245,9 @@ def test_a_broken_pipe_ends_the_run() -> None:
     def broken(packet: Packet) -> None:
         raise BrokenPipeError
 
-    run = Run(
-        LiveSource(cast(Session, FakeSession(forwarded(1)))), PacketAssembler(hops(), idle_ns=0), Written(broken), RunLimits()
-    )
+    run = make_run(FakeSession(forwarded(1)), Written(broken))
     with pytest.raises(BrokenPipeError):
-        run.trace(StopRequest())
+        run.run(StopRequest())
 
 
 @pytest.mark.parametrize(
@@ -261,14 +284,60 @@ class Finds(Findings):
         return [f for f in self._found.values() if f.certain]
 
 
+class Owners:
+    """Replaces the owner resolver: every packet gets a source owner."""
+
+    def wants(self, packet: Packet) -> bool:
+        return True
+
+    def attribute(self, packet: Packet) -> Packet:
+        return replace(packet, src_owner=Owner("external"))
+
+    def new_filter(self) -> None: ...
+
+
+def keeping(original: Callable[[Any, Packet], object], packets: list[Packet]) -> Callable[[Any, Packet], object]:
+    """The method of a stage, which keeps the packets it is given, too."""
+
+    def keep(self: Any, packet: Packet) -> object:
+        packets.append(packet)
+        return original(self, packet)
+
+    return keep
+
+
+def test_outputs_findings_handshakes_and_connections_get_the_same_packet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its owners, and it does not change when a later part of it is seen."""
+    given: dict[str, list[Packet]] = {}
+    for stage, method in ((Findings, "look"), (HandshakeAnalyzer, "feed"), (ConnectionTracker, "feed")):
+        given[stage.__name__] = []
+        monkeypatch.setattr(stage, method, keeping(getattr(stage, method), given[stage.__name__]))
+    syn = Trail(ENDS, 1 << 8, 1_000_000, in_name="eth0").hook("PREROUTING")
+    early, rest = syn.batch, Trail(ENDS, 1 << 8, 2_000_000).add("DROP").batch
+    rest["hop"] += len(early)
+    shown: list[str] = []
+    out, session, stop = Written(lambda packet: shown.append(repr(packet))), FakeSession(early, rest), StopRequest()
+    session.on_end = stop.request
+    source, summary = LiveSource(cast(Session, session)), RunSummary()
+    stages: list[Stage] = [
+        OwnerStage(cast(OwnerResolver, Owners()), source),
+        ConnectionStage(HandshakeAnalyzer(), ConnectionTracker()),
+        DisplayStage(summary),
+        FindingStage(Findings()),
+    ]
+    Run(source, PacketAssembler(hops(), idle_ns=0), stages, out, summary=summary).run(stop)
+    assert [len(p.hops) for p in out.packets] == [1, 1] and all(p.src_owner for p in out.packets)
+    for name, packets in given.items():
+        assert [id(p) for p in packets] == [id(p) for p in out.packets], name
+    assert [repr(p) for p in out.packets] == shown
+
+
 def test_findings_are_printed_at_once_and_kept_for_the_end() -> None:
     out, stop = Written(), StopRequest()
     given = FakeSession(forwarded(1), dropped(2), forwarded(3))
     given.on_end = stop.request
-    run = Run(
-        LiveSource(cast(Session, given)), PacketAssembler(hops(), idle_ns=0), out, RunLimits(drops_only=True), findings=Finds()
-    )
-    run.trace(stop)
+    run = make_run(given, out, drops_only=True, findings=Finds())
+    run.run(stop)
     assert [p.number for p in out.packets] == [2], "packets that are not printed give findings too"
     assert [f.cause for f in out.findings] == ["Forwarded."]
     assert run.summary.findings == out.findings

@@ -17,7 +17,7 @@ import pytest
 from tests.support import sample_packets as samples
 from tests.support.waiting import until
 from tracer.errors import BadOption, OutputNotWritten
-from tracer.model.summary import RunSummary
+from tracer.model.summary import OutputLoss, RunSummary
 from tracer.pipeline import sinks
 from tracer.pipeline.sinks import OutputSpec, opened, parse
 from tracer.render.base import Output
@@ -176,6 +176,13 @@ def test_the_end_does_not_wait_for_ever(
     assert len(lines(tmp_path / "good")) == 401
     note = capfd.readouterr().err
     assert note.startswith(f"json:{tmp_path}/pipe: ") and note.endswith(" records were not written: its reader was too slow.\n")
+
+
+def test_the_summary_keeps_what_the_capture_could_not_take(tmp_path: Path) -> None:
+    lost = OutputLoss("night.k8st", 3, "the disk was too slow or full")
+    with opened([parse(f"json:{tmp_path}/good")], False) as output:
+        output.summary(RunSummary(1, not_written=[lost]))
+    assert summary(lines(tmp_path / "good"))["not_written"] == [{"output": "night.k8st", "records": 3, "why": lost.why}]
 
 
 def test_a_loss_after_the_summary_is_noted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,23 +3,27 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.support import audits
+from tests.support import sample_packets as samples
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import node
 from tracer.commands import explain
 from tracer.commands.explain import is_first_packet_of
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, Packet
+from tracer.model.packet import Endpoints, Hop, HopKind, Outcome, Packet
 from tracer.model.prediction import PredictedPath
+from tracer.model.prediction_check import PredictionCheck
 from tracer.predict.compare import compare, steps
 from tracer.predict.query import PathQuery
+from tracer.render.text import TextOutput
 from tracer.rules import inventory
 
 QUERY = PathQuery(CLIENT, 0, NODE, 30285)
@@ -33,17 +37,16 @@ def predictions(tmp_path: Path) -> list[PredictedPath]:
 
 def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
     """A packet that met the predicted path except for these hops, and went on into a pod."""
-    hops = [replace(h, evidence=Evidence.OBSERVED) for h in predicted.packet.hops if h.what != "route"]
+    hops = [replace(h, evidence=Evidence.OBSERVED) for h in predicted.packet.hops if h.what is not HopKind.ROUTE]
     for at, hop in changes:
         hops[at] = hop
     ends = replace(predicted.packet.endpoints, sport=40812)
-    made = replace(predicted.packet, hops=[*hops, Hop(9, "hook", "pod-a", "PREROUTING", verdict="ACCEPT")], endpoints=ends)
-    made.outcome = "delivered"
-    return made
+    hops.append(Hop(9, HopKind.HOOK, "pod-a", "PREROUTING", verdict="ACCEPT"))
+    return replace(predicted.packet, hops=tuple(hops), endpoints=ends, outcome=Outcome.DELIVERED)
 
 
 def index(packet: Packet, hook: str, what: str, table: str = "") -> int:
-    hops = [h for h in packet.hops if h.what != "route"]
+    hops = [h for h in packet.hops if h.what is not HopKind.ROUTE]
     return next(i for i, h in enumerate(hops) if (h.hook, h.what) == (hook, what) and table in h.table)
 
 
@@ -67,23 +70,23 @@ def test_another_endpoint_is_the_first_difference(predictions: list[PredictedPat
 def test_a_verdict_that_was_not_predicted(predictions: list[PredictedPath]) -> None:
     one = predictions[0]
     at = index(one.packet, "FORWARD", "table", "filter")
-    hop = replace([h for h in one.packet.hops if h.what != "route"][at], verdict="DROP", rule_trace=None)
+    hop = replace([h for h in one.packet.hops if h.what is not HopKind.ROUTE][at], verdict="DROP", rule_trace=None)
     found = compare(predictions, seen(one, (at, hop)))
     assert found.difference.startswith("in FORWARD filter predicted ACCEPT by ") and found.difference.endswith("seen DROP")
 
 
 def test_a_predicted_translation_that_was_not_seen(predictions: list[PredictedPath]) -> None:
     one = seen(predictions[0])
-    one.hops = [h for h in one.hops if not (h.nat and h.hook == "POSTROUTING")]
+    one = replace(one, hops=tuple(h for h in one.hops if not (h.nat and h.hook == "POSTROUTING")))
     assert compare(predictions, one).difference == "predicted POSTROUTING SNAT 10.244.0.1, which was not seen"
 
 
 def test_hops_of_other_namespaces_and_copies_do_not_count(predictions: list[PredictedPath]) -> None:
     one = seen(predictions[0])
     before = steps(one)
-    one.hops.insert(0, Hop(0, "table", "pod-a", "OUTPUT", "filter", verdict="DROP"))
-    one.hops.insert(0, Hop(0, "table", "node", "FORWARD", "filter", verdict="DROP", clone=True))
-    assert steps(one) == before
+    elsewhere = Hop(0, HopKind.TABLE, "pod-a", "OUTPUT", "filter", verdict="DROP")
+    of_a_copy = Hop(0, HopKind.TABLE, "node", "FORWARD", "filter", verdict="DROP", clone=True)
+    assert steps(replace(one, hops=(of_a_copy, elsewhere, *one.hops))) == before
 
 
 def test_which_packets_a_query_matches(predictions: list[PredictedPath]) -> None:
@@ -101,10 +104,9 @@ def test_a_packet_that_is_sent_back_is_compared_on_its_first_pass(predictions: l
     before = steps(one)
     assert any(s.key[0] == "POSTROUTING" for s in before)
     second_pass = [replace(h, in_iface="eth0") for h in one.hops if h.hook == "PREROUTING" and h.netns == "node"]
-    one.hops += second_pass
-    assert second_pass and steps(one) == before
-    one.hops[-len(second_pass) :] = [replace(h, in_iface="lo") for h in second_pass]
-    assert len(steps(one)) > len(before), "through the loopback the same pass goes on"
+    assert second_pass and steps(samples.with_hops(one, *second_pass)) == before
+    looped = samples.with_hops(one, *(replace(h, in_iface="lo") for h in second_pass))
+    assert len(steps(looped)) > len(before), "through the loopback the same pass goes on"
 
 
 @pytest.mark.parametrize("unread", [(), ("the rules of nftables cannot be read: nft took longer than 60 s",)])
@@ -121,3 +123,17 @@ def test_rules_that_could_not_be_read_are_a_condition(
     assert all(
         path.conditions == (("no rule that could not be read acts on it",) if unread else ()) for path in predicted_paths
     )
+
+
+def test_kept_comparisons_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`explain --live` may run for days. A difference counts for the exit status, also when it comes late."""
+    monkeypatch.setattr(explain, "MAX_CHECKS", 3)
+    output = TextOutput(io.StringIO(), io.StringIO())
+    results = iter(["", "", "", "", "differs", "differs again", *[""] * 94])
+    monkeypatch.setattr(explain, "compare", lambda paths, packet: PredictionCheck(cast(PredictedPath, None), 0, next(results)))
+    monkeypatch.setattr(explain, "is_first_packet_of", lambda packet, query: True)
+    monkeypatch.setattr(output, "compared", lambda packet, check: None)
+    comparison = explain.ComparisonOutput(QUERY, [], output)
+    for _ in range(100):
+        comparison.packet(samples.node_port())
+    assert [check.difference for check in comparison.checks] == ["", "", "", "differs"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,12 +105,12 @@ def test_a_packet_that_met_them_in_the_other_order_agrees() -> None:
     other = list(packet.hops)
     for place, hop in zip(at, reversed(chains), strict=True):
         other[place] = hop
-    reversed_packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=other, outcome=packet.outcome)
+    reversed_packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=tuple(other), outcome=packet.outcome)
     assert [h.chain for h in reversed_packet.hops if h.chain] == list(reversed(chains_met(packet)))
     found = compare(predicted_paths, reversed_packet)
     assert not found.difference and found.agreed == 2
     (one_table,) = predict(("a", "one", "filter", "input", ACCEPT), ("a", "two", "filter", "input", ACCEPT))
-    reversed_packet.hops = list(reversed([h for h in one_table.packet.hops if h.chain]))
+    reversed_packet = replace(reversed_packet, hops=tuple(reversed([h for h in one_table.packet.hops if h.chain])))
     assert compare([one_table], reversed_packet).difference.startswith("predicted INPUT ip a two"), (
         "in one table the order is known"
     )

@@ -12,7 +12,7 @@ import pytest
 from tests.support import audits
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import MODES, Node, node, owners
-from tracer.kube.attribution import attribute
+from tracer.kube.attribution import attribute_path
 from tracer.kube.catalog import ClusterView
 from tracer.model.prediction import PredictedPath
 from tracer.predict.ipvs import VirtualServers
@@ -47,9 +47,7 @@ def entry_points(this_node: Node) -> Iterator[tuple[str, str, int, str, int]]:
 def predicted_paths(this_node: Node, query: PathQuery, folder: Path) -> tuple[list[PredictedPath], ClusterView]:
     state = audits.state(this_node, folder)
     found = audits.path_predictor(state).predict(query)
-    for predicted in found:
-        attribute(predicted.packet, state.cluster)
-    return found, state.cluster
+    return [attribute_path(each, state.cluster) for each in found], state.cluster
 
 
 def targets(found: list[PredictedPath]) -> set[str]:

@@ -79,10 +79,8 @@ def test_fields_that_do_not_apply_are_absent() -> None:
 
 
 def test_a_drop_without_a_reason_and_an_unknown_answer() -> None:
-    packet = samples.full_queue()
-    packet.hops.append(samples.hop(9, "handshake", handshake=Handshake("request", None, 0, 0, 0)))
-    packet.hops.append(samples.hop(9, "socket", socket=Socket(0, "", 0, "")))
-    found = line(packet)
+    unknown_answer = samples.hop(9, "handshake", handshake=Handshake("request", None, 0, 0, 0))
+    found = line(samples.with_hops(samples.full_queue(), unknown_answer, samples.hop(9, "socket", socket=Socket(0, "", 0, ""))))
     assert found["drop"] == {"function": "tcp_conn_request"}
     assert found["hops"][-2]["handshake"] == {"stage": "request", "accept_queue": 0, "accept_limit": 0, "syn_queue": 0}
     assert found["hops"][-1]["socket"] == {}
@@ -90,8 +88,7 @@ def test_a_drop_without_a_reason_and_an_unknown_answer() -> None:
 
 
 def test_an_icmp_error_carries_the_ports_of_its_connection_only() -> None:
-    packet = samples.ping()
-    packet.flow = Flow(samples.REQUESTED, samples.REQUESTED.reversed, "RELATED", False, 0)
+    packet = replace(samples.ping(), flow=Flow(samples.REQUESTED, samples.REQUESTED.reversed, "RELATED", False, 0))
     found = line(packet)
     assert found["flow"]["orig"]["dport"] == 30285 and "dport" not in found
 
@@ -163,8 +160,7 @@ def test_the_schema_accepts_a_rule_and_its_owner() -> None:
 def test_owners_of_hops_and_ends() -> None:
     found = samples.node_port()
     owner = Owner("Service", "default", "http-proxy", "http", "kube-proxy", "NodePort 30285", evidence="comment")
-    found.hops[2] = replace(found.hops[2], owner=owner)
-    found.dst_owner = owner
+    found = replace(samples.with_hop(found, 2, owner=owner), dst_owner=owner)
     written = line(found)
     VALIDATOR.validate(written)
     assert written["hops"][2]["owner"] == written["ends"]["dst"] == {
@@ -205,9 +201,7 @@ def test_times_keep_their_nanoseconds() -> None:
 
 
 def test_names_from_outside_stay_on_one_line() -> None:
-    packet = samples.node_port()
-    packet.hops = [samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, 'a"\n\x1b'))]
-    packet.endpoints = Endpoints("::1", 1, "::2", 2)
-    found = line(packet)
+    hop = samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, 'a"\n\x1b'))
+    found = line(replace(samples.node_port(), hops=(hop,), endpoints=Endpoints("::1", 1, "::2", 2)))
     assert found["hops"][0]["socket"]["command"] == 'a"\n\x1b' and found["family"] == "ipv6"
     assert "command" in keys(found)

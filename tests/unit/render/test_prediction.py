@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support.nodes import node
 from tests.support.sample_findings import VALIDATOR
 from tests.unit.predict.test_compare import seen
 from tracer import render
-from tracer.kube.attribution import attribute
+from tracer.kube.attribution import attribute_path
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.predict.compare import compare
@@ -24,10 +25,7 @@ from tracer.predict.query import PathQuery
 
 def predicted_paths(folder: Path, mode: str, scenario: str, query: PathQuery) -> list[PredictedPath]:
     state = audits.state(node(mode, scenario), folder)
-    found = audits.path_predictor(state).predict(query)
-    for predicted in found:
-        attribute(predicted.packet, state.cluster)
-    return found
+    return [attribute_path(each, state.cluster) for each in audits.path_predictor(state).predict(query)]
 
 
 def text(found: list[PredictedPath]) -> list[str]:
@@ -79,8 +77,7 @@ def test_predicted_paths_in_json(scenario: str, tmp_path: Path) -> None:
 
 def test_a_traced_packet_is_compared_with_the_prediction(tmp_path: Path) -> None:
     found = predicted_paths(tmp_path, "1.36.2-iptables-legacy", "S2-one", PathQuery(CLIENT, 0, NODE, 30285))
-    packet = seen(found[0])
-    packet.time = 1
+    packet = replace(seen(found[0]), time=1)
     right = compare(found, packet)
     wrong = PredictionCheck(found[0], 2, "in FORWARD filter predicted ACCEPT, seen DROP")
     for name in ("text", "json"):
@@ -100,8 +97,7 @@ def test_a_traced_packet_is_compared_with_the_prediction(tmp_path: Path) -> None
 
 def test_of_several_endpoints_the_chosen_one_is_named(tmp_path: Path) -> None:
     found = predicted_paths(tmp_path, "1.36.2-iptables-legacy", "S2-three", PathQuery(CLIENT, 0, NODE, 30285))
-    packet = seen(found[1])
-    packet.time = 1
+    packet = replace(seen(found[1]), time=1)
     out = io.StringIO()
     render.find("text")(out, io.StringIO()).compared(packet, compare(found, packet))
     assert "=>  as explained, to 10.244.0.12:8080 (pod default/http-proxy-b (node-1)): forwarded to cni0" in out.getvalue()

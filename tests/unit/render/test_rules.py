@@ -32,12 +32,12 @@ def explained(trace: RuleTrace, what: str = "nat", **more: Any) -> Packet:
     """The NodePort request; its first hop of that kind has the rule trace."""
     packet = samples.node_port()
     at = next(i for i, h in enumerate(packet.hops) if h.what == what)
-    packet.hops[at] = replace(packet.hops[at], rule_trace=trace, **more)
-    return packet
+    hop = replace(packet.hops[at], rule_trace=trace, **more)
+    return replace(packet, hops=(*packet.hops[:at], hop, *packet.hops[at + 1 :]))
 
 
 def rules(packet: Packet, verbose: bool = False) -> list[str]:
-    plain = written(replace(packet, hops=[replace(h, rule_trace=None) for h in packet.hops]), verbose)
+    plain = written(replace(packet, hops=tuple(replace(h, rule_trace=None) for h in packet.hops)), verbose)
     return [text.strip() for text in written(packet, verbose) if text not in plain]
 
 

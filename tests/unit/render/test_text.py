@@ -21,7 +21,7 @@ from tracer import render
 from tracer.errors import BadOption
 from tracer.model.check import CheckResult
 from tracer.model.kube import Owner
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, Nat, Packet, Socket
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, HopKind, Nat, Outcome, Packet, Socket
 from tracer.model.summary import RunSummary
 from tracer.render.text import TextOutput
 
@@ -74,14 +74,14 @@ def test_a_node_port_request() -> None:
 def test_owners_of_hops_and_ends() -> None:
     found = samples.node_port()
     service = Owner("Service", "default", "http-proxy", "http", "kube-proxy", "NodePort 30285", "pod default/web-a (node-1)")
-    found.hops[2] = replace(found.hops[2], owner=service)
-    found.src_owner, found.dst_owner = Owner("external"), replace(service, target="")
+    found = samples.with_hop(found, 2, owner=service)
+    found = replace(found, src_owner=Owner("external"), dst_owner=replace(service, target=""))
     lines = written(found)
     assert lines[1] == " " * 14 + "external -> Service default/http-proxy:http, NodePort 30285"
     assert lines[2].endswith(
         "-> 10.244.0.11:8080  Service default/http-proxy:http, NodePort 30285 -> pod default/web-a (node-1)"
     )
-    found.src_owner = found.dst_owner = Owner("unknown")
+    found = replace(found, src_owner=Owner("unknown"), dst_owner=Owner("unknown"))
     assert "unknown" not in written(found)[1], "an unknown owner is not printed"
 
 
@@ -111,22 +111,19 @@ def test_ipv6_ends_have_brackets_and_a_hook_does_not_repeat_its_chain() -> None:
 @pytest.mark.parametrize(("verdict", "reject"), [("REJECT", "icmp-port-unreachable"), ("DROP", "")])
 @pytest.mark.parametrize(("what", "chain"), [("table", ""), ("chain", "input")])
 def test_hops_that_only_carry_out_a_rules_verdict_are_not_printed(what: str, chain: str, verdict: str, reject: str) -> None:
-    packet = samples.rejected()
-    packet.hops[0] = replace(packet.hops[0], what=what, chain=chain, verdict=verdict, reject=reject)
+    packet = samples.with_hop(samples.rejected(), 0, what=HopKind(what), chain=chain, verdict=verdict, reject=reject)
     assert [line.split()[0] for line in written(packet)[1:-1]] == ["+0.00", "=>"]
     assert len(written(packet, verbose=True)) == 1 + 3 + 1 + 1, "verbose prints all hops"
-    packet.hops.append(samples.hop(12, "drop", drop=Drop("NO_SOCKET", "tcp_v4_rcv")))
-    packet.hops.append(samples.hop(13, "hook", "POSTROUTING", verdict="DROP"))
-    lines = written(packet)
+    other_drop = samples.hop(12, "drop", drop=Drop("NO_SOCKET", "tcp_v4_rcv"))
+    other_hook = samples.hop(13, "hook", "POSTROUTING", verdict="DROP")
+    lines = written(samples.with_hops(packet, other_drop, other_hook))
     assert len(lines) == 1 + 3 + 1 + 1
     assert lines[2].endswith("drop         NO_SOCKET in tcp_v4_rcv"), "a drop by another function is printed"
     assert lines[3].endswith("POSTROUTING hook         DROP"), "a drop in another hook is printed"
 
 
 def test_a_hooks_drop_without_a_rule_is_printed() -> None:
-    packet = samples.rejected()
-    packet.hops[0] = replace(packet.hops[0], verdict="ACCEPT", reject="")
-    lines = written(packet)
+    lines = written(samples.with_hop(samples.rejected(), 0, verdict="ACCEPT", reject=""))
     assert lines[1].endswith("OUTPUT      hook         DROP")
     assert lines[2].endswith("drop         NETFILTER_DROP in nf_hook_slow")
     assert len(lines) == 5
@@ -136,10 +133,10 @@ def test_a_hooks_drop_without_a_rule_is_printed() -> None:
 def test_benign_drops_are_not_printed(drop: Drop) -> None:
     packet = samples.node_port()
     before = written(packet)
-    packet.hops.append(samples.hop(130, "drop", netns="pod http-proxy", drop=drop))
+    packet = samples.with_hops(packet, samples.hop(130, "drop", netns="pod http-proxy", drop=drop))
     assert written(packet) == before
     assert len(written(packet, verbose=True)) == len(written(samples.node_port(), verbose=True)) + 1
-    packet.hops[-1] = replace(packet.hops[-1], drop=replace(drop, after_socket=False))
+    packet = samples.with_hop(packet, -1, drop=replace(drop, after_socket=False))
     assert [line for line in written(packet) if line not in before] == [
         f"    +0.13 ms              drop         {f'{drop.reason} in {drop.function}'.strip()}"
     ], "benign only if a socket had taken the packet"
@@ -159,8 +156,8 @@ def test_a_full_queue_and_an_incomplete_packet() -> None:
      ({"ipv4": "10.244.0.99", "ipv6": "af4:63::"}, "ipv4 10.244.0.99, state 1")],
 )  # fmt: skip
 def test_a_next_hop_has_one_address(facts: dict[str, str | int], expected: str) -> None:
-    packet = samples.ping()
-    packet.hops.append(Hop(0, "clue", "node", detail=DecisionDetail("neighbour", {**facts, "state": 1})))
+    hop = Hop(0, HopKind.DETAIL, "node", detail=DecisionDetail("neighbour", {**facts, "state": 1}))
+    packet = samples.with_hops(samples.ping(), hop)
     assert any(line.rstrip().endswith(f"neighbour    {expected}") for line in written(packet, verbose=True))
 
 
@@ -177,15 +174,14 @@ def test_a_packet_without_ports_or_hops() -> None:
 
 
 def test_both_ends_rewritten() -> None:
-    packet = samples.ping()
     nat = Nat("rewritten", Endpoints("1.1.1.1", 0, "2.2.2.2", 0), Endpoints("3.3.3.3", 0, "4.4.4.4", 0))
-    packet.hops = [samples.hop(0, "nat", nat=nat)]
+    packet = samples.with_hops(samples.ping(), samples.hop(0, "nat", nat=nat))
     assert written(packet)[1].endswith("rewritten    from 1.1.1.1 -> 3.3.3.3, to 2.2.2.2 -> 4.4.4.4")
 
 
 def later(packet: Packet, ms: int, **changes: Any) -> Packet:
     """The same packet, `ms` milliseconds later."""
-    hops = [replace(hop, time=hop.time + ms * 1_000_007) for hop in packet.hops]
+    hops = tuple(replace(hop, time=hop.time + ms * 1_000_007) for hop in packet.hops)
     return replace(packet, **{"time": packet.time + ms * 1_000_000, "hops": hops, **changes})
 
 
@@ -233,6 +229,8 @@ def different_paths() -> Iterator[Packet]:
     yield later(first, 8, hops=[*hops, samples.hop(70, "socket", socket=Socket(1, "ESTABLISHED", 8, "b"))])
     yield later(first, 9, flow=None)
     yield later(first, 10, complete=False)
+    yield later(first, 11, protocol="UDP", tcp_flags="")
+    yield later(first, 12, flow=replace(first.flow, zone=7))
 
 
 def test_another_path_is_printed() -> None:
@@ -244,7 +242,7 @@ def test_another_path_is_printed() -> None:
 
 @pytest.mark.parametrize("packet", [samples.node_port(), samples.rejected(), samples.full_queue(), samples.no_socket()])
 def test_failures_and_decisions_of_listeners_are_always_printed(packet: Packet) -> None:
-    packet.flow, packet.complete = samples.STATUS, True
+    packet = replace(packet, flow=samples.STATUS, complete=True)
     again = later(packet, 5)
     assert in_turn(packet, again)[1] == written(again)
 
@@ -257,7 +255,7 @@ def test_verbose_prints_every_path() -> None:
 
 def test_hops_that_decide_nothing_make_no_other_path() -> None:
     first = samples.node_port_reply()
-    again = later(first, 5, hops=[samples.hop(0, "table", "OUTPUT", table="nat", verdict="ACCEPT"), *first.hops])
+    again = later(first, 5, hops=(samples.hop(0, "table", "OUTPUT", table="nat", verdict="ACCEPT"), *first.hops))
     assert in_turn(first, again)[1][1].endswith(SAME)
 
 
@@ -269,9 +267,8 @@ def test_the_longest_unused_paths_are_forgotten_first(monkeypatch: pytest.Monkey
 
 
 def test_names_cannot_control_the_terminal() -> None:
-    packet = samples.node_port()
-    packet.hops = [samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, "a\x1b[2Jb\n"))]
-    packet.verdict = "delivered to pid 7 a\x1b[2Jb\n"
+    hop = samples.hop(0, "socket", socket=Socket(1, "LISTEN", 7, "a\x1b[2Jb\n"))
+    packet = replace(samples.node_port(), hops=(hop,), verdict="delivered to pid 7 a\x1b[2Jb\n")
     lines = written(packet)
     assert lines[1].endswith("LISTEN, a\\x1b[2Jb\\n (pid 7)")
     assert lines[2].endswith("delivered to pid 7 a\\x1b[2Jb\\n")
@@ -279,7 +276,7 @@ def test_names_cannot_control_the_terminal() -> None:
 
 @pytest.mark.parametrize(
     ("packet", "code"),
-    [(samples.node_port(), "32"), (samples.rejected(), "1;31"), (replace(samples.ping(), outcome="unknown"), "33")],
+    [(samples.node_port(), "32"), (samples.rejected(), "1;31"), (replace(samples.ping(), outcome=Outcome.UNKNOWN), "33")],
 )
 def test_the_verdict_has_the_colour_of_its_outcome(packet: Packet, code: str) -> None:
     out = Terminal()

@@ -6,7 +6,8 @@ from __future__ import annotations
 import io
 
 from tests.support.syns import REQUESTED
-from tracer.model.timeline import ConnectionKey, Stage, Timeline, TimelineEntry
+from tracer.model.connection import ConnectionKey
+from tracer.model.timeline import PathStep, Timeline, TimelineEntry
 from tracer.render import _timeline
 from tracer.render._style import Styler
 
@@ -18,7 +19,7 @@ def lines(timeline: Timeline) -> list[str]:
 
 
 def a_timeline(**more: object) -> Timeline:
-    stages = (Stage(2 * MS, "node", "PREROUTING DNAT a -> b"), Stage(1_200 * MS, "pod-a", "in pod-a"))
+    stages = (PathStep(2 * MS, "node", "PREROUTING DNAT a -> b"), PathStep(1_200 * MS, "pod-a", "in pod-a"))
     steps = [
         TimelineEntry(0, "packet", "SYN, 60 B", "->", "delivered", stages=stages),
         TimelineEntry(4 * MS, "conntrack", "created"),
@@ -53,23 +54,23 @@ def test_entries_left_out_and_missing_tracking_are_reported() -> None:
 
 
 def test_names_cannot_control_the_terminal() -> None:
-    evil = TimelineEntry(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (Stage(0, "x", "\x1b[1m"),))
+    evil = TimelineEntry(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (PathStep(0, "x", "\x1b[1m"),))
     assert "\x1b" not in "".join(lines(a_timeline(entries=[evil])))
 
 
-def a_packet(at: int, *stages: Stage, end: str = "delivered", bad: bool = False) -> TimelineEntry:
+def a_packet(at: int, *stages: PathStep, end: str = "delivered", bad: bool = False) -> TimelineEntry:
     return TimelineEntry(at, "packet", "ACK, 52 B", "->", end, stages=stages, bad=bad)
 
 
 def test_a_repeated_path_is_one_line() -> None:
     """Each path is printed once; later packets on the same path show only new stages."""
-    nat, far = Stage(MS, "node", "PREROUTING DNAT a -> b  Service shop/cart"), Stage(2 * MS, "pod-a", "in pod-a")
-    known = Stage(MS, "node", "PREROUTING DNAT a -> b")
-    shake = Stage(3 * MS, "pod-a", "ACK taken, accept queue 0/128")
-    elsewhere = Stage(MS, "node", "PREROUTING DNAT a -> c")
+    nat, far = PathStep(MS, "node", "PREROUTING DNAT a -> b  Service shop/cart"), PathStep(2 * MS, "pod-a", "in pod-a")
+    known = PathStep(MS, "node", "PREROUTING DNAT a -> b")
+    shake = PathStep(3 * MS, "pod-a", "ACK taken, accept queue 0/128")
+    elsewhere = PathStep(MS, "node", "PREROUTING DNAT a -> c")
     steps = [
-        a_packet(0, nat, far, Stage(2 * MS, "pod-a", "socket LISTEN, nginx (pid 42)")),
-        a_packet(10 * MS, known, far, Stage(2 * MS, "pod-a", "socket ESTABLISHED, nginx (pid 42)")),
+        a_packet(0, nat, far, PathStep(2 * MS, "pod-a", "socket LISTEN, nginx (pid 42)")),
+        a_packet(10 * MS, known, far, PathStep(2 * MS, "pod-a", "socket ESTABLISHED, nginx (pid 42)")),
         a_packet(20 * MS, known, far, shake),
         a_packet(30 * MS, elsewhere, far),
         a_packet(40 * MS, known, end="dropped", bad=True),

@@ -12,6 +12,7 @@ from tests.support.blobs import R, build
 from tests.support.builders import FIELDS, NODE, SHORT, Ends, Trail, hops, swapped
 from tests.support.table_generations import READER_THREAD, FakeTableReader, new_generations
 from tracer.events import record
+from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.record import DTYPE, Flag, Kind
 from tracer.events.table_trace import STEPS, WATCHED, TableLookup
 from tracer.model.loss import Loss
@@ -21,7 +22,7 @@ from tracer.rules import rule_resolver as resolver_module
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
-from tracer.rules.rule_resolver import DECIDED_EARLIER, UNKNOWN_HEADER, UNSEEN, RuleResolver
+from tracer.rules.rule_resolver import DECIDED_EARLIER, NO_LONGER_KEPT, UNKNOWN_HEADER, UNSEEN, ResolvedRules, RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 AFTER_DNAT: Ends = ("192.168.56.1", 40812, "10.244.0.11", 8080)
@@ -91,6 +92,34 @@ def test_a_connection_from_before_the_run() -> None:
     assembler.feed(reply().batch)
     (answer,) = assembler.flush()
     assert rule_traces(answer) == [("nat", DECIDED_EARLIER.undecided, True)]
+
+
+def test_a_connection_that_is_no_longer_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have begun in this run, so it is not said to be older."""
+    monkeypatch.setattr(resolver_module, "CONNECTIONS_KEPT", 1)
+    assembler, rules, node, reader = assembler_with_rules()
+    assembler.feed(first_packet().batch)
+    read_rules(node, reader)
+    assembler.closed(3_000_000_000)
+    other = Trail(
+        ("1.1.1.1", 9, "2.2.2.2", 80),
+        5 << 8,
+        orig=("1.1.1.1", 9, "2.2.2.2", 80),
+        reply=("3.3.3.3", 80, "1.1.1.1", 9),
+        ct_info=2,
+        pf=2,
+    )
+    rewrite = record.event(other.nat("PREROUTING", 1, ("1.1.1.1", 9, "3.3.3.3", 80)).batch[0])
+    rules.begin_packet([rewrite], True)
+    assert rules.resolve(rewrite) == ResolvedRules(None)
+    assembler.feed(reply().batch)
+    (answer,) = assembler.flush()
+    assert rule_traces(answer) == [("nat", NO_LONGER_KEPT.undecided, True)]
+    # A datagram or a SYN that is sent again passes no nat table: its rule was another packet's.
+    trail = Trail(CLIENT, 9 << 8, orig=CLIENT, reply=swapped(AFTER_SNAT), ct_info=2, pf=2)
+    again = record.event(trail.nat("PREROUTING", 1, AFTER_DNAT).batch[0])
+    rules.begin_packet([again], True)
+    assert rules.resolve(again) == ResolvedRules(NO_LONGER_KEPT, from_conntrack=True)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +211,18 @@ def test_without_rules_no_hop_has_a_rule_trace() -> None:
     assert rule_traces(assembler.flush()[0]) == []
 
 
+def test_table_traces_of_a_packet_without_events_are_forgotten_with_it() -> None:
+    """Only hits of it arrived: it makes no packet."""
+    assembler, rules, node, reader = assembler_with_rules()
+    read_rules(node, reader)
+    rows, hit = np.zeros(1, STEPS), np.zeros(1, HIT_DTYPE)
+    rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, 7, 300, 1
+    hit["kind"], hit["packet"], hit["time"] = Kind.EVENT_NFT_RULE, 7, 300
+    assembler.feed(np.concatenate([rows.view(record.DTYPE), hit.view(record.DTYPE)]))
+    assert len(rules._table_traces) == 1 and assembler.open == 1
+    assert assembler.flush() == [] and not assembler.open and not len(rules._table_traces)
+
+
 def test_table_traces_of_packets_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "PACKETS_KEPT", 10)
     _, rules, node, reader = assembler_with_rules()
@@ -189,6 +230,7 @@ def test_table_traces_of_packets_that_never_end_are_bounded(monkeypatch: pytest.
     rows = np.zeros(50, STEPS)
     rows["kind"], rows["packet"], rows["time"], rows["count"] = Kind.EVENT_STEPS, np.arange(1, 51), 300, 1
     rules.feed(rows.view(record.DTYPE))
-    assert len(rules._table_traces) == 10 and rules.shed == 40
+    assert len(rules._table_traces) == 10 and rules._table_traces.evicted == 40
     trail = Trail(CLIENT, 1, start=300, pf=2).table("PREROUTING", "nat", object=0x1000, state=WATCHED + 1)
-    assert rules.resolve(next(record.events(trail.batch)))["rule_trace"].undecided == "a part of the table's trace was lost"
+    trace = rules.resolve(record.event(trail.batch[0])).trace
+    assert trace and trace.undecided == "a part of the table's trace was lost"

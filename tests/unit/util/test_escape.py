@@ -29,15 +29,16 @@ from tracer.errors import BadOption
 from tracer.events.record import NOTHING
 from tracer.export.pcapng import as_shown
 from tracer.model.check import CheckResult
+from tracer.model.connection import ConnectionKey
 from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, HandshakeVerdict
 from tracer.model.kube import Owner
 from tracer.model.loss import Loss
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Handshake, Hop, IpvsDecision, Nat, Packet, Socket
+from tracer.model.packet import DecisionDetail, Drop, Endpoints, Handshake, Hop, HopKind, IpvsDecision, Nat, Packet, Socket
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.model.summary import RunSummary
-from tracer.model.timeline import ConnectionKey, Stage, TimelineEntry
+from tracer.model.timeline import PathStep, TimelineEntry
 from tracer.node.namespaces import Namespaces
 from tracer.pipeline.sinks import OutputSpec
 from tracer.render._style import STYLES, Styler
@@ -57,7 +58,9 @@ TOTALS = RunSummary(
     {"timelines": 1}, 4
 )  # fmt: skip
 OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
-DETAILED = replace(samples.ping(), hops=[Hop(0, "clue", "node", detail=DecisionDetail("route", {"error": 113, "text": "x"}))])
+DETAILED = replace(
+    samples.ping(), hops=(Hop(0, HopKind.DETAIL, "node", detail=DecisionDetail("route", {"error": 113, "text": "x"})),)
+)
 NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
 RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
 TRACE = RuleTrace(
@@ -65,19 +68,36 @@ TRACE = RuleTrace(
 )
 MORE = [
     Hop(
-        0, "nat", "node", "PREROUTING", "nat", "A", nat=NAT, rule_trace=TRACE, owner=Owner("Service", "a", "b"), in_iface="eth0"
+        0,
+        HopKind.NAT,
+        "node",
+        "PREROUTING",
+        "nat",
+        "A",
+        nat=NAT,
+        rule_trace=TRACE,
+        owner=Owner("Service", "a", "b"),
+        in_iface="eth0",
     ),
     Hop(
-        1, "table", "node", "INPUT", "filter", "INPUT", verdict="REJECT", reject="x", rule_trace=replace(TRACE, undecided="why")
+        1,
+        HopKind.TABLE,
+        "node",
+        "INPUT",
+        "filter",
+        "INPUT",
+        verdict="REJECT",
+        reject="x",
+        rule_trace=replace(TRACE, undecided="why"),
     ),
-    Hop(2, "drop", "node", verdict="DROP", drop=Drop("REASON", "function")),
-    Hop(3, "socket", "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
-    Hop(4, "handshake", "pod", handshake=Handshake("SYN", False, 3, 2, 1)),
-    Hop(5, "ipvs", "node", "INPUT", nat=NAT, ipvs=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
-    Hop(6, "route", "node", out_iface="eth1"),
+    Hop(2, HopKind.DROP, "node", verdict="DROP", drop=Drop("REASON", "function")),
+    Hop(3, HopKind.SOCKET, "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
+    Hop(4, HopKind.HANDSHAKE, "pod", handshake=Handshake("SYN", False, 3, 2, 1)),
+    Hop(5, HopKind.IPVS, "node", "INPUT", nat=NAT, ipvs=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
+    Hop(6, HopKind.ROUTE, "node", out_iface="eth1"),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
-    *((packet, Output.packet) for packet in (*samples.every(), OWNED, DETAILED, replace(samples.ping(), hops=MORE))),
+    *((packet, Output.packet) for packet in (*samples.every(), OWNED, DETAILED, replace(samples.ping(), hops=tuple(MORE)))),
     (FOUND, Output.finding),
     (VERDICT, Output.syn),
     (a_timeline(why="why", cause="accepted", lost=1), Output.timeline),
@@ -136,7 +156,7 @@ def test_all_printed_data_classes_are_tried() -> None:
     assert every >= {
         Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, IpvsDecision, DecisionDetail, RuleTrace, RuleHit, RuleLocation,
         Rule, Owner, CheckResult, Loss, HandshakeVerdict,
-        Cause, CounterMismatch, RunSummary, ConnectionKey, TimelineEntry, Stage, type(FOUND), type(FOUND.proofs[0]),
+        Cause, CounterMismatch, RunSummary, ConnectionKey, TimelineEntry, PathStep, type(FOUND), type(FOUND.proofs[0]),
     }  # fmt: skip
     shown = {f.name for f in fields(Hop) if "|" in str(f.type)}
     tried = {f.name for v, _ in PRINTED if isinstance(v, Packet) for h in v.hops for f in fields(Hop) if getattr(h, f.name)}

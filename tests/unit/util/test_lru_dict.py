@@ -18,7 +18,8 @@ from tracer.capture.record import carry_over
 from tracer.capture.record.buffer import Chunk, RecordBuffer
 from tracer.capture.record.carry_over import CarryOver
 from tracer.events import record
-from tracer.events.record import DTYPE, HIT_DTYPE, Kind
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import DTYPE, Kind
 from tracer.findings import context
 from tracer.findings.context import FindingContext
 from tracer.model.rule import Ruleset
@@ -47,6 +48,17 @@ def test_the_longest_unused_entry_is_evicted_first_and_counted() -> None:
     assert (dict(kept), kept.evicted) == ({"d": 4, "e": 5}, 2)
 
 
+def test_what_is_evicted_can_be_seen() -> None:
+    seen: list[tuple[str, int]] = []
+    kept: LruDict[str, int] = LruDict(1, "numbers", lambda key, value: seen.append((key, value)))
+    kept["a"] = 1
+    kept["a"] = 2
+    kept["b"] = 3
+    assert (seen, kept.oldest, kept.evicted) == ([("a", 2)], ("b", 3), 1)
+    kept.clear()
+    assert (kept.oldest, kept.evicted) == (None, 1)
+
+
 def test_counts() -> None:
     counts: LruCounter[str] = LruCounter(2)
     for key in "aabac":
@@ -67,6 +79,20 @@ def test_owners_of_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         assert processes.owner(inode) == (7, "server"), inode
         assert len(processes._owners) <= 10
     assert processes._owners.evicted > 10
+
+
+def test_sockets_without_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that was looked up in vain is not looked up again during the pause, unless it was evicted meanwhile."""
+    readings: list[int] = []
+    monkeypatch.setattr(node_processes, "MISSED_KEPT", 10)
+    monkeypatch.setattr(node_processes, "_processes", lambda: iter([7]))
+    monkeypatch.setattr(Processes, "_read", lambda self, pid, inode: readings.append(inode))
+    processes = Processes(pause=1000.0)
+    for inode in [*range(1000, 1050), *range(1040, 1050)]:
+        processes._read_at = float("-inf")
+        assert processes.owner(inode) == (0, "")
+        assert len(processes._missed) <= 10
+    assert (processes._missed.evicted, readings) == (40, list(range(1000, 1050)))
 
 
 def test_names_of_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +169,7 @@ def test_unread_changes_of_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     watch.close()
     for inode in range(2, 12):
         watch._refresh(watch._space(inode))  # there is no such namespace
-    assert [c.inode for c in watch.changes()] == [10, 11] and watch.dropped == 8
+    assert [c.inode for c in watch.changes()] == [10, 11] and watch._changes.evicted == 8
 
 
 class Known:
@@ -191,7 +217,7 @@ def test_translations_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_resolver, "CONNECTIONS_KEPT", 3)
     resolver = RuleResolver(nft=SnapshotCache(Known()))
     for port in range(10):
-        (rewrite,) = record.events(event("NAT", orig_sport=port, ct_info=rule_resolver.NEW))
+        rewrite = record.event(event("NAT", orig_sport=port, ct_info=rule_resolver.NEW)[0])
         resolver.begin_packet([rewrite], True)
         resolver.resolve(rewrite)
     assert (len(resolver._connections), resolver._connections.evicted) == (3, 7)

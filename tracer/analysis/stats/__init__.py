@@ -11,14 +11,13 @@ Must not know: the format of a capture file, other statistics.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Iterable
 from functools import cache
-from importlib import import_module
 from typing import Protocol
 
 from tracer.analysis.result_table import ResultTable
 from tracer.model.packet import Packet
+from tracer.util.registry import Registry
 
 
 class Statistic(Protocol):
@@ -31,12 +30,13 @@ class Statistic(Protocol):
 MOST = 20_000
 """Maximum number of keys that a statistic counts separately. All others are counted together."""
 FIRST = ("verdicts", "syns", "rules", "owners")
+_STATISTICS: Registry[type[Statistic]] = Registry(__name__, "STATISTIC", kind="statistic")
 
 
 @cache
 def names() -> tuple[str, ...]:
     """Returns the names of all statistics."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")))
+    return _STATISTICS.names()
 
 
 def in_order() -> tuple[str, ...]:
@@ -46,5 +46,4 @@ def in_order() -> tuple[str, ...]:
 
 def make(name: str) -> Statistic:
     """Makes a new statistic of that name."""
-    made: Statistic = import_module(f"{__name__}.{name}").STATISTIC()
-    return made
+    return _STATISTICS.find(name)()

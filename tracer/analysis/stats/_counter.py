@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tracer.analysis.stats import MOST
+from tracer.util.evictions import evictions
 
 K = TypeVar("K")
 
@@ -23,6 +24,13 @@ class KeyCounter(Generic[K]):
             self.of[key] += count
         else:
             self.rest += count
+            evictions.add("keys of statistics")
 
     def most(self, count: int) -> list[tuple[K, int]]:
         return self.of.most_common(count)
+
+
+def titled(title: str, *counters: KeyCounter[Any]) -> str:
+    """A table's title, with the number of what was counted only together: no row has it."""
+    rest = sum(counter.rest for counter in counters)
+    return f"{title}; {rest:,} more, of more than {MOST:,} kinds, are not in the table" if rest else title

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats import MOST
-from tracer.model.packet import Hop, Packet
+from tracer.model.packet import Hop, HopKind, Packet
+from tracer.util.evictions import evictions
 
 SHOWN = 25
 STEPS = 8
@@ -47,7 +48,7 @@ class LatencyStatistic:
         self._whole: dict[str, Distribution] = {}
 
     def feed(self, packet: Packet) -> None:
-        hops = [h for h in packet.hops if not h.clone and h.what not in ("nat", "nat-hook", "clue")]
+        hops = [h for h in packet.hops if not h.clone and h.what not in (HopKind.NAT, HopKind.NAT_HOOK, HopKind.DETAIL)]
         places: list[tuple[str, Hop]] = []
         for hop in hops:
             place = f"{hop.netns} {hop.hook or hop.what}"
@@ -68,6 +69,8 @@ class LatencyStatistic:
         known: dict[object, Distribution] = into  # type: ignore[assignment]
         if key in known or len(known) < MOST:
             known.setdefault(key, Distribution()).add(ns)
+        else:
+            evictions.add("places of statistics")
 
     def tables(self) -> Iterator[ResultTable]:
         columns = ("packets", "median us", "90 % us", "99 % us", "longest us")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
-from tracer.analysis.stats._counter import KeyCounter
+from tracer.analysis.stats._counter import KeyCounter, titled
 from tracer.model.packet import Packet
 
 SHOWN = 20
@@ -28,9 +28,9 @@ class OwnerStatistic:
 
     def tables(self) -> Iterator[ResultTable]:
         rows = [(count, what, whose) for (whose, what), count in self._rules.most(SHOWN)]
-        yield ResultTable("Owners of what decided", ("packets", "what", "whose"), rows)
+        yield ResultTable(titled("Owners of what decided", self._rules), ("packets", "what", "whose"), rows)
         rows = [(count, end, whose) for (end, whose), count in self._ends.most(SHOWN)]
-        yield ResultTable("Sources and destinations", ("packets", "end", "who"), rows)
+        yield ResultTable(titled("Sources and destinations", self._ends), ("packets", "end", "who"), rows)
 
 
 STATISTIC = OwnerStatistic

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
-from tracer.analysis.stats._counter import KeyCounter
+from tracer.analysis.stats._counter import KeyCounter, titled
 from tracer.model.packet import Packet
 from tracer.render.parts.rule_lines import format_rule
 
@@ -35,13 +35,14 @@ class RuleStatistic:
 
     def tables(self) -> Iterator[ResultTable]:
         rows: list[tuple[object, ...]] = [(count, *what) for what, count in self._decided.most(SHOWN)]
-        yield ResultTable("Rules that decided", ("packets", "table", "place", "verdict", "rule"), rows)
+        yield ResultTable(titled("Rules that decided", self._decided), ("packets", "table", "place", "verdict", "rule"), rows)
         if self._policies.of:
             rows = [(count, *what) for what, count in self._policies.most(SHOWN)]
-            yield ResultTable("Policies that decided (no rule did)", ("packets", "table", "chain", "verdict"), rows)
+            title = titled("Policies that decided (no rule did)", self._policies)
+            yield ResultTable(title, ("packets", "table", "chain", "verdict"), rows)
         if self._undecided.of:
             rows = [(count, why) for why, count in self._undecided.most(SHOWN)]
-            yield ResultTable("Where the rule is not known", ("packets", "why"), rows)
+            yield ResultTable(titled("Where the rule is not known", self._undecided), ("packets", "why"), rows)
 
 
 STATISTIC = RuleStatistic

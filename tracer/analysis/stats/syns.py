@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
-from tracer.analysis.stats._counter import KeyCounter
-from tracer.model.packet import Packet
+from tracer.analysis.stats._counter import KeyCounter, titled
+from tracer.model.packet import Outcome, Packet
 
 SHOWN = 20
 
@@ -27,15 +27,15 @@ class HandshakeStatistic:
             who = f"{socket.command} (pid {socket.pid})" if socket and socket.pid else "process not found"
             netns = next((h.netns for h in reversed(packet.hops) if h.handshake), "")
             self._listeners.add((netns, who, done))
-        if packet.outcome not in ("delivered", "answered", "forwarded", "sent"):
+        if packet.outcome not in (Outcome.DELIVERED, Outcome.FORWARDED, Outcome.SENT):
             reason = packet.drop.reason or packet.drop.function if packet.drop else ""
             self._causes.add((packet.verdict, reason))
 
     def tables(self) -> Iterator[ResultTable]:
         rows: list[tuple[object, ...]] = [(count, *what) for what, count in self._listeners.most(SHOWN)]
-        yield ResultTable("SYNs at their listeners", ("SYNs", "namespace", "listener", "done"), rows)
+        yield ResultTable(titled("SYNs at their listeners", self._listeners), ("SYNs", "namespace", "listener", "done"), rows)
         rows = [(count, *why) for why, count in self._causes.most(SHOWN)]
-        yield ResultTable("SYNs that did not get through", ("SYNs", "why", "drop reason"), rows)
+        yield ResultTable(titled("SYNs that did not get through", self._causes), ("SYNs", "why", "drop reason"), rows)
 
 
 STATISTIC = HandshakeStatistic

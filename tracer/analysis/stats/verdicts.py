@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
-from tracer.analysis.stats._counter import KeyCounter
+from tracer.analysis.stats._counter import KeyCounter, titled
 from tracer.model.packet import Packet
 
 SHOWN = 20
@@ -30,7 +30,7 @@ class VerdictStatistic:
         title += f", {self._unexplained:,} not explained by the run" * bool(self._unexplained)
         yield ResultTable(title, ("outcome", "packets"), self._outcomes.most(SHOWN), "packets")
         rows = [(count, outcome, words) for (outcome, words), count in self._verdicts.most(SHOWN)]
-        yield ResultTable("How they ended", ("packets", "outcome", "verdict"), rows)
+        yield ResultTable(titled("How they ended", self._verdicts), ("packets", "outcome", "verdict"), rows)
 
 
 STATISTIC = VerdictStatistic

@@ -16,12 +16,15 @@ import numpy.typing as npt
 from tracer.capture.format.codec import MalformedRecord, inflate
 from tracer.capture.format.type_checks import fits
 from tracer.events import payload, record, table_trace
-from tracer.events.record import Kind
+from tracer.events.cstruct import Dtype
+from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import EventArray, Kind, Slots
 
 SLOT = record.SLOT
-RECORDS: dict[str, np.dtype[Any]] = {
+RECORDS: dict[str, Dtype] = {
     "event": record.DTYPE,
-    "nft_hit": record.HIT_DTYPE,
+    "nft_hit": HIT_DTYPE,
     "steps": table_trace.STEPS,
     "ruleset": table_trace.RULESET,
     "raw": payload.RAW,
@@ -34,7 +37,7 @@ OTHER_STRUCTURES = {
     int(Kind.EVENT_RAW): "raw",
 }
 _KNOWN = np.array([int(k) for k in Kind])
-_KNOWN_DETAILS = np.array([int(k) for k in record.DetailKind])
+_KNOWN_DETAILS = np.array([int(k) for k in DetailKind])
 MAX_BYTES, BASE_BYTES, MAX_RATIO = 48 << 20, 1 << 20, 96
 """Maximum length of the slots of one stored chunk: MAX_BYTES, and BASE_BYTES plus MAX_RATIO times the stored length. One batch
 has at most 16 MB, and is added to other batches of 4 MB."""
@@ -48,18 +51,18 @@ def describe() -> dict[str, Any]:
     return {"slot": record.SLOT, "records": fields, "kinds": {k.name: int(k) for k in Kind}}
 
 
-def _field(dtype: np.dtype[Any], name: str) -> tuple[str, int, int]:
+def _field(dtype: Dtype, name: str) -> tuple[str, int, int]:
     """Type of a field, number of elements (0 = no array), and offset in bytes."""
     base, shape = dtype[name].subdtype or (dtype[name], ())
     return base.str, int(np.prod(shape or (1,))) if shape else 0, field_offset(dtype, name)
 
 
-def field_offset(dtype: np.dtype[Any], name: str) -> int:
+def field_offset(dtype: Dtype, name: str) -> int:
     """Offset of a field in its structure, bytes."""
     return int(dtype.fields[name][1]) if dtype.fields else 0
 
 
-def pack(slots: npt.NDArray[np.uint8], level: int = 1) -> bytes:
+def pack(slots: Slots, level: int = 1) -> bytes:
     """Slots in their stored form: column by column, compressed.
 
     Neighbouring bytes of a column are similar, so the result is half as long as by rows, and compression takes less time.
@@ -71,12 +74,12 @@ def pack(slots: npt.NDArray[np.uint8], level: int = 1) -> bytes:
     return zlib.compress(slots.T.tobytes(), level)
 
 
-def count(slots: npt.NDArray[np.uint8]) -> int:
+def count(slots: Slots) -> int:
     """Number of records that begin in these slots (in this program's layout), including records that are not packet events."""
     return record.count(slots)
 
 
-def count_packet_events(slots: npt.NDArray[np.uint8]) -> int:
+def count_packet_events(slots: Slots) -> int:
     """Number of packet events that begin in these slots (in this program's layout)."""
     kinds = slots[slots[:, :4].any(axis=1), 8 + field_offset(record.DTYPE, "kind")]
     return int((~np.isin(kinds, (int(Kind.EVENT_RULESET), int(Kind.EVENT_RAW)))).sum())
@@ -107,7 +110,7 @@ class RecordLayout:
         if not 8 < self.slot <= 1 << 12 or len(sizes) != 1 or (sizes.pop() + 8) % self.slot:
             raise MalformedRecord("the layout of its events makes no sense")
 
-    def unpack(self, stored: object, count: int) -> npt.NDArray[np.uint8]:
+    def unpack(self, stored: object, count: int) -> Slots:
         """The slots of a stored chunk, (count, slot length). Raises MalformedRecord."""
         if not isinstance(stored, bytes) or not 0 <= count * self.slot <= min(MAX_BYTES, BASE_BYTES + MAX_RATIO * len(stored)):
             raise MalformedRecord("a batch is of no size that there can be")
@@ -116,24 +119,24 @@ class RecordLayout:
             raise MalformedRecord("a batch is not as long as it says")
         return np.ascontiguousarray(np.frombuffer(payload, np.uint8).reshape(self.slot, count).T)
 
-    def events(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    def events(self, slots: Slots) -> EventArray:
         """The events of slots, as `record.unpack` returns them."""
         slots = _without_cut_event(slots, self._dtypes["event"].itemsize)
         if not self._is_current:
             return self._converted(slots)
         return self._known(record.unpack(slots))
 
-    def _known(self, found: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _known(self, found: EventArray) -> EventArray:
         """The events of kinds that this program knows; decision details have a kind of their own."""
         known = np.isin(found["kind"], _KNOWN)
         details = np.flatnonzero(found["kind"] == int(Kind.EVENT_CLUE))
         if len(details):
             octets = found.view(np.uint8).reshape(len(found), found.itemsize)
-            known[details] = np.isin(octets[details, field_offset(record.DETAIL_DTYPE, "what")], _KNOWN_DETAILS)
+            known[details] = np.isin(octets[details, field_offset(DETAIL_DTYPE, "what")], _KNOWN_DETAILS)
         self.unknown += int((~known).sum())
         return found if known.all() else found[known]
 
-    def _converted(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+    def _converted(self, slots: Slots) -> EventArray:
         theirs = _unpacked(slots, self._dtypes["event"], self.slot)
         out = np.zeros(len(theirs), record.DTYPE)
         ours = {k.name: int(k) for k in Kind}
@@ -153,7 +156,7 @@ class RecordLayout:
         return self._known(out[out["kind"] > 0])
 
 
-def _dtype(fields: Any) -> np.dtype[Any]:
+def _dtype(fields: Any) -> Dtype:
     if not fits(fields, list[tuple[str, str, int, int]], is_json=True):
         raise ValueError("fields of another form")
     shapes = [(base, (count,)) if count else base for _, base, count, _ in fields]
@@ -165,7 +168,7 @@ def _dtype(fields: Any) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": shapes, "offsets": offsets})
 
 
-def _without_cut_event(slots: npt.NDArray[np.uint8], event_bytes: int) -> npt.NDArray[np.uint8]:
+def _without_cut_event(slots: Slots, event_bytes: int) -> Slots:
     """Removes a last event with missing slots. It is damage: a ring has only complete events."""
     if not len(slots):
         return slots
@@ -176,7 +179,7 @@ def _without_cut_event(slots: npt.NDArray[np.uint8], event_bytes: int) -> npt.ND
     return slots[: cut[0]] if len(cut) else slots
 
 
-def _unpacked(slots: npt.NDArray[np.uint8], dtype: np.dtype[Any], slot: int) -> npt.NDArray[Any]:
+def _unpacked(slots: Slots, dtype: Dtype, slot: int) -> EventArray:
     """`record.unpack` for another layout."""
     lengths = slots[:, :4].view("<u4").ravel()
     starts = np.flatnonzero((lengths != 0) & (lengths < 1 << 30))
@@ -189,24 +192,24 @@ def _unpacked(slots: npt.NDArray[np.uint8], dtype: np.dtype[Any], slot: int) -> 
     return out
 
 
-def _reinterpret(rows: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _reinterpret(rows: EventArray, dtype: Dtype) -> EventArray:
     """The same bytes as another structure of equal or smaller length."""
     payload = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
     return np.ascontiguousarray(payload[:, : dtype.itemsize]).view(dtype).ravel()
 
 
-def _padded(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _padded(rows: EventArray) -> EventArray:
     payload: npt.NDArray[np.uint8] = np.zeros((len(rows), record.DTYPE.itemsize), np.uint8)
     payload[:, : rows.dtype.itemsize] = rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
-    made: npt.NDArray[Any] = payload.view(record.DTYPE).ravel()
+    made: EventArray = payload.view(record.DTYPE).ravel()
     return made
 
 
-def ruleset_slots(slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def ruleset_slots(slots: Slots) -> Slots:
     """The slots (in this program's layout) with look-ups and replacements of legacy tables."""
     if not len(slots):
         return slots
     at = 8 + field_offset(record.DTYPE, "kind")
     lengths = slots[:, :4].view("<u4").ravel()
-    found: npt.NDArray[np.uint8] = slots[(lengths == record.SLOT - 8) & (slots[:, at] == int(Kind.EVENT_RULESET))]
+    found: Slots = slots[(lengths == record.SLOT - 8) & (slots[:, at] == int(Kind.EVENT_RULESET))]
     return found

@@ -14,13 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from tracer.capture.format import kube_objects, record_layout, rulesets
 from tracer.capture.format.codec import to_json
 from tracer.capture.format.schema import Record
 from tracer.connections.conntrack_events import Datagram
+from tracer.events.record import Slots
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.store import Change
@@ -36,6 +34,8 @@ CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
 """Age and length of slots from which a chunk goes to the writer, seconds and bytes."""
 ANSWERS_KEPT = 1 << 17
 """Number of questions with a known last answer. The answer to any other question is written again."""
+NFT_OBJECT_BYTES = 400
+"""Memory of a rule or map element of nftables, bytes."""
 LONG_BATCH_SLOTS = 1 << 12
 """Number of slots from which a batch takes long to explain: the chunk before it goes to the writer first."""
 
@@ -56,14 +56,16 @@ class Chunk:
         slots: slots of all batches, one array (number of slots, slot length) per batch.
         bytes: length of the slots and of conntrack's messages.
         began: time of creation, seconds, CLOCK_MONOTONIC.
+        rule_bytes: memory of the readings of rules among the records, bytes.
     """
 
     first_batch: int
     records: list[Row] = field(default_factory=list)
     batches: list[tuple[int, int, int]] = field(default_factory=list)
-    slots: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    slots: list[Slots] = field(default_factory=list)
     bytes: int = 0
     began: float = field(default_factory=time.monotonic)
+    rule_bytes: int = 0
 
 
 class RecordBuffer:
@@ -79,7 +81,7 @@ class RecordBuffer:
         self._chunk = Chunk(1)
         self._lock = threading.Lock()
         self._counts: dict[Question, int] = {}
-        self._answers: LruDict[Question, object] = LruDict(ANSWERS_KEPT)
+        self._answers: LruDict[Question, object] = LruDict(ANSWERS_KEPT, "answers in the record buffer")
         self._unrecorded: set[str] = set()
         self._warnings: list[str] = []
 
@@ -109,7 +111,7 @@ class RecordBuffer:
             # A text in SQLite is UTF-8, a name may be other bytes. Only the body is read back.
             self._chunk.records.append((number, kind.value, escaped(key), body))
 
-    def add_batch(self, now: int, slots: npt.NDArray[np.uint8], last: bool) -> None:
+    def add_batch(self, now: int, slots: Slots, last: bool) -> None:
         """Begins a batch. now: ns, CLOCK_MONOTONIC. slots: (number of slots, slot length). last: no batch follows."""
         with self._lock:
             chunk = self._chunk
@@ -171,10 +173,14 @@ class RecordBuffer:
         """Adds a reading of a legacy table."""
         request = snapshot.request
         key = f"{request.netns} {request.family} {request.table}"
+        with self._lock:
+            self._chunk.rule_bytes += len(snapshot.blob) + len(snapshot.text or "")
         self.add_record(Record.READING, key, lambda: rulesets.encode_reading(snapshot))
 
     def add_nft(self, change: NftChange) -> None:
         """Adds a reading of a namespace's nftables rules."""
+        with self._lock:
+            self._chunk.rule_bytes += NFT_OBJECT_BYTES * (change.snapshot.objects if change.snapshot else 0)
         self.add_record(Record.NFT, f"{change.inode} {change.seen}", lambda: rulesets.encode_update(change))
 
     def add_changes(self, entries: list[TimelineEntry]) -> None:

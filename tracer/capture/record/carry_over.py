@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from typing import Any
 
 from tracer.capture.format.codec import pack, unpack
 from tracer.capture.format.schema import Record
+from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.lru_dict import LruDict
 
 Stored = tuple[Any, ...]
@@ -18,6 +18,8 @@ MAX_ANSWERS, MAX_TABLES = 1 << 16, 1 << 12
 """Maximum number of answers, and of tables or namespaces with readings, that are kept; the newest."""
 MAX_FILTERS = 16
 """Maximum number of renewed filters. A packet is matched with the filters that were valid when it arrived."""
+MAX_RULESETS = 1 << 14
+"""Maximum number of records about replaced tables. Without the look-up of a table, a replay does not use its readings."""
 MAX_READINGS = 16
 """Maximum number of readings of a legacy table, and of a namespace's nftables. Older ones belong to packets closed long ago."""
 
@@ -26,13 +28,13 @@ class CarryOver:
     """Valid records by subject. A newer record replaces an older one where it has all of the older one's information."""
 
     def __init__(self) -> None:
-        self._answers: LruDict[str, Stored] = LruDict(MAX_ANSWERS)
+        self._answers: LruDict[str, Stored] = LruDict(MAX_ANSWERS, "answers for the next file")
         self._sandboxes: Stored | None = None
-        self._readings: LruDict[tuple[str, str], deque[Stored]] = LruDict(MAX_TABLES)
-        self._rulesets: deque[Stored] = deque()
+        self._readings: LruDict[tuple[str, str], BoundedQueue[Stored]] = LruDict(MAX_TABLES, "tables for the next file")
+        self._rulesets: BoundedQueue[Stored] = BoundedQueue(MAX_RULESETS, "replaced tables for the next file")
         self._objects: dict[str, dict[str, Any]] = {}
         self._node_name: Stored | None = None
-        self._filters: deque[Stored] = deque(maxlen=MAX_FILTERS)
+        self._filters: BoundedQueue[Stored] = BoundedQueue(MAX_FILTERS, "filters for the next file")
 
     def feed(self, record: Stored) -> None:
         """Takes a written record."""
@@ -43,7 +45,8 @@ class CarryOver:
             self._sandboxes = record
         elif kind in (Record.READING, Record.NFT):
             subject = key if kind == Record.READING else key.partition(" ")[0]
-            self._readings.setdefault((kind, subject), deque(maxlen=MAX_READINGS)).append(record)
+            readings = BoundedQueue[Stored](MAX_READINGS, "readings for the next file")
+            self._readings.setdefault((kind, subject), readings).append(record)
         elif kind == Record.RULESET:
             self._rulesets.append(record)
             oldest = min((q[0][0] for (k, _), q in self._readings.items() if k == Record.READING), default=0)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracer import __version__
 from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackListener
@@ -29,26 +28,27 @@ from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
 from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.record.writer import CaptureWriter
 from tracer.capture.redact.records import RecordRedactor
-from tracer.connections.conntrack_events import EntryEvents
 from tracer.events import record
-from tracer.kernel.session import Session
+from tracer.events.record import EventArray
+from tracer.kernel.session import Kernel, Session
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.owner_resolver import OwnerResolver
-from tracer.kube.store import ObjectStore
-from tracer.node import addresses
+from tracer.model.summary import OutputLoss
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader
 from tracer.node.processes import Processes
-from tracer.pipeline.assembly import Assembler, AssemblyParts
-from tracer.pipeline.environment import RunStart, packet_assembler
+from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames
+from tracer.pipeline.environment import RunStart
+from tracer.pipeline.live_environment import LiveEnvironment, rule_resolver
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.source import Batch
 from tracer.rules.iptables.table_reader import TableReader, TableSnapshot
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 from tracer.rules.nftables.watcher import RulesetUpdate
+from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.questions import Journal
 from tracer.util.timezone import local_zone
 from tracer.util.worker import user_warnings
@@ -102,20 +102,38 @@ class RecordingEnvironment:
         self.buffer = RecordBuffer()
         self.files = CaptureFiles(Path(path), limits)
         self.writer: CaptureWriter | None = None
-        self.sandboxes: RecordedCniCache | None = None
-        self.conntrack = RecordedConntrackListener(self.buffer, EntryEvents())
+        self.sandboxes = RecordedCniCache(self.buffer.add_sandboxes)
+        self._live = LiveEnvironment()
+        self.conntrack = RecordedConntrackListener(self.buffer, self._live.conntrack_listener())
         self._closed = False
         self._journaled_function: Callable[[int], str] = lambda address: ""
 
     def cluster_view(self) -> ClusterView:
-        """Kubernetes objects and addresses, used to find names and owners."""
-        store = ObjectStore()
-        store.on_apply(self.buffer.add_objects)
-        self.sandboxes = RecordedCniCache(self.buffer.add_sandboxes)
-        return ClusterView(store, self.sandboxes, addresses.local_addresses(), addresses.ipvs_addresses())
+        view = ClusterView.of_machine(self.sandboxes)
+        view.store.on_apply(self.buffer.add_objects)
+        return view
+
+    def attach(self, kernel: Kernel, session: Session) -> None:
+        self._live.attach(kernel, session)
+
+    def clock(self) -> int:
+        return self._live.clock()
+
+    def kernel_names(self) -> KernelNames:
+        live = self._live.kernel_names()
+        self._journaled_function = journaled_function(self.buffer.journal, live.function)
+        return KernelNames(self._journaled_function, live.drop_reasons)
+
+    def journal_functions(self, events: EventArray) -> None:
+        """Records the functions of all drops. The run may end before it explains them, but a replay explains all packets."""
+        for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
+            self._journaled_function(address)
 
     def namespaces(self) -> JournaledNamespaces:
-        return JournaledNamespaces(self.buffer.journal, Namespaces())
+        return JournaledNamespaces(self.buffer.journal, self._live.namespaces())
+
+    def tracking(self) -> Collection[int]:
+        return self._live.tracking()
 
     def processes(self) -> JournaledProcesses:
         return JournaledProcesses(self.buffer.journal)
@@ -123,26 +141,20 @@ class RecordingEnvironment:
     def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
         return NamespaceInspector(NamespaceReader(namespaces, processes), self.buffer.journal)
 
-    def symbol_lookup(self, symbols: Callable[[int], str]) -> Callable[[int], str]:
-        self._journaled_function = journaled_function(self.buffer.journal, symbols)
-        return self._journaled_function
-
-    def journal_functions(self, events: npt.NDArray[Any]) -> None:
-        """Records the functions of all drops. The run may end before it explains them, but a replay explains all packets."""
-        for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
-            self._journaled_function(address)
-
     def host_reader(self) -> HostReader:
-        return HostReader()
+        return self._live.host_reader()
 
     def journal(self) -> Journal:
         return self.buffer.journal
 
-    def table_reader(self) -> RecordedTableReader:
-        return RecordedTableReader(self.buffer)
+    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+        def reader() -> RecordedTableReader:
+            return RecordedTableReader(self.buffer)
 
-    def update_source(self, watch: UpdateSource) -> RecordedRulesetWatcher:
-        return RecordedRulesetWatcher(watch, self.buffer)
+        def wrap(updates: UpdateSource) -> RecordedRulesetWatcher:
+            return RecordedRulesetWatcher(updates, self.buffer)
+
+        return rule_resolver(self._live.session, namespaces, stack, reader, wrap)
 
     def change_log(self) -> RecordedChangeLog:
         return RecordedChangeLog(self.buffer)
@@ -151,19 +163,17 @@ class RecordingEnvironment:
         return self.conntrack
 
     def assembler(self, parts: AssemblyParts) -> Assembler:
-        if self._explains:
-            return packet_assembler(parts)
-        return Prefetcher(parts, self.sandboxes, self.inspector(parts.namespaces, parts.processes), self.journal())
+        return self._live.assembler(parts) if self._explains else Prefetcher(parts, self.sandboxes)
 
     def start(self, run: RunStart) -> None:
         """Begins to write the file. It begins with `meta`, the values that do not change in a run."""
-        session, kube, namespaces = run.session, run.kube, run.parts.namespaces
+        session, kube, namespaces = self._live.session, run.kube, run.parts.namespaces
         names = {inode: namespaces.name(inode) for inode in namespaces.named()}
         current_filter = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
         system = os.uname()
         meta = {
             "program": __version__,
-            "host": {"name": system.nodename, "machine": system.machine, "kernel": run.release},
+            "host": {"name": system.nodename, "machine": system.machine, "kernel": self._live.kernel.release},
             "clock": {"offset": run.parts.clock, "zone": local_zone(), "began": time.time_ns()},
             "layout": record_layout.describe(),
             "answers": ALL_ANSWERS,
@@ -173,7 +183,7 @@ class RecordingEnvironment:
             "filter": to_json(current_filter),
             "probes": [[p.probe.name, p.way, p.symbol] for p in session.planned],
             "acts": to_json(session.extensions),
-            "drop_reasons": to_json(run.parts.drop_reasons),
+            "drop_reasons": to_json(dict(run.parts.names.drop_reasons)),
             "namespaces": {"node": namespaces.node, "own": namespaces.own, "names": to_json(names), "named": list(names)},
             "tracking": sorted(run.parts.tracking),
             "addresses": sorted(kube.cluster.local),
@@ -183,8 +193,8 @@ class RecordingEnvironment:
         self.writer = CaptureWriter(self.files.insert, self.files.close, run.parts.clock, self._redactor)
         self.buffer.start(self.writer.put)
 
-    def source(self, session: Session, kube: OwnerResolver) -> RecordingSource:
-        return RecordingSource(session, kube, self)
+    def source(self, kube: OwnerResolver) -> RecordingSource:
+        return RecordingSource(self._live.session, kube, self)
 
     def close(self, seconds: float | None = None) -> list[str]:
         if self._closed:
@@ -200,6 +210,10 @@ class RecordingEnvironment:
         lost = self.writer.lost
         return self.writer.messages() + user_warnings.read() + ([f"{lost} events are not in the capture."] if lost else [])
 
+    def not_written(self) -> list[OutputLoss]:
+        lost = self.writer.lost if self.writer else 0
+        return [OutputLoss(str(self.files.names[0]), lost, "the disk was too slow or full")] if lost else []
+
 
 class RecordingSource(LiveSource):
     """Reads batches from the running probes and records them."""
@@ -208,12 +222,11 @@ class RecordingSource(LiveSource):
         super().__init__(session, kube)
         self._environment, self._buffer = environment, environment.buffer
 
-    def read(self, last: bool) -> Batch:
+    def read(self, last: bool = False) -> Batch:
         now = time.monotonic_ns()
         slots = self.session.drain()
         self._buffer.add_batch(now, slots, last)
-        if self._environment.sandboxes:
-            self._environment.sandboxes.begin_batch()
+        self._environment.sandboxes.begin_batch()
         self._environment.conntrack.ports = self._kube.ports() if self._kube else ()
         losses = self.session.losses()
         for loss in losses:

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracer import findings
 from tracer.capture.cni_journal import RecordedCniCache
 from tracer.events import payload
-from tracer.events.record import Kind
+from tracer.events.record import EventArray, Kind
 from tracer.events.record import address as address_of
 from tracer.handshakes import causes
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.node_questions import Occasion
 from tracer.pipeline.assembly import AssemblyParts
 from tracer.util.octets import c_text
-from tracer.util.questions import Journal, value_of
+from tracer.util.questions import value_of
 
 NODE_SECONDS, COUNTER_SECONDS = 2.0, 10.0
 """Intervals of questions, seconds: about the node, its listeners and namespaces; about counters of listeners' namespaces."""
@@ -44,20 +41,18 @@ TCP, UDP = 6, 17
 class Prefetcher:
     """Asks the questions of a replay while they can be answered; the journal records the answers."""
 
-    def __init__(
-        self, parts: AssemblyParts, sandboxes: RecordedCniCache | None, inspector: NamespaceInspector, journal: Journal
-    ) -> None:
-        self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.function
-        self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, inspector
-        self._journal = journal
-        self._node_questions = {q: None for questions in findings.declared_questions().values() for q in questions}
-        self._namespace_questions = {q: None for questions in causes.declared_questions().values() for q in questions}
+    def __init__(self, parts: AssemblyParts, sandboxes: RecordedCniCache | None) -> None:
+        self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.names.function
+        self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, parts.inspector
+        self._journal = parts.journal
+        self._node_questions = tuple(dict.fromkeys(q for asked in findings.declared_questions().values() for q in asked))
+        self._namespace_questions = tuple(dict.fromkeys(q for asked in causes.declared_questions().values() for q in asked))
         self._node_asked_at = self._counters_asked_at = float("-inf")
         self._listeners: dict[int, None] = {}
         self._has_datagrams = False
         self.events = self.unaddressed = 0
 
-    def feed(self, batch: npt.NDArray[Any]) -> None:
+    def feed(self, batch: EventArray) -> None:
         events, _ = payload.split(self._resolver.prefetch(batch))
         self.events += len(events)
         new_listeners = self._ask_of_events(events) if len(events) else []
@@ -71,7 +66,7 @@ class Prefetcher:
         for question in self._namespace_questions:
             question.prefetch(self._inspector.reader, self._inspector.journal, occasion)
 
-    def _ask_of_events(self, events: npt.NDArray[Any]) -> list[int]:
+    def _ask_of_events(self, events: EventArray) -> list[int]:
         """Asks what the assembly of packets asks. Returns the pids of listening processes that were not met before."""
         for netns in np.unique(events["netns"]).tolist():
             self._namespaces.name(netns)
@@ -87,7 +82,7 @@ class Prefetcher:
                 found.append(pid)
         return found
 
-    def _occasion(self, events: npt.NDArray[Any], new_listeners: list[int], now: float) -> Occasion:
+    def _occasion(self, events: EventArray, new_listeners: list[int], now: float) -> Occasion:
         """What this batch gives reason to ask. new_listeners: pids. now: seconds, CLOCK_MONOTONIC."""
         is_periodic = now - self._node_asked_at >= NODE_SECONDS
         are_counters_due = is_periodic and now - self._counters_asked_at >= COUNTER_SECONDS

@@ -3,7 +3,8 @@
 
 Committed data can be read after a crash. The tracing never waits for the disk. When the disk is too slow, slots that do not fit
 into memory are dropped and counted; when it is full, slots are dropped and counted until there is space again. The inputs that
-explain packets (answers, rules, objects) are kept and written later, because the other packets need them.
+explain packets (answers, rules, objects) are kept and written later, because the other packets need them. When these do not fit
+into memory either, the capture ends there: without one of them, a replay could state something wrong about later packets.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tracer.capture.format.codec import pack
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Chunk, Row
 from tracer.capture.redact.records import RecordRedactor
+from tracer.util.evictions import evictions
 from tracer.util.worker import Worker, user_warnings
 
 MAX_WAITING_BYTES = 128 << 20
@@ -32,7 +34,12 @@ CLOSE_SECONDS = 30.0
 """Maximum time that the end of a run waits for the writer, seconds; then once more, for the remaining records without slots."""
 SLOW = "the disk was too slow"
 MAX_RETRY_BYTES = 64 << 20
-"""Maximum length of records that are kept for another attempt, bytes; older ones are dropped."""
+"""Maximum length of records that are kept for another attempt, bytes; with more the capture ends."""
+MAX_WAITING_RECORDS = 1 << 18
+"""Maximum number of records that wait for the disk; with more the capture ends."""
+MAX_WAITING_RULE_BYTES = 128 << 20
+"""Maximum memory of readings of rules that wait for the disk, bytes; more are dropped, and their packets have no rules."""
+RULE_RECORDS = (Record.READING, Record.NFT)
 
 Insert = Callable[[list[tuple[Any, ...]], tuple[Any, ...] | None], None]
 """Writes records and a chunk of batches in one transaction. Raises sqlite3.Error, OSError."""
@@ -64,17 +71,52 @@ class CaptureWriter:
         self._gap: tuple[int, int, str] | None = None
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._is_healthy, self._missing_events = True, 0
+        self._waiting_records = self._waiting_rule_bytes = 0
+        self._is_ended = False
         self.lost = self.events = self.stored = 0
         self._thread = Worker("capture", self._work).start()
 
     def put(self, chunk: Chunk) -> None:
-        """Takes a chunk; never waits. Drops its slots if they do not fit into memory."""
+        """Takes a chunk; never waits. Drops what does not fit into memory."""
+        with self._lock:
+            has_room_for_rules = not self._waiting_rule_bytes or (
+                self._waiting_rule_bytes + chunk.rule_bytes <= MAX_WAITING_RULE_BYTES
+            )
+        if not has_room_for_rules:
+            self._drop_rules(chunk)
         with self._lock:
             has_room = not self._waiting_bytes or self._waiting_bytes + chunk.bytes <= MAX_WAITING_BYTES
             self._waiting_bytes += chunk.bytes if has_room else 0
+            self._waiting_records += len(chunk.records)
+            self._waiting_rule_bytes += chunk.rule_bytes
+            is_full = self._waiting_records > MAX_WAITING_RECORDS
         if not has_room:
             self._drop_slots(chunk, SLOW)
-        self._chunks.put(chunk)
+        if is_full:
+            self._end_capture(SLOW)
+        self._chunks.put(chunk if not self._is_ended else self._emptied(chunk))
+
+    def _drop_rules(self, chunk: Chunk) -> None:
+        """Drops the readings of rules of a chunk: a replay then says of their packets that the rules are not known."""
+        kept = [row for row in chunk.records if row[1] not in RULE_RECORDS]
+        evictions.add("readings of rules for the capture", len(chunk.records) - len(kept))
+        chunk.records, chunk.rule_bytes = kept, 0
+        user_warnings.add(f"Rules that were read are not in the capture, so its packets have none: {SLOW}.", "rules dropped")
+
+    def _end_capture(self, reason: str) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self._messages.put(f"The capture ends here: {reason}. Tracing goes on.")
+
+    def _emptied(self, chunk: Chunk) -> Chunk:
+        """A chunk that is not written because the capture has ended. Its events are counted as lost; its memory is released."""
+        count = sum(record_layout.count_packet_events(slots) for slots in chunk.slots)
+        with self._lock:
+            self.lost += count
+            self._waiting_records -= len(chunk.records)
+        evictions.add("records for the capture", len(chunk.records))
+        chunk.records, chunk.batches, chunk.slots = [], [], []
+        return chunk
 
     def _drop_slots(self, chunk: Chunk, reason: str) -> None:
         """Drops the slots and conntrack messages of a chunk; its batches stay, without slots."""
@@ -133,9 +175,13 @@ class CaptureWriter:
         if chunk is None:
             self._finish()
             return False
-        held = chunk.bytes
+        held, records, rule_bytes = chunk.bytes, len(chunk.records), chunk.rule_bytes
         try:
-            self._write(chunk)
+            if self._is_ended:
+                self._emptied(chunk)
+                records = 0
+            else:
+                self._write(chunk)
         except Exception as e:
             user_warnings.add_failure("writing the capture", e)
             self._retry = []  # one of them may be the cause, and would fail again
@@ -143,11 +189,13 @@ class CaptureWriter:
         finally:
             with self._lock:
                 self._waiting_bytes -= held
+                self._waiting_records -= records
+                self._waiting_rule_bytes -= rule_bytes
         return True
 
     def _finish(self) -> None:
         try:
-            if self._retry or self._gap:
+            if (self._retry or self._gap) and not self._is_ended:
                 self._write(Chunk(0))
         except Exception as e:
             user_warnings.add_failure("writing the end of the capture", e)
@@ -170,8 +218,10 @@ class CaptureWriter:
             self._insert(rows, batch)
         except (sqlite3.Error, OSError) as e:
             self._drop_slots(chunk, f"it could not be written ({e})")
-            while sum(len(row[3]) for row in self._retry) > MAX_RETRY_BYTES:
-                del self._retry[: len(self._retry) // 2 + 1]
+            if sum(len(row[3]) for row in self._retry) > MAX_RETRY_BYTES:
+                evictions.add("records for the capture", len(self._retry))
+                self._retry = []
+                self._end_capture(f"it could not be written ({e})")
             return
         self._retry = []
         if batch:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracer.capture.format import record_layout
 from tracer.events import record
-from tracer.events.record import DETAIL_DTYPE, DTYPE, SLOT, DetailKind, Kind
+from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
+from tracer.events.record import DTYPE, SLOT, Kind, Slots
 
 ADDRESSES = tuple(name for name in DTYPE.names or () if DTYPE[name] == np.dtype("V16"))
 MAPPED = b"\0" * 10 + b"\xff\xff"
@@ -20,7 +20,7 @@ Other = Callable[[bytes], bytes]
 """Gives the pseudonym of an address; both have 16 bytes."""
 
 
-def redact_slots(slots: npt.NDArray[np.uint8], other: Other) -> npt.NDArray[np.uint8]:
+def redact_slots(slots: Slots, other: Other) -> Slots:
     """A copy of ring slots with replaced addresses. Records that are neither events nor decision details are emptied.
 
     Args:
@@ -46,13 +46,13 @@ def redact_slots(slots: npt.NDArray[np.uint8], other: Other) -> npt.NDArray[np.u
     return slots
 
 
-def _empty(slots: npt.NDArray[np.uint8], at: int, size: int) -> None:
+def _empty(slots: Slots, at: int, size: int) -> None:
     """Overwrites a record with zeros and marks it as discarded. Its length stays."""
     slots[at : at + (size + 8) // SLOT] = 0
     slots[at, :4] = np.frombuffer(np.uint32(size | record.DISCARDED).tobytes(), np.uint8)
 
 
-def _replace(slots: npt.NDArray[np.uint8], starts: npt.NDArray[Any], place: int, other: Other) -> None:
+def _replace(slots: Slots, starts: npt.NDArray[np.intp], place: int, other: Other) -> None:
     """Replaces the address at the offset `place` of whole events."""
     rows, column = starts + (place + 8) // SLOT, (place + 8) % SLOT
     there = np.ascontiguousarray(slots[rows, column : column + 16])

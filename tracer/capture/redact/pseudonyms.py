@@ -17,6 +17,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from tracer.errors import OutputNotWritten
 from tracer.model.finding import Finding
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
@@ -36,11 +37,17 @@ _OBJECT = re.compile(
 )
 _HASHED = re.compile(r"(KUBE-(?:SVC|SEP|FW|XLB|SVL|EXT)-|CNI-(?:DN|SN)-|CNI-)([A-Za-z0-9]{8,})")
 _LONG_ID = re.compile(r"\b[0-9a-f]{32,64}\b")
+MAX_NAMES = 1 << 16
+"""Most names that are looked for in texts. None may be forgotten: a later text would show it."""
 KEPT_NAMES = frozenset({"node", "", "net", "proc", "sys", "ipv4", "ipv6", "core", "ip", "ip6", "inet"})
 
 
 class Pseudonymizer:
-    """Gives pseudonyms, with its own key. key: to redact several captures with the same pseudonyms."""
+    """Gives pseudonyms, with its own key. key: to redact several captures with the same pseudonyms.
+
+    A pseudonym depends only on the key and the value, so it stays the same after it was evicted from a cache. A method that
+    finds names raises OutputNotWritten when there are more than MAX_NAMES.
+    """
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key or os.urandom(32)
@@ -74,6 +81,8 @@ class Pseudonymizer:
 
     def _learn(self, name: str) -> None:
         if len(name) > 2 and name not in KEPT_NAMES and name not in self._names:
+            if len(self._names) >= MAX_NAMES:
+                raise OutputNotWritten(f"It has more than {MAX_NAMES} different names, too many to find each in all texts.")
             self._names.add(name)
             self._pattern = None
             self._text.cache_clear()

@@ -14,18 +14,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tracer.capture.format.codec import from_json, to_json
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Row
 from tracer.capture.redact import events
 from tracer.capture.redact.events import MAPPED
 from tracer.capture.redact.pseudonyms import Pseudonymizer
+from tracer.events.record import Slots
 from tracer.kube.cni_cache import Sandbox
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket
+from tracer.util.lru_dict import LruDict
 
 _NAMELESS = re.compile(r"node|netns \d+|")
 """Names of namespaces that have no name of their own."""
@@ -39,6 +38,8 @@ API_WORD_KEYS = frozenset({
 """Keys with fixed words of the API."""
 KEPT_META = frozenset({"program", "clock", "layout", "ring", "probes", "acts", "drop_reasons", "tracking"})
 REDACTED = "(redacted)"
+ADDRESSES_KEPT = 1 << 16
+"""Most pseudonyms of addresses kept. That of another address is computed again, and is the same."""
 
 
 class RecordRedactor:
@@ -46,7 +47,7 @@ class RecordRedactor:
 
     def __init__(self, key: bytes = b"") -> None:
         self._pseudonymizer = Pseudonymizer(key)
-        self._packed: dict[bytes, bytes] = {}
+        self._packed: LruDict[bytes, bytes] = LruDict(ADDRESSES_KEPT, "pseudonyms of addresses")
 
     # ---- names and addresses
 
@@ -104,7 +105,7 @@ class RecordRedactor:
             "ipvs_addresses": sorted(map(self.address, meta["ipvs_addresses"])),
         }
 
-    def slots(self, slots: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def slots(self, slots: Slots) -> Slots:
         """Redacts ring slots (redact/events.py)."""
         return events.redact_slots(slots, self.packed_address)
 

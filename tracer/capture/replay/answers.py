@@ -8,9 +8,15 @@ from typing import Any, TypeVar
 
 from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
+from tracer.util.evictions import evictions
+from tracer.util.lru_dict import LruDict
 from tracer.util.questions import Answer, Known, NotAsked, Question
 
 T = TypeVar("T")
+ANSWERS_KEPT = 1 << 18
+"""Maximum number of questions with a known answer: twice as many as a recording keeps. An evicted one counts as not asked."""
+MAX_PENDING = 1 << 18
+"""Maximum number of answers that are valid only from a later request of the same batch."""
 MAX_UNANSWERED = 64
 """Maximum number of kept questions without an answer. One is enough to show that the run had ended."""
 
@@ -56,9 +62,10 @@ class ReplayedAnswers:
 
     def __init__(self, omits_defaults: bool = False) -> None:
         self._omits_defaults, self.unanswered = omits_defaults, list[Question]()
-        self._last: dict[Question, Any] = {}
+        self._last: LruDict[Question, Any] = LruDict(ANSWERS_KEPT, "answers of the capture")
         self._pending: dict[Question, list[tuple[int, Any]]] = {}
         self._counts: dict[Question, int] = {}
+        self._pending_count, self._has_dropped = 0, False
 
     def feed(self, question: Question, count: int, answer: Any) -> None:
         """Takes a recorded answer.
@@ -68,8 +75,13 @@ class ReplayedAnswers:
             count: number of the request in the batch that begins; 1 for an answer of an earlier batch.
             answer: the answer from this request on.
         """
-        if count > 1:
+        if count > 1 and self._pending_count < MAX_PENDING:
             self._pending.setdefault(question, []).append((count, answer))
+            self._pending_count += 1
+        elif count > 1:
+            self._last.pop(question, None)
+            self._has_dropped = True
+            evictions.add("answers of one batch of the capture")
         else:
             self._last[question] = answer
 
@@ -83,6 +95,7 @@ class ReplayedAnswers:
             if pending:
                 self._last[question] = pending[-1][1]
         self._pending.clear()
+        self._pending_count = 0
         self._counts.clear()
 
     def journal(self, question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
@@ -92,8 +105,9 @@ class ReplayedAnswers:
             self._counts[question] = count = self._counts.get(question, 0) + 1
             while pending and pending[0][0] <= count:
                 self._last[question] = pending.pop(0)[1]
-        if question not in self._last and not self._omits_defaults:
-            if question[0] == "process" and len(self.unanswered) < MAX_UNANSWERED:
+        is_partial = self._has_dropped or self._last.evicted > 0
+        if question not in self._last and (is_partial or not self._omits_defaults):
+            if question[0] == "process" and len(self.unanswered) < MAX_UNANSWERED and not is_partial:
                 self.unanswered.append(question)
             return NotAsked(question)
         found: T = self._last.get(question, default)

@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tracer.capture.format import migrations, record_checks, schema, sqlite_journal
 from tracer.capture.format.codec import MalformedRecord, unpack
 from tracer.capture.format.migrations import RecordRow
@@ -27,6 +24,7 @@ from tracer.capture.format.schema import APPLICATION_ID, VERSION, Record, crc
 from tracer.capture.format.type_checks import fits
 from tracer.capture.record.capture_files import COLUMNS, REPEATED
 from tracer.errors import CaptureUnreadable, NewerCapture
+from tracer.events.record import Slots
 from tracer.util.new_file import fresh
 
 MAGIC = b"SQLite format 3\0"
@@ -60,7 +58,7 @@ class BatchChunk:
     ended: int
     events: int
     batches: tuple[tuple[int, int, bool], ...]
-    slots: npt.NDArray[np.uint8]
+    slots: Slots
 
 
 class CaptureReader:

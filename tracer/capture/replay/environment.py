@@ -6,9 +6,11 @@ A replay needs no root rights, and queries no kernel and no cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from typing import Any
 
+from tracer.capture.change_events import ReplayedChangeLog, ReplayedConntrackListener
 from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.journal import (
     JournaledNamespaces,
@@ -17,43 +19,69 @@ from tracer.capture.journal import (
 )
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.source import ReplaySource
-from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.catalog import ClusterView
+from tracer.kube.owner_resolver import OwnerResolver
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
-from tracer.packets.assembler import PacketAssembler
-from tracer.packets.hop_builder import HopBuilder
+from tracer.node.namespaces import Namespaces
+from tracer.node.node import HostReader
+from tracer.node.processes import Processes
+from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.table_reader import TableRequest
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal
 
 
 class ReplayEnvironment:
-    """Creates from a capture the objects that tracer/pipeline/environment.py creates for a machine.
+    """Asks a capture.
 
-    Attributes:
-        meta: values that do not change in a run.
-        source: the recorded batches.
+    Args:
+        capture: the capture.
+        progress: called with the number of events of each replayed chunk.
     """
 
     def __init__(self, capture: CaptureReader, progress: Callable[[int], None] = lambda events: None) -> None:
         self.meta = capture.meta
-        self.source = ReplaySource(capture, progress)
+        self._source = ReplaySource(capture, progress)
 
     def cluster_view(self) -> ClusterView:
         local, ipvs = (frozenset(self._meta_value(name, [], list)) for name in ("addresses", "ipvs_addresses"))
-        return ClusterView(self.source.store, self.source.sandboxes, local, ipvs)
+        return ClusterView(self._source.store, self._source.sandboxes, local, ipvs)
 
-    def handshakes(self, partial: bool = False) -> HandshakeAnalyzer:
-        """Gives each SYN its verdict. partial: the recorded run had --drops-only."""
-        reader = NamespaceReader(self.namespaces(), JournaledProcesses(self.source.journal))
-        inspector = NamespaceInspector(reader, self.source.journal)
-        return HandshakeAnalyzer(inspector, self.offset, partial)
+    def host_reader(self) -> HostReader:
+        return HostReader()
 
-    @property
-    def offset(self) -> int:
-        """ns to add to CLOCK_MONOTONIC to get ns since the epoch."""
+    def journal(self) -> Journal:
+        return self._source.journal
+
+    def processes(self) -> JournaledProcesses:
+        return JournaledProcesses(self._source.journal)
+
+    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
+        return NamespaceInspector(NamespaceReader(namespaces, processes), self._source.journal)
+
+    def kernel_names(self) -> KernelNames:
+        function = journaled_function(self._source.journal, lambda address: "")
+        return KernelNames(function, self._meta_value("drop_reasons", {}, dict))
+
+    def tracking(self) -> Collection[int]:
+        return [i for i in self._meta_value("tracking", [], list) if isinstance(i, int)]
+
+    def change_log(self) -> ReplayedChangeLog:
+        return self._source.changes
+
+    def conntrack_listener(self) -> ReplayedConntrackListener:
+        return self._source.entries
+
+    def assembler(self, parts: AssemblyParts) -> Assembler:
+        return packet_assembler(parts)
+
+    def source(self, kube: OwnerResolver) -> ReplaySource:
+        return self._source
+
+    def clock(self) -> int:
         clock = self.meta.get("clock")
         return _int(clock.get("offset")) if isinstance(clock, dict) else 0
 
@@ -72,31 +100,22 @@ class ReplayEnvironment:
             names = {int(k): str(v) for k, v in from_json(stored.get("names", {"dict": []})).items()}
         except (MalformedRecord, ValueError, TypeError, AttributeError):
             names = {}
-        return JournaledNamespaces(self.source.journal, None, _int(stored.get("node")), _int(stored.get("own")), names)
+        return JournaledNamespaces(self._source.journal, None, _int(stored.get("node")), _int(stored.get("own")), names)
 
-    def assembler(self, no_rules: bool) -> PacketAssembler:
-        """Assembles packets from the batches."""
-        namespaces = self.namespaces()
-        function = journaled_function(self.source.journal, lambda address: "")
-        processes, reasons = JournaledProcesses(self.source.journal), self._meta_value("drop_reasons", {}, dict)
-        hops = HopBuilder(namespaces, processes, reasons, function)
-        tracking = [i for i in self._meta_value("tracking", [], list) if isinstance(i, int)]
-        return PacketAssembler(hops, self.offset, tracking, rules=RuleResolver() if no_rules else self._rules())
-
-    def _rules(self) -> RuleResolver:
+    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
         try:
             acts = from_json(self.meta.get("acts", {"set": []}))
         except MalformedRecord:
             acts = frozenset()
-        legacy = TableGenerations(self.source.reader, lambda act: act in acts)
+        legacy = TableGenerations(self._source.reader, lambda act: act in acts)
         stored = self.meta.get("namespaces")
         named = stored.get("named") if isinstance(stored, dict) else []
         for netns in named if isinstance(named, list) else []:
             for family in ("ip", "ip6"):
                 legacy.request(TableRequest(netns, family, ""))
-        self.source.expect_readings(legacy)
+        self._source.expect_readings(legacy)
         has_nft = any(isinstance(p, list) and p[:1] == ["nft_rule"] for p in self._meta_value("probes", [], list))
-        return RuleResolver(legacy, SnapshotCache(self.source.watch) if has_nft else None)
+        return RuleResolver(legacy, SnapshotCache(self._source.watch) if has_nft else None)
 
 
 def _int(value: object) -> int:

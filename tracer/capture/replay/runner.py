@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,7 @@ from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.environment import ReplayEnvironment
-from tracer.connections.tracker import ConnectionTracker
 from tracer.errors import BadOption, DamagedCapture
-from tracer.findings import Findings
-from tracer.findings.context import FindingContext
 from tracer.kube import selectors as kube_selectors
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
@@ -25,9 +22,10 @@ from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.pipeline.connection_stage import ConnectionStage
-from tracer.pipeline.run import Run, RunLimits
+from tracer.pipeline import builder
+from tracer.pipeline.builder import RunOptions
 from tracer.pipeline.shutdown import StopRequest
+from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output
 from tracer.util import timezone
 from tracer.util.escape import escaped
@@ -126,21 +124,20 @@ def replay(
     except (TypeError, BadOption):
         run_selectors = Selectors()
     kube = ReplayedOwnerResolver(environment.cluster_view(), run_selectors, request)
-    drops_only = request.drops_only or run_options.get("drops_only") is True
-    limits = RunLimits(request.count or _int(run_options.get("count")), 0, drops_only)
-    findings = Findings(FindingContext(kube.cluster, journal=environment.source.journal))
-    ended = capture.ended()
-    with kube:
+    was_partial = run_options.get("drops_only") is True
+    run = RunOptions(
+        RunLimits(request.count or _int(run_options.get("count")), stops_at_count=bool(request.count)),
+        has_rules=not (request.no_rules or run_options.get("no_rules") is True),
+        by_connection=request.follow or run_options.get("follow") is True,
+        drops_only=request.drops_only or was_partial,
+        is_partial=was_partial,
+    )
+    with kube, ExitStack() as stack:
         kube.filter()
-        assembler = environment.assembler(request.no_rules or run_options.get("no_rules") is True)
-        connections = ConnectionTracker(environment.offset) if request.follow or run_options.get("follow") is True else None
-        source = environment.source
-        handshakes = environment.handshakes(run_options.get("drops_only") is True)
-        stage = ConnectionStage(handshakes, connections, source.changes, findings, limits.drops_only, source.entries)
-        run = Run(source, assembler, output, limits, kube, findings, stage)
-        run.begin()
-        run.replay(source.batches(), stop, ended and ended[0], stop_at_limit=bool(request.count))
-    return run.summary
+        built = builder.build(environment, kube, output, run, stack)
+        built.run.begin()
+        built.run.run(stop)
+    return built.run.summary
 
 
 def _int(value: object) -> int:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,13 @@ from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter, parse_host
 from tracer.model.loss import Loss
 from tracer.model.timeline import TimelineEntry
-from tracer.pipeline.source import Batch
+from tracer.pipeline.source import Batch, RunProgress
 from tracer.rules.iptables.generations import TableGenerations
 
 LAST_BATCH = 1 << 62
 """A batch number greater than all others."""
+MAX_LOSS_KINDS = 1000
+"""Maximum number of pairs of a probe and a reason; a recording has about a hundred. Other losses are counted together."""
 PACKET_QUESTIONS = ("process", "listener", "netns")
 """Questions that are asked only while packets are explained."""
 
@@ -62,7 +65,10 @@ class ReplaySource:
         changes: replaced rules and objects.
         entries: conntrack events.
         chunk: the chunk that is being replayed.
+        seconds: duration of the recorded run, or the time from its first batch to its last; valid after the last batch.
     """
+
+    explains_backlog = True
 
     def __init__(self, capture: CaptureReader, progress: Callable[[int], None]) -> None:
         self._capture, self._progress = capture, progress
@@ -70,12 +76,14 @@ class ReplaySource:
         self._next: RecordRow | None = None
         self._omits_defaults = not _has_all_answers(capture.meta)
         self._answers = ReplayedAnswers(omits_defaults=self._omits_defaults)
+        self.seconds = 0.0
         self._explained: int | None = None
         self._answered_in = 0
         self._tail = UnexplainedTail(capture, self._answers)
         self._batch_number = 0
         self.journal = self._answers.journal
         self._losses: list[Loss] = []
+        self._loss_kinds: set[tuple[str, str]] = set()
         self._notes: list[str] = []
         self._renewed: list[RenewedFilter] = []
         self._sandbox_readings: list[tuple[int, list[Sandbox]]] = []
@@ -106,9 +114,6 @@ class ReplaySource:
         notes, self._notes = self._notes, []
         return notes
 
-    def read(self, last: bool) -> Batch:
-        raise NotImplementedError("a replay gives its batches by `batches`")
-
     def poll_losses(self) -> None:
         """Does nothing: losses come with the batches."""
 
@@ -130,8 +135,20 @@ class ReplaySource:
             self._notes.append(DERIVED)
         return found
 
-    def batches(self) -> Iterator[Batch]:
-        """Yields all batches in order. The answers of a batch are valid until the next one is requested."""
+    def batches(self, run: RunProgress) -> Generator[Batch, None, None]:
+        """Yields the batches in order, the last one with `last` set. The answers of a batch are valid until the next one."""
+        began, batch = 0, Batch(0, record.NOTHING)
+        for batch in self._recorded():
+            began = began or batch.now
+            yield batch
+            if run.stop.is_requested or (run.limits.stops_at_count and run.is_limit_reached):
+                break
+        if not batch.last:
+            yield Batch(batch.now, record.NOTHING, last=True)
+        ended = self._capture.ended()
+        self.seconds = ended[0] if ended else (batch.now - began) / 1e9
+
+    def _recorded(self) -> Iterator[Batch]:
         if self._first:
             yield from self._repeated_batches(self._first.first_batch)
             yield from self._batches_of(self._first)
@@ -237,7 +254,12 @@ class ReplaySource:
         self.watch.pending.append(rulesets.decode_update(body))
 
     def _loss(self, body: Any, in_batch: bool) -> None:
-        self._losses.append(record_checks.loss(body))
+        loss = record_checks.loss(body)
+        if len(self._loss_kinds) < MAX_LOSS_KINDS:
+            self._loss_kinds.add((loss.probe, loss.why))
+        elif (loss.probe, loss.why) not in self._loss_kinds:
+            loss = replace(loss, probe="any", why="there are too many kinds of losses in the capture")
+        self._losses.append(loss)
 
     def _gap(self, body: Any, in_batch: bool) -> None:
         self._losses.append(Loss("capture", -1, body[0], body[1]))

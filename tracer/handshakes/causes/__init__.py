@@ -12,16 +12,16 @@ Must not know: other causes, how a cause is shown.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_questions import NamespaceInspector, NamespaceQuestion
+from tracer.util.registry import Registry
 
 Classify = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
+Questions = tuple[NamespaceQuestion[Any, Any], ...]
 
 ORDER = (
     "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "paws", "accept_queue",
@@ -30,20 +30,19 @@ ORDER = (
     "refused_remotely", "no_answer", "events_lost",
 )  # fmt: skip
 
+_CAUSES: Registry[Classify] = Registry(__name__, "classify")
+
 
 @cache
 def causes() -> tuple[tuple[str, Classify], ...]:
     """All causes, in ORDER. Raises LookupError for a file that ORDER does not name."""
-    there = {m.name for m in pkgutil.iter_modules(__path__) if m.name[0] != "_"}
-    if there != set(ORDER):
-        raise LookupError(f"tracer/handshakes/causes: ORDER and files differ: {sorted(there ^ set(ORDER))}")
-    return tuple((name, import_module(f"{__name__}.{name}").classify) for name in ORDER)
+    return _CAUSES.in_order(ORDER)
 
 
-@cache
-def declared_questions() -> dict[str, tuple[NamespaceQuestion[Any, Any], ...]]:
+def declared_questions() -> dict[str, Questions]:
     """The questions that each cause declares, by its file name."""
-    return {name: getattr(import_module(f"{__name__}.{name}"), "ASKS", ()) for name in ORDER}
+    none: Questions = ()
+    return _CAUSES.values("ASKS", none)
 
 
 def cause_of(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause:

@@ -7,11 +7,12 @@ from __future__ import annotations
 from tracer.handshakes import _cause_helpers
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.model.packet import RULE_KINDS
 from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in _cause_helpers.own_hops(attempt) if h.verdict == "DROP" and h.what in ("table", "chain")), None)
+    hop = next((h for h in _cause_helpers.own_hops(attempt) if h.verdict == "DROP" and h.what in RULE_KINDS), None)
     matched = bool(hop and _cause_helpers.matches_invalid(hop))
     if attempt.syn.untracked != "INVALID" and not matched:
         return None

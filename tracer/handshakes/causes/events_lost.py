@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tracer.handshakes._cause_helpers import formatted_loss
+from tracer.handshakes._cause_helpers import LIMITED, formatted_loss
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_questions import NamespaceInspector
@@ -12,6 +12,8 @@ from tracer.node.namespace_questions import NamespaceInspector
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if not attempt.syn.complete:
         return Cause("not known", f"not known, a part of its way was lost: {attempt.syn.verdict}", Evidence.DERIVED)
+    if attempt.limited:
+        return Cause("not known", f"not known, its answer was not awaited: {LIMITED}: {attempt.syn.verdict}", Evidence.DERIVED)
     if attempt.doubtful:
         lost = f"packets were {formatted_loss(attempt)} while its answer was awaited"
         return Cause("not known", f"not known, {lost}: {attempt.syn.verdict}", Evidence.DERIVED)

@@ -4,7 +4,7 @@ the SYN-ACK left, no ACK was seen for a second. Where ACKs are not recorded, the
 
 from __future__ import annotations
 
-from tracer.handshakes._cause_helpers import formatted_loss
+from tracer.handshakes._cause_helpers import LIMITED, formatted_loss
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.util.endpoint_format import format_endpoint
@@ -22,6 +22,8 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     if attempt.partial:
         return Cause("answered", f"answered by {by}; what came after it was not recorded", good=True)
     ack = "the client's ACK has not come"
-    if attempt.doubtful:
+    if attempt.limited:
+        ack = f"the client's ACK was not awaited: {LIMITED}"
+    elif attempt.doubtful:
         ack = f"the client's ACK was not seen, while packets were {formatted_loss(attempt)}"
     return Cause("half-open", f"answered by {by}, {ack}{waiting}", good=True)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.model.packet import Outcome
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.util.endpoint_format import format_endpoint
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    if attempt.syn.outcome not in ("forwarded", "sent") or not attempt.syn.complete or attempt.doubtful:
+    if attempt.syn.outcome not in (Outcome.FORWARDED, Outcome.SENT) or not attempt.syn.complete or attempt.doubtful:
         return None
     hop = next((h for h in reversed(attempt.syn.hops) if h.out_iface and not h.clone), None)
     by = f" by {hop.out_iface}" if hop else ""

@@ -9,40 +9,34 @@ Must not know: packets, other writers of rules.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
-from types import ModuleType
 
 from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import BASE, is_hidden
 from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.rule import Rule, Ruleset
+from tracer.util.registry import Registry
 
 Finder = Callable[[Rule, Ruleset, ClusterView], Owner | None]
 
 ADMINISTRATOR = Owner("administrator", evidence="no program known here writes such a rule")
 
 
-@cache
-def _modules() -> tuple[ModuleType, ...]:
-    names = sorted(m.name for m in pkgutil.iter_modules(__path__))
-    found = (import_module(f"{__name__}.{name}") for name in names)
-    return tuple(module for module in found if hasattr(module, "owner"))
+_OWNERS: Registry[Finder] = Registry(__name__, "owner", helpers=("by_name",))
 
 
 @cache
 def finders() -> tuple[tuple[str, Finder], ...]:
     """Returns (file name, function) of all known programs."""
-    return tuple((module.__name__.rpartition(".")[2], module.owner) for module in _modules())
+    return _OWNERS.entries()
 
 
 @cache
 def marks() -> dict[str, str]:
     """Returns chain that tests a mark -> chain that sets it, of all programs."""
     joined: dict[str, str] = {}
-    for module in _modules():
+    for module in _OWNERS.modules():
         joined |= getattr(module, "MARKS", {})
     return joined
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from tracer.model.kube import UNKNOWN, Owner
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, IpvsDecision, Packet, Socket
+from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, HopKind, IpvsDecision, Packet, Socket
 from tracer.model.rule import Rule, RuleHit, RuleTrace, format_path
 
 Object = dict[str, Any]
@@ -38,7 +38,7 @@ def packet_object(packet: Packet) -> Object:
     if known_ends:
         out["ends"] = known_ends
     out["hops"] = [_hop(hop, began) for hop in packet.hops]
-    out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome, packet.complete
+    out["verdict"], out["outcome"], out["complete"] = packet.verdict, packet.outcome.value, packet.complete
     if packet.unexplained:
         out["unexplained"] = packet.unexplained.value
     if packet.continues:
@@ -51,12 +51,12 @@ def packet_object(packet: Packet) -> Object:
 
 
 def _hop(hop: Hop, began: int) -> Object:
-    out: Object = {"time_ns": hop.time - began, "what": hop.what, "netns": hop.netns, "evidence": hop.evidence.value}
+    out: Object = {"time_ns": hop.time - began, "what": hop.what.value, "netns": hop.netns, "evidence": hop.evidence.value}
     for key, text in (
         ("hook", hop.hook),
         ("table", hop.table),
         ("chain", hop.chain),
-        ("route" if hop.what == "route" else "verdict", hop.verdict),
+        ("route" if hop.what is HopKind.ROUTE else "verdict", hop.verdict),
         ("reject", hop.reject),
         ("in_ifname", hop.in_iface),
         ("out_ifname", hop.out_iface),

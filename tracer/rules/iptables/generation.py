@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tracer.events.table_trace import TableReplaced
 from tracer.model.rule import Ruleset
 from tracer.rules.iptables.table_reader import TableSnapshot
+from tracer.util.evictions import evictions
 from tracer.util.lazy import Lazy
 
 ADDRESSES_KEPT = 8192
@@ -24,6 +25,8 @@ REPLACED_KEPT = 512
 """Most replaced generations kept, for packets that are still to be explained."""
 REPLACED_BYTES_KEPT = 128 << 20
 """Most bytes of rules in replaced generations."""
+IN_FORCE_BYTES_KEPT = 512 << 20
+"""Most bytes of rules in force. The tables of a namespace that was removed stay in force as far as is known."""
 
 
 @dataclass(eq=False)
@@ -60,7 +63,7 @@ class GenerationLog:
     """All generations that are kept.
 
     Attributes:
-        shed: Number of generations given up, by kind: "in force", "replaced".
+        shed: Number of generations given up, by kind: "in force", "replaced"; "rules in force".
     """
 
     def __init__(self) -> None:
@@ -100,6 +103,19 @@ class GenerationLog:
         before = generation.octets
         generation.snapshot, generation.ruleset, generation.why = snapshot, None, ""
         self._replaced_octets += (generation.octets - before) * bool(generation.until)
+        self._limit_in_force(generation)
+
+    def _limit_in_force(self, newest: Generation) -> None:
+        """Gives up the generations that came into force first. Their rules are read again when a packet meets them."""
+        held = [generation for generation in self.in_force() if generation.octets]
+        octets = sum(generation.octets for generation in held)
+        for generation in held:
+            if octets <= IN_FORCE_BYTES_KEPT:
+                return
+            if generation is not newest:
+                octets -= generation.octets
+                self._remove(generation)
+                self._count("rules in force")
 
     def in_force(self) -> list[Generation]:
         """Generations that have not ended."""
@@ -123,8 +139,8 @@ class GenerationLog:
                 self._replaced.remove(other)
                 self._shed(other)
             if oldest in self._by_address:
-                self.shed["in force"] += 1
-                del self._by_address[oldest]
+                self._remove(self._by_address[oldest][-1])
+                self._count("in force")
         return generation
 
     def _end(self, generation: Generation, time: int) -> None:
@@ -137,13 +153,20 @@ class GenerationLog:
     def _shed(self, generation: Generation) -> None:
         self._replaced_octets -= generation.octets
         self._horizon = max(self._horizon, generation.until)
-        self.shed["replaced"] += 1
+        self._count("replaced")
+        self._remove(generation)
+
+    def _remove(self, generation: Generation) -> None:
         if generation.ruleset and isinstance(generation.ruleset.chains, Lazy):
             generation.ruleset.chains.forget()  # the rule traces of connections also refer to it
         generations = self._by_address[generation.object]
         generations.remove(generation)
         if not generations:
             del self._by_address[generation.object]
+
+    def _count(self, what: str) -> None:
+        self.shed[what] += 1
+        evictions.add(f"generations of tables ({what})")
 
 
 def _placeholder(address: int) -> Generation:

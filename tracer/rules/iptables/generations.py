@@ -1,41 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Legacy iptables: resolves the rules, of which generation, that acted on a packet.
 
-An event names the rules by the address of the kernel's blob (tracer/rules/iptables/generation.py). The address of a blob that
-the reader read is known from the look-ups of the reader's own thread.
+An event names the rules by the address of the kernel's blob. Four classes know a part each: what an address stood for and when
+(generation.py), what is being read (request_queue.py), which blob a thread looked up (lookup_history.py), and the paths of
+packets through the rules (path_cache.py).
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TypeVar
 
-from tracer.events import record
-from tracer.events.record import Event, Flag
-from tracer.events.table_trace import RECORDS, REPLACED, SHAPE_AT, SHAPE_MASK, WATCHED, TableLookup, TableReplaced, TableTrace
+from tracer.events.record import Event
+from tracer.events.table_trace import RECORDS, REPLACED, WATCHED, TableLookup, TableReplaced, TableTrace
 from tracer.model.rule import ChainKey, Rule, Ruleset, RuleTrace
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.generation import Generation, GenerationLog
-from tracer.rules.iptables.path_search import TableObservation, reconstruct
+from tracer.rules.iptables.lookup_history import LookupHistory
+from tracer.rules.iptables.path_cache import PathCache
+from tracer.rules.iptables.request_queue import RequestQueue
 from tracer.rules.iptables.table import Table
 from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
-from tracer.rules.packet_view import PacketView
 from tracer.util.lazy import Lazy
 
-K = TypeVar("K")
-V = TypeVar("V")
-TRACES_KEPT = 4096
-"""Most rule traces kept for identical table runs."""
-TABLES_KEPT = 8192
-"""Most tables kept as read, and most kept with the reason why they were not read."""
-LOOKUPS_KEPT = 65536
-"""Most look-ups kept while a table is being read."""
-THREADS_KEPT = 4096
-"""Most threads kept with their last look-up."""
-MAX_REQUESTS = 4096
-"""Most tables that wait to be read. A table beyond that is requested when a packet meets it again."""
 TRIES = 5
 """Most requests for one generation."""
 GONE = "the rules then in force were replaced before they could be read"
@@ -50,83 +37,49 @@ class TableGenerations:
         watched: Whether the function of (kind, name, revision, family) is watched.
 
     Attributes:
-        shed: Number of things not kept or not requested because of a bound, by kind.
+        shed: Number of generations given up, and of tables not requested because of a bound, by kind.
     """
 
     def __init__(self, reader: TableReader, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
-        self._reader, self._watched = reader, watched
-        self._log = GenerationLog()
-        self._pending: Counter[TableRequest] = Counter()
-        self._failures: OrderedDict[TableRequest, str] = OrderedDict()
-        self._waiting_snapshots: list[TableSnapshot] = []
-        self._lookups: deque[TableLookup] = deque()
-        self._lookups_lost_until = 0
-        self._last_lookup: OrderedDict[int, TableLookup] = OrderedDict()
-        self._tables_read: OrderedDict[TableRequest, None] = OrderedDict()
-        self._traces: OrderedDict[object, RuleTrace] = OrderedDict()
+        self._log, self._lookups, self._paths = GenerationLog(), LookupHistory(), PathCache(watched)
+        self._requests = RequestQueue(reader, self._log.shed)
         self.shed = self._log.shed
 
     def request(self, request: TableRequest) -> bool:
         """Requests a table, unless it is already being read. Returns False if too many tables wait to be read."""
-        self._keep(self._tables_read, request, None, TABLES_KEPT, "tables read")
-        return request in self._pending or self._start(request)
+        return self._requests.request(request)
 
     def expect(self, request: TableRequest) -> None:
-        """Announces a snapshot that was requested elsewhere."""
-        self._pending[request] += 1
-
-    def _start(self, request: TableRequest) -> bool:
-        if len(self._pending) >= MAX_REQUESTS:
-            self.shed["tables to read"] += 1
-            return False
-        self._pending[request] += 1
-        self._reader.request(request)
-        return True
+        """Announces a snapshot that was requested elsewhere. Beyond MAX_REQUESTS tables it is not waited for."""
+        self._requests.expect(request)
 
     def add_changes(self, changes: Iterable[TableLookup | TableReplaced]) -> None:
         """Takes the look-ups and replacements of a drain, then the snapshots that had been read before that drain."""
         for change in changes:
             if isinstance(change, TableLookup):
-                self._keep(self._last_lookup, change.thread, change, THREADS_KEPT, "threads")
-                self._lookups.append(change)
-                if len(self._lookups) > LOOKUPS_KEPT:
-                    self._lookups_lost_until = self._lookups.popleft().time
-                    self.shed["look-ups"] += 1
+                self._lookups.add(change)
             else:
                 self._replace(change)
-        snapshots, self._waiting_snapshots = self._waiting_snapshots, self._reader.read()
-        for snapshot in snapshots:
+        for snapshot in self._requests.read():
             self._take(snapshot)
-        if not self._pending:
+        if not self._requests:
             self._lookups.clear()
 
     def _replace(self, change: TableReplaced) -> None:
         self._log.replace(change)
-        lookup = self._last_lookup.get(change.thread)
+        lookup = self._lookups.last(change.thread)
         if lookup:
-            request = TableRequest(lookup.netns, lookup.family, lookup.table)
-            # One request may be under way; a second one reads the table as it is after this change.
-            if request in self._tables_read and self._pending[request] < 2:
-                self._start(request)
+            self._requests.request_again(TableRequest(lookup.netns, lookup.family, lookup.table))
 
     def _take(self, snapshot: TableSnapshot) -> None:
         request = snapshot.request
-        if self._pending[request] > 1:
-            self._pending[request] -= 1
-        else:
-            del self._pending[request]
+        self._requests.answer(request)
         if not request.table:
             return
-        lookups = [
-            x for x in self._lookups
-            if x.thread == snapshot.thread and snapshot.began <= x.time <= snapshot.ended
-            and (x.netns, x.family, x.table) == (request.netns, request.family, request.table)
-        ]  # fmt: skip
+        lookups = self._lookups.of(snapshot)
         objects = {x.object for x in lookups}
-        self._keep(self._tables_read, request, None, TABLES_KEPT, "tables read")
-        if not objects or snapshot.began <= self._lookups_lost_until:
-            why = snapshot.why or "it is not known which generation of the rules was read"
-            self._keep(self._failures, request, why, TABLES_KEPT, "tables not read")
+        if not objects:
+            self._requests.fail(request, snapshot.why or "it is not known which generation of the rules was read")
             return
         # A look-up holds the table's lock, so its blob is in force at that time. Until the reading ends it may be replaced, and
         # its address may stand for other rules.
@@ -135,13 +88,6 @@ class TableGenerations:
             self._log.read(generation, snapshot)
         elif not generation.until:
             generation.why = snapshot.why
-
-    def _keep(self, where: OrderedDict[K, V], key: K, value: V, most: int, what: str) -> None:
-        where[key] = value
-        where.move_to_end(key)
-        if len(where) > most:
-            where.popitem(last=False)
-            self.shed[what] += 1
 
     def _generation_of(self, e: Event) -> Generation:
         """The generation that a TABLE event belongs to."""
@@ -157,19 +103,19 @@ class TableGenerations:
         if generation.snapshot or generation.until or generation.requests >= TRIES:
             return
         request = _request_of(e)
-        if request not in self._pending:
+        if request not in self._requests:
             generation.requests += self.request(request)
 
     def is_waiting_for(self, e: Event) -> bool:
         """Whether the rules of a TABLE event are being read."""
         generation = self._generation_of(e)
         self.request_for(e)
-        return not generation.snapshot and not generation.until and _request_of(e) in self._pending
+        return not generation.snapshot and not generation.until and _request_of(e) in self._requests
 
     @property
     def is_reading(self) -> bool:
         """Whether any table is being read."""
-        return bool(self._pending)
+        return bool(self._requests)
 
     def reconstruct(self, e: Event, table_traces: list[TableTrace]) -> RuleTrace:
         """The rule trace of a TABLE event. `table_traces`: the records of its steps."""
@@ -177,45 +123,24 @@ class TableGenerations:
         if not generation.snapshot or not generation.snapshot.table:
             if generation.is_shed:
                 return RuleTrace(undecided=FORGOTTEN)
-            return RuleTrace(
-                undecided=GONE
-                if generation.until
-                else generation.why or self._failures.get(_request_of(e), "the rules have not been read")
-            )
+            return RuleTrace(undecided=GONE if generation.until else generation.why or self._requests.failure(_request_of(e)))
         if not e.state & WATCHED:
             return RuleTrace(undecided="the table was not watched while it ran")
         if e.state & REPLACED:
             return RuleTrace(undecided="the rules were replaced while the packet was in them")
         if len(table_traces) != e.state & RECORDS:
             return RuleTrace(undecided="a part of the table's trace was lost")
-        table_traces = sorted(table_traces, key=lambda n: n.first)
-        steps = tuple(s for n in table_traces for s in n.steps)
-        lost = table_traces[0].count - len(steps) if table_traces else 0
-        packet = _packet_view(e, table_traces[0].mark if table_traces else e.mark)
-        jumps = table_traces[0].jumps if table_traces else ()
-        verdict = record.verdict(e)
-        hotdrop = table_traces[0].hotdrop if table_traces else 0
-        key = (generation.snapshot.ended, generation.object, e.hook, verdict, packet, steps, lost, jumps, hotdrop, e.mark)
-        found = self._traces.get(key)
-        if found is None:
-            rules = generation.snapshot.rules
-            observation = TableObservation(steps, lost, jumps, self._watched, hotdrop, e.mark)
-            try:
-                found = reconstruct(
-                    generation.snapshot.table, lambda entry: rules[entry.at], e.hook, verdict, packet, observation
-                )
-            except MalformedTable as bad:
-                return RuleTrace(undecided=f"the rules could not be read ({bad})")
-            self._traces[key] = found
-            if len(self._traces) > TRACES_KEPT:
-                self._traces.popitem(last=False)
+        try:
+            found = self._paths.find(e, generation.snapshot, generation.object, table_traces)
+        except MalformedTable as bad:
+            return RuleTrace(undecided=f"the rules could not be read ({bad})")
         # Kept rule traces have no ruleset, or they would keep replaced rules in memory.
         generation.ruleset = generation.ruleset or _ruleset(e.netns, [(generation.snapshot, generation.snapshot.table)])
         return replace(found, ruleset=generation.ruleset)
 
     def close(self) -> None:
         """Ends the reader's thread."""
-        self._reader.close()
+        self._requests.close()
 
     def rulesets(self) -> list[Ruleset]:
         """The rules in force that have been read, one ruleset per namespace."""
@@ -244,15 +169,3 @@ def _ruleset(netns: int, tables: list[tuple[TableSnapshot, Table]]) -> Ruleset:
 
 def _request_of(e: Event) -> TableRequest:
     return TableRequest(e.netns, "ip" if e.pf == 2 else "ip6", e.table.split(b"\0")[0].decode(errors="replace"))
-
-
-def _packet_view(e: Event, mark: int) -> PacketView:
-    v4, icmp = e.pf == 2, e.protocol in (1, 58)
-    src, dst = (int.from_bytes(a[12:] if v4 else a, "big") for a in (e.src, e.dst))
-    arrived, leaves = (int.from_bytes(n.ljust(16, b"\0"), "big") for n in (e.in_name, e.out_name))
-    ports: tuple[int, int] = (0, 0) if icmp else (e.sport, e.dport)
-    kind = record.icmp(e) or (0, 0)
-    fragment = bool(e.flags & Flag.FLAG_FRAGMENT)
-    family = "ip" if v4 else "ip6"
-    shape = e.state >> SHAPE_AT & SHAPE_MASK
-    return PacketView(family, src, dst, arrived, leaves, e.protocol, fragment, *ports, kind, e.tcp_flags, mark, shape)

@@ -21,6 +21,7 @@ from tracer.rules.iptables import save_join, sockopt
 from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.table import Table
+from tracer.util.lru_dict import LruDict
 from tracer.util.worker import Worker, user_warnings
 
 _log = logging.getLogger(__name__)
@@ -29,6 +30,10 @@ TRIES = 3
 """Attempts to read a table that changes meanwhile."""
 TOTAL_BYTES = 256 << 20
 """Limit for the tables of all namespaces except the node's and our own, bytes, so that others cannot use up the memory."""
+SIZES_KEPT = 8192
+"""Most tables with a known size. A table of a namespace that was removed is forgotten when the room is needed."""
+MAX_CHECKED = 64
+"""Most namespaces that are checked for their removal before one table is read."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class TableReader:
 
     def __init__(self, path: Callable[[int], Path] = netns.find, keep: bool = False) -> None:
         self._path, self._keep, self._closing = path, keep, False
-        self._sizes: dict[TableRequest, int] = {}
+        self._sizes: LruDict[TableRequest, int] = LruDict(SIZES_KEPT, "sizes of tables")
         self._own_namespaces = {_inode(Path(f"/proc/{pid}/ns/net")) for pid in ("1", "self")}
         self._requests: queue.SimpleQueue[TableRequest | None] = queue.SimpleQueue()
         self._snapshots: queue.SimpleQueue[TableSnapshot] = queue.SimpleQueue()
@@ -144,8 +149,20 @@ class TableReader:
         """Most bytes that a table may have."""
         if request.netns in self._own_namespaces:
             return sockopt.MOST_BYTES
-        held = sum(size for other, size in self._sizes.items() if other != request)
-        return min(sockopt.MOST_BYTES, TOTAL_BYTES - held)
+        if self._room(request) < sockopt.MOST_BYTES:
+            self._forget_removed()
+        return min(sockopt.MOST_BYTES, self._room(request))
+
+    def _room(self, request: TableRequest) -> int:
+        return TOTAL_BYTES - sum(self._sizes.values()) + self._sizes.get(request, 0)
+
+    def _forget_removed(self) -> None:
+        """Forgets the sizes of tables of namespaces that were removed, beginning with the tables read longest ago."""
+        for inode in list(dict.fromkeys(request.netns for request in self._sizes))[:MAX_CHECKED]:
+            try:
+                self._path(inode)
+            except LookupError:
+                self._forget(inode)
 
     def _forget(self, inode: int) -> None:
         for request in [w for w in self._sizes if w.netns == inode]:

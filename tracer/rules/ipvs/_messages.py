@@ -1,9 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of IPVS's generic netlink, as include/uapi/linux/ip_vs.h numbers them. Imported only when IPVS is read."""
+"""Messages of IPVS's generic netlink, as include/uapi/linux/ip_vs.h numbers them. Imported only when IPVS is read.
+
+Each attribute is described twice: for pyroute2, which decodes it, and for the type checker.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol, TypedDict
+
 from pyroute2.netlink import genlmsg, nla
+
+AttributeValue = int | str | bytes
+"""A decoded attribute: uint and be are int, asciiz is str, cdata is bytes."""
+Request = list[tuple[str, dict[str, list[tuple[str, AttributeValue]]]]]
+"""Attributes of a request: the name of a nested attribute, and {"attrs": its attributes}."""
+
+
+class Answer(Protocol):
+    """A decoded message."""
+
+    def get_attr(self, name: str) -> dict[str, Iterable[tuple[str, AttributeValue]]]:
+        """The nested attribute of this name: its own attributes, in order, are in "attrs"."""
+
+
+class ServiceAttributes(TypedDict, total=False):
+    """Decoded attributes of a virtual server."""
+
+    IPVS_SVC_ATTR_AF: int
+    IPVS_SVC_ATTR_PROTOCOL: int
+    IPVS_SVC_ATTR_ADDR: bytes
+    IPVS_SVC_ATTR_PORT: int
+    IPVS_SVC_ATTR_FWMARK: int
+    IPVS_SVC_ATTR_SCHED_NAME: str
+    IPVS_SVC_ATTR_FLAGS: bytes
+
+
+class DestAttributes(TypedDict, total=False):
+    """Decoded attributes of a real server."""
+
+    IPVS_DEST_ATTR_ADDR: bytes
+    IPVS_DEST_ATTR_PORT: int
+    IPVS_DEST_ATTR_WEIGHT: int
+    IPVS_DEST_ATTR_ADDR_FAMILY: int
 
 
 class IpvsMessage(genlmsg):  # type: ignore[misc]

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from socket import AF_INET
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from tracer.events.record import PROTOCOLS
+
+if TYPE_CHECKING:
+    from tracer.rules.ipvs._messages import Answer, AttributeValue, DestAttributes, Request, ServiceAttributes
 
 GET_SERVICE, GET_DEST = 4, 8
 PERSISTENT = 1
@@ -67,7 +70,7 @@ class IpvsSocket:
         from tracer.rules.ipvs import _messages as messages
 
         self._message = messages.IpvsMessage
-        self._socket: Any = GenericNetlinkSocket()
+        self._socket = GenericNetlinkSocket()
         try:
             self._socket.bind("IPVS", self._message)
         except BaseException:
@@ -76,21 +79,23 @@ class IpvsSocket:
 
     def virtual_servers(self) -> list[VirtualServer]:
         """All virtual servers."""
-        return [_virtual(dict(m.get_attr("IPVS_CMD_ATTR_SERVICE")["attrs"])) for m in self._dump(GET_SERVICE)]
+        found = (dict(m.get_attr("IPVS_CMD_ATTR_SERVICE")["attrs"]) for m in self._dump(GET_SERVICE))
+        return [_virtual(cast("ServiceAttributes", attributes)) for attributes in found]
 
     def real_servers(self, of: VirtualServer) -> list[RealServer]:
         """The real servers of a virtual server; also empty if it does not exist any more."""
-        request: list[tuple[str, Any]] = [("IPVS_SVC_ATTR_AF", of.family)]
+        request: list[tuple[str, AttributeValue]] = [("IPVS_SVC_ATTR_AF", of.family)]
         if of.fwmark:
             request.append(("IPVS_SVC_ATTR_FWMARK", of.fwmark))
         else:
             number = next(n for n, name in PROTOCOLS.items() if name.lower() == of.protocol)
             address = ip_address(of.address).packed.ljust(16, b"\0")
             request += [("IPVS_SVC_ATTR_PROTOCOL", number), ("IPVS_SVC_ATTR_ADDR", address), ("IPVS_SVC_ATTR_PORT", of.port)]
-        found = self._dump(GET_DEST, [("IPVS_CMD_ATTR_SERVICE", {"attrs": request})])
-        return [_real(dict(m.get_attr("IPVS_CMD_ATTR_DEST")["attrs"]), of.family) for m in found]
+        answers = self._dump(GET_DEST, [("IPVS_CMD_ATTR_SERVICE", {"attrs": request})])
+        found = (dict(m.get_attr("IPVS_CMD_ATTR_DEST")["attrs"]) for m in answers)
+        return [_real(cast("DestAttributes", attributes), of.family) for attributes in found]
 
-    def _dump(self, command: int, attributes: list[tuple[str, Any]] | None = None) -> Iterator[Any]:
+    def _dump(self, command: int, attributes: Request | None = None) -> Iterator[Answer]:
         from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST
 
         request = self._message()
@@ -104,19 +109,20 @@ class IpvsSocket:
         self._socket.close()
 
 
-def _virtual(attributes: dict[str, Any]) -> VirtualServer:
+def _virtual(attributes: ServiceAttributes) -> VirtualServer:
     family, mark = attributes["IPVS_SVC_ATTR_AF"], attributes.get("IPVS_SVC_ATTR_FWMARK", 0)
     flags = int.from_bytes(attributes.get("IPVS_SVC_ATTR_FLAGS", b"")[:4], "little")
     scheduler = attributes.get("IPVS_SVC_ATTR_SCHED_NAME", "")
-    more = {"scheduler": scheduler, "persistent": bool(flags & PERSISTENT), "family": family}
+    is_persistent = bool(flags & PERSISTENT)
     if mark:
-        return VirtualServer("", 0, "", fwmark=mark, **more)
+        return VirtualServer("", 0, "", scheduler, mark, is_persistent, family)
     number = attributes["IPVS_SVC_ATTR_PROTOCOL"]
     protocol = PROTOCOLS.get(number, str(number)).lower()
-    return VirtualServer(_address(attributes["IPVS_SVC_ATTR_ADDR"], family), attributes["IPVS_SVC_ATTR_PORT"], protocol, **more)
+    address, port = _address(attributes["IPVS_SVC_ATTR_ADDR"], family), attributes["IPVS_SVC_ATTR_PORT"]
+    return VirtualServer(address, port, protocol, scheduler, 0, is_persistent, family)
 
 
-def _real(attributes: dict[str, Any], family: int) -> RealServer:
+def _real(attributes: DestAttributes, family: int) -> RealServer:
     family = attributes.get("IPVS_DEST_ATTR_ADDR_FAMILY", family)
     address = _address(attributes["IPVS_DEST_ATTR_ADDR"], family)
     return RealServer(address, attributes["IPVS_DEST_ATTR_PORT"], attributes["IPVS_DEST_ATTR_WEIGHT"])

@@ -4,35 +4,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+from tracer.util.json_value import Json, JsonObject, as_list, as_object, as_text, member, one_or_more, only_member
 
 
-def operand(value: Any) -> str:
+def operand(value: Json) -> str:
     """Formats a value or a packet field: an address, @set, `meta mark`, `ip daddr . th dport`, { 0 : goto x }."""
     if not isinstance(value, dict):
         return ", ".join(operand(v) for v in value) if isinstance(value, list) else str(value)
-    ((kind, body),) = value.items()
+    kind, body = only_member(value)
     make = _OPERANDS.get(kind)
     return make(body) if make else kind
 
 
-def expression(value: dict[str, Any]) -> str:
+def expression(value: JsonObject) -> str:
     """Formats one expression of a rule, or a verdict. An unknown expression is named by its kind."""
-    ((kind, body),) = value.items()
+    kind, body = only_member(value)
     make = _EXPRESSIONS.get(kind)
     return make(body) if make else kind
 
 
-def _payload(body: dict[str, Any]) -> str:
-    return f"{body['protocol']} {body['field']}" if "protocol" in body else "payload"
+def _payload(body: Json) -> str:
+    return f"{member(body, 'protocol')} {member(body, 'field')}" if "protocol" in as_object(body) else "payload"
 
 
-def _numgen(body: dict[str, Any]) -> str:
-    return f"numgen {body['mode']} mod {body['mod']}"
+def _numgen(body: Json) -> str:
+    return f"numgen {member(body, 'mode')} mod {member(body, 'mod')}"
 
 
-def _set(body: Any) -> str:
-    entries = body if isinstance(body, list) else [body]
+def _set(body: Json) -> str:
+    entries = one_or_more(body)
     pairs = (
         f"{operand(e[0])} : {expression(e[1]) if isinstance(e[1], dict) and 'concat' not in e[1] else operand(e[1])}"
         if isinstance(e, list) and len(e) == 2
@@ -42,82 +43,92 @@ def _set(body: Any) -> str:
     return f"{{ {', '.join(pairs)} }}"
 
 
-def _fib(body: dict[str, Any]) -> str:
-    flags = body["flags"]
-    return f"fib {' . '.join([flags] if isinstance(flags, str) else flags)} {body['result']}"
+def _fib(body: Json) -> str:
+    return f"fib {' . '.join(_flags(member(body, 'flags')))} {member(body, 'result')}"
 
 
-def _bits(sign: str) -> Callable[[Any], str]:
-    def text(body: Any) -> str:
-        sides = [f"{side:#010x}" if isinstance(side, int) else operand(side) for side in body]
+def _flags(value: Json) -> list[str]:
+    """One flag, or a list of flags."""
+    return [value] if isinstance(value, str) else [as_text(flag) for flag in as_list(value)]
+
+
+def _bits(sign: str) -> Callable[[Json], str]:
+    def text(body: Json) -> str:
+        sides = [f"{side:#010x}" if isinstance(side, int) else operand(side) for side in as_list(body)]
         return f" {sign} ".join(sides)
 
     return text
 
 
-_OPERANDS: dict[str, Callable[[Any], str]] = {
+_OPERANDS: dict[str, Callable[[Json], str]] = {
     "payload": _payload,
-    "meta": lambda body: f"meta {body['key']}",
-    "ct": lambda body: f"ct {body['key']}",
+    "meta": lambda body: f"meta {member(body, 'key')}",
+    "ct": lambda body: f"ct {member(body, 'key')}",
     "fib": _fib,
-    "prefix": lambda body: f"{operand(body['addr'])}/{body['len']}",
-    "range": lambda body: "-".join(operand(v) for v in body),
-    "concat": lambda body: " . ".join(operand(v) for v in body),
+    "prefix": lambda body: f"{operand(member(body, 'addr'))}/{member(body, 'len')}",
+    "range": lambda body: "-".join(operand(v) for v in as_list(body)),
+    "concat": lambda body: " . ".join(operand(v) for v in as_list(body)),
     "set": _set,
     "numgen": _numgen,
-    "map": lambda body: f"{operand(body['key'])} map {operand(body['data'])}",
-    "elem": lambda body: operand(body["val"]),
+    "map": lambda body: f"{operand(member(body, 'key'))} map {operand(member(body, 'data'))}",
+    "elem": lambda body: operand(member(body, "val")),
     "&": _bits("&"),
     "|": _bits("|"),
     "^": _bits("^"),
 }
 
 
-def _match(body: dict[str, Any]) -> str:
-    left, right = operand(body["left"]), operand(body["right"])
-    if "meta mark" in left and isinstance(body["right"], int):
-        right = f"{body['right']:#010x}"
-        return f"{left} {body['op']} {right}"
-    return f"{left} {right}" if body["op"] in ("==", "in") else f"{left} {body['op']} {right}"
+def _match(body: Json) -> str:
+    value, op = member(body, "right"), member(body, "op")
+    left, right = operand(member(body, "left")), operand(value)
+    if "meta mark" in left and isinstance(value, int):
+        return f"{left} {op} {value:#010x}"
+    return f"{left} {right}" if op in ("==", "in") else f"{left} {op} {right}"
 
 
-def _nat(kind: str) -> Callable[[Any], str]:
-    def text(body: Any) -> str:
-        if not body or "addr" not in body:
+def _nat(kind: str) -> Callable[[Json], str]:
+    def text(body: Json) -> str:
+        given = as_object(body or {})
+        if "addr" not in given:
             return kind
-        address = operand(body["addr"])
-        port = f":{operand(body['port'])}" if "port" in body else ""
-        family = f" {body['family']}" if "family" in body and "map" in address else ""
+        address = operand(given["addr"])
+        port = f":{operand(given['port'])}" if "port" in given else ""
+        family = f" {given['family']}" if "family" in given and "map" in address else ""
         return f"{kind}{family} to {f'[{address}]' if ':' in address and port else address}{port}"
 
     return text
 
 
-def _flagged(kind: str) -> Callable[[Any], str]:
-    def text(body: Any) -> str:
-        flags = (body or {}).get("flags", [])
-        return " ".join([kind, *([flags] if isinstance(flags, str) else flags)])
+def _flagged(kind: str) -> Callable[[Json], str]:
+    def text(body: Json) -> str:
+        return " ".join([kind, *_flags(as_object(body or {}).get("flags", []))])
 
     return text
 
 
-def _reject(body: Any) -> str:
-    return f"reject with {body['type']} {body['expr']}" if body and "expr" in body else "reject"
+def _reject(body: Json) -> str:
+    given = as_object(body or {})
+    return f"reject with {member(given, 'type')} {given['expr']}" if "expr" in given else "reject"
 
 
-_EXPRESSIONS: dict[str, Callable[[Any], str]] = {
+def _xt(body: Json) -> str:
+    """A match or target of iptables-nft; nft before 1.0.6 does not say which."""
+    return "xt" if body is None else f'xt {member(body, "type")} "{member(body, "name")}"'
+
+
+_EXPRESSIONS: dict[str, Callable[[Json], str]] = {
     "match": _match,
     "counter": lambda body: "",
-    "jump": lambda body: f"jump {body['target']}",
-    "goto": lambda body: f"goto {body['target']}",
-    "vmap": lambda body: f"{operand(body['key'])} vmap {operand(body['data'])}",
-    "mangle": lambda body: f"{operand(body['key'])} set {operand(body['value'])}",
-    "xt": lambda body: f'xt {body["type"]} "{body["name"]}"',
+    "jump": lambda body: f"jump {member(body, 'target')}",
+    "goto": lambda body: f"goto {member(body, 'target')}",
+    "vmap": lambda body: f"{operand(member(body, 'key'))} vmap {operand(member(body, 'data'))}",
+    "mangle": lambda body: f"{operand(member(body, 'key'))} set {operand(member(body, 'value'))}",
+    "xt": _xt,
     "dnat": _nat("dnat"),
     "snat": _nat("snat"),
     "masquerade": _flagged("masquerade"),
     "redirect": _flagged("redirect"),
-    "set": lambda body: f"{body['op']} {body['set']} {{ {operand(body['elem'])} }}",
+    "set": lambda body: f"{member(body, 'op')} {member(body, 'set')} {{ {operand(member(body, 'elem'))} }}",
     "text": str,
     "reject": _reject,
 }

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules.nftables.format import expression, operand
+from tracer.util.json_value import Json, JsonObject, as_list, as_number, as_object, as_pair, as_text, member, only_member
 
 Handle = tuple[str, str, str, int]
 """(family, table, chain, handle) of a rule."""
@@ -58,7 +58,7 @@ class NftMap:
     elements: Mapping[tuple[str, ...], ListedElement] = field(default_factory=dict)
 
 
-Expression = dict[str, Any]
+Expression = JsonObject
 """One expression of a rule, as nft writes it: {"match": {...}}, {"goto": {"target": "x"}}."""
 
 
@@ -97,7 +97,7 @@ class NftListing:
 
     ruleset: Ruleset
     maps: Mapping[ChainKey, NftMap] = field(default_factory=dict)
-    sets: Mapping[ChainKey, tuple[Any, ...]] = field(default_factory=dict)
+    sets: Mapping[ChainKey, tuple[Json, ...]] = field(default_factory=dict)
     bases: tuple[BaseChain, ...] = ()
     expressions: Mapping[Handle, tuple[Expression, ...]] = field(default_factory=dict)
 
@@ -112,75 +112,91 @@ def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 
         generation: Ruleset.generation.
 
     Raises:
-        ValueError: The text is not JSON.
+        ValueError: The text is not JSON, or not of the form that nft writes.
     """
     chains: dict[ChainKey, list[Rule]] = {}
     policies: dict[ChainKey, str] = {}
     maps: dict[ChainKey, NftMap] = {}
-    sets: dict[ChainKey, tuple[Any, ...]] = {}
+    sets: dict[ChainKey, tuple[Json, ...]] = {}
     expressions: dict[Handle, tuple[Expression, ...]] = {}
     bases: list[BaseChain] = []
-    for entry in json.loads(text)["nftables"]:
-        ((kind, body),) = entry.items()
+    listed: Json = json.loads(text)
+    for entry in as_list(member(listed, "nftables")):
+        kind, value = only_member(entry)
         if kind == "chain":
-            key = (body["family"], body["table"], body["name"])
+            key, body = _key(value, "name"), as_object(value)
             chains.setdefault(key, [])
             if "hook" in body:
-                policies[key] = body.get("policy", "accept").upper()
-                handle = int(body.get("handle", 0))
-                bases.append(BaseChain(key, body["type"], body["hook"].upper(), int(body["prio"]), policies[key], handle))
+                policies[key] = as_text(body.get("policy", "accept")).upper()
+                hook, priority = as_text(body["hook"]).upper(), as_number(member(body, "prio"))
+                handle = as_number(body.get("handle", 0))
+                bases.append(BaseChain(key, as_text(member(body, "type")), hook, priority, policies[key], handle))
         elif kind == "rule":
-            rules = chains.setdefault((body["family"], body["table"], body["chain"]), [])
-            # A statement that nft cannot write as JSON, such as the update of a map, is given as text.
-            body = {**body, "expr": [{"text": e} if isinstance(e, str) else e for e in body["expr"]]}
-            rules.append(_rule(body, len(rules) + 1, comments or {}))
-            expressions[body["family"], body["table"], body["chain"], body["handle"]] = tuple(body["expr"])
+            rules = chains.setdefault(_key(value, "chain"), [])
+            rule, body_of_rule = _rule(as_object(value), len(rules) + 1, comments or {})
+            rules.append(rule)
+            expressions[rule.family, rule.table, rule.chain, rule.handle] = body_of_rule
         elif kind == "map":
-            found = _map(body)
+            found = _map(as_object(value))
             maps[found.family, found.table, found.name] = found
         elif kind == "set":
-            sets[body["family"], body["table"], body["name"]] = tuple(body.get("elem", ()))
+            sets[_key(value, "name")] = tuple(as_list(as_object(value).get("elem", [])))
     ruleset = Ruleset("nft", netns, generation, {key: tuple(rules) for key, rules in chains.items()}, policies)
     return NftListing(ruleset, maps, sets, tuple(bases), expressions)
 
 
-def _rule(body: dict[str, Any], number: int, comments: Mapping[Handle, str]) -> Rule:
-    handle: Handle = (body["family"], body["table"], body["chain"], body["handle"])
-    comment: str = body.get("comment") or comments.get(handle, "")
-    parts = [expression(e) for e in body["expr"]]
+def _key(value: Json, name: str) -> ChainKey:
+    """Family, table and name of an object; `name`: the member that has the name."""
+    return as_text(member(value, "family")), as_text(member(value, "table")), as_text(member(value, name))
+
+
+def _rule(body: JsonObject, number: int, comments: Mapping[Handle, str]) -> tuple[Rule, tuple[Expression, ...]]:
+    """A rule, and its expressions."""
+    # A statement that nft cannot write as JSON, such as the update of a map, is given as text.
+    expressions: list[Expression] = [{"text": e} if isinstance(e, str) else as_object(e) for e in as_list(member(body, "expr"))]
+    handle = as_number(member(body, "handle"))
+    family, table, chain = _key(body, "chain")
+    comment = _comment(body) or comments.get((family, table, chain, handle), "")
+    parts = [expression(e) for e in expressions]
     text = " ".join(p for p in parts if p)
     if comment:
         text = text.replace('xt match "comment"', f'comment "{comment}"') if 'xt match "comment"' in text else (
             f'{text} comment "{comment}"'
         )  # fmt: skip
-    return Rule(*handle[:3], number, text, comment, _target(body["expr"]), body["handle"])
+    return Rule(family, table, chain, number, text, comment, _target(expressions), handle), tuple(expressions)
 
 
-def _target(expressions: list[dict[str, Any]]) -> str:
+def _comment(body: JsonObject) -> str:
+    comment = body.get("comment")
+    return str(comment) if comment else ""
+
+
+def _target(expressions: list[Expression]) -> str:
     """The target of the last statement: a chain, or its action named as in iptables."""
     for e in reversed(expressions):
-        ((kind, body),) = e.items()
+        kind, body = only_member(e)
         if kind in ("jump", "goto"):
-            return str(body["target"])
-        if kind == "xt" and body.get("type") == "target":
-            return str(body["name"])
+            return str(member(body, "target"))
+        if kind == "xt" and body is not None and as_object(body).get("type") == "target":
+            return str(member(body, "name"))
         if kind in ("accept", "drop", "return", "reject", "masquerade", "dnat", "snat", "redirect", "queue"):
-            return str(kind).upper()
-        if kind == "mangle" and body["key"] == {"meta": {"key": "mark"}}:
+            return kind.upper()
+        if kind == "mangle" and member(body, "key") == {"meta": {"key": "mark"}}:
             return "MARK"
     return ""
 
 
-def _map(body: dict[str, Any]) -> NftMap:
+def _map(body: JsonObject) -> NftMap:
     elements = {}
-    for entry in body.get("elem", []):
+    for entry in as_list(body.get("elem", [])):
         if not isinstance(entry, list):
             continue
-        key, value = entry
+        key, value = as_pair(entry)
         comment = ""
         if isinstance(key, dict) and "elem" in key:
-            key, comment = key["elem"]["val"], key["elem"].get("comment", "")
-        parts = tuple(operand(p) for p in key["concat"]) if isinstance(key, dict) and "concat" in key else (operand(key),)
+            element = as_object(key["elem"])
+            key, comment = member(element, "val"), _comment(element)
+        parts = tuple(map(operand, as_list(key["concat"]) if isinstance(key, dict) and "concat" in key else [key]))
         verdict = expression(value) if isinstance(value, dict) and "concat" not in value else operand(value)
         elements[parts] = ListedElement(parts, verdict, comment)
-    return NftMap(body["family"], body["table"], body["name"], body.get("comment", ""), elements)
+    return NftMap(*_key(body, "name"), _comment(body), elements)

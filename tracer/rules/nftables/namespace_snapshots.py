@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from tracer.rules.nftables.snapshot import Snapshot
+from tracer.util.evictions import evictions
 
 NAMESPACES_KEPT = 512
 """Most namespaces kept, removed ones included."""
@@ -32,6 +33,7 @@ class SnapshotHistory(dict[int, Snapshot]):
         """Evicts the snapshot that arrived first."""
         del self[next(iter(self))]
         self.evicted += 1
+        evictions.add("generations of nftables")
 
     @property
     def objects(self) -> int:
@@ -86,6 +88,7 @@ class NamespaceTable(Generic[S]):
         if evictable:
             del self._entries[next((key for key in evictable if self._entries[key].gone), evictable[0])]
             self.evicted += 1
+            evictions.add("namespaces with nftables' rules")
 
     def limit_objects(self, space: int) -> list[int]:
         """Evicts snapshots until at most OBJECTS_KEPT rules and elements are left.

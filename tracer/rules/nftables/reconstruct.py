@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from tracer.events import record
-from tracer.events.record import CUT, Event, Flag, Kind, NftHit, Trace
+from tracer.events.nft_trace import NftHit, Trace
+from tracer.events.record import CUT, Event, EventRow, Flag, Kind
 from tracer.model.evidence import Evidence
 from tracer.model.rule import NFT_FAMILIES, Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.node import netns
@@ -84,7 +85,7 @@ def run_key(e: Event) -> RunKey:
     return e.time, e.hop, e.object, record.run(e)
 
 
-def runs(events: Iterable[Any]) -> dict[RunKey, ChainRun]:
+def runs(events: Iterable[EventRow]) -> dict[RunKey, ChainRun]:
     """Groups the records of one packet by run.
 
     A run may lie within another run of the packet or of its copies, also in the same base chain. Records that name their run
@@ -102,7 +103,7 @@ def runs(events: Iterable[Any]) -> dict[RunKey, ChainRun]:
     out: dict[RunKey, ChainRun] = {}
     for e in events:
         is_clone = e.flags & Flag.FLAG_CLONE
-        if e.kind == Kind.EVENT_NFT_RULE:
+        if isinstance(e, NftHit):
             hits = under_way.setdefault((is_clone, e.object, e.run), [])
             if hits and _is_end(hits[-1]):
                 hits.clear()  # of a run that ended without an EVENT_CHAIN, at the same place on the stack
@@ -240,11 +241,11 @@ def names(chain: Event, run: ChainRun, snapshots: Snapshots) -> tuple[str, str]:
     return table if _has_prefix(table, chain.table) else "", base if _has_prefix(base, chain.chain) else ""
 
 
-def hop_names(chain: Event, run: ChainRun, snapshots: Snapshots) -> dict[str, str]:
-    """The fields of a hop that name table and base chain, if the snapshots have the whole names."""
+def hop_names(chain: Event, run: ChainRun, snapshots: Snapshots) -> tuple[str, str]:
+    """The names of the table, with its family, and of the base chain; "" = the snapshots do not have the whole name."""
     table, base = names(chain, run, snapshots)
     family = NFT_FAMILIES.get(chain.state, "")
-    return ({"table": f"{family} {table}".strip()} if table else {}) | ({"chain": base} if base else {})
+    return f"{family} {table}".strip() if table else "", base
 
 
 def reconstruct(chain: Event, run: ChainRun, snapshots: Snapshots, is_whole: bool = True) -> RuleTrace:
@@ -272,9 +273,9 @@ def reconstruct(chain: Event, run: ChainRun, snapshots: Snapshots, is_whole: boo
     return RuleTrace(tuple(reconstruction.hits), undecided=undecided, ruleset=snapshot.ruleset if snapshot else None)
 
 
-def generations(events: Iterable[Any]) -> set[tuple[int, int]]:
+def generations(events: Iterable[EventRow]) -> set[tuple[int, int]]:
     """The namespaces and generations of the hits of a packet."""
-    return {(space(e), e.generation) for e in events if e.kind == Kind.EVENT_NFT_RULE}
+    return {(space(e), e.generation) for e in events if isinstance(e, NftHit)}
 
 
 def _agrees(last: RuleHit, hit: NftHit, chain: Event) -> bool:

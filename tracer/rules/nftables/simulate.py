@@ -18,9 +18,10 @@ from tracer.rules.match_context import MatchContext, assumption, question_of
 from tracer.rules.nftables.evaluate import UNKNOWN, Evaluator, RandomValue
 from tracer.rules.nftables.format import expression as words
 from tracer.rules.nftables.format import operand
-from tracer.rules.nftables.json_parser import BaseChain, Expression, NftListing
+from tracer.rules.nftables.json_parser import BaseChain, NftListing
 from tracer.rules.packet_view import PacketView
 from tracer.rules.rule_path import MAX_PATHS, Rewrite, RulePath, TooManyPaths, with_condition
+from tracer.util.json_value import Json, JsonObject, as_object, as_text, member, only_member
 
 _REJECTS = {("icmp", "ip"): "icmp-port-unreachable", ("icmpv6", "ip6"): "icmp6-port-unreachable"}
 _NON_TERMINAL = frozenset({
@@ -125,7 +126,7 @@ class NftablesSimulator:
         passed = replace(state, next=state.next + 1, expression=0)
         path, has_acted = state.rule_path, False
         for at in range(state.expression, len(body)):
-            ((kind, given),) = body[at].items()
+            kind, given = only_member(body[at])
             values = replace(values, mark=path.mark)
             if kind == "match":
                 is_true = values.matches(given)
@@ -144,14 +145,14 @@ class NftablesSimulator:
                         return
             elif kind == "mangle":
                 has_acted = True
-                if given["key"] == {"meta": {"key": "mark"}}:
-                    mark = values.of(given["value"])
+                if member(given, "key") == {"meta": {"key": "mark"}}:
+                    mark = values.of(member(given, "value"))
                     path = replace(path, mark=mark if isinstance(mark, int) else None)
             elif kind == "vmap":
                 yield from self._map(rule, given, replace(passed, rule_path=path), values)
                 return
             elif kind in ("jump", "goto"):
-                yield self._enter(rule, kind, given["target"], replace(passed, rule_path=path))
+                yield self._enter(rule, kind, as_text(member(given, "target")), replace(passed, rule_path=path))
                 return
             elif kind == "return":
                 yield _return(replace(passed, rule_path=_with_hit(path, rule, state.frames, "RETURN")))
@@ -160,28 +161,28 @@ class NftablesSimulator:
                 yield replace(_with_hit(path, rule, state.frames, _VERDICTS[kind]), verdict=_VERDICTS[kind])
                 return
             elif kind == "reject":
-                default = "icmp-port-unreachable" if packet.family == "ip" else "icmp6-port-unreachable"
-                answer = _REJECTS.get(((given or {}).get("type", ""), rule.family), (given or {}).get("expr", default))
+                answer = _answer(as_object(given or {}), rule, packet)
                 yield replace(_with_hit(path, rule, state.frames, "REJECT"), verdict="REJECT", reject=answer)
                 return
             elif kind in _TRANSLATIONS:
                 translated = _with_hit(path, rule, state.frames, _TRANSLATIONS[kind])
-                rewrites = _rewrites(_TRANSLATIONS[kind], given, values)
+                rewrites = _rewrites(_TRANSLATIONS[kind], as_object(given or {}), values)
                 yield from (replace(translated, rewrite=r, share=translated.share * s) for r, s in rewrites)
                 return
-            elif kind not in _NON_TERMINAL and not (kind == "text" and _SET_UPDATE.match(given)):
+            elif kind not in _NON_TERMINAL and not (kind == "text" and _SET_UPDATE.match(as_text(given))):
                 # An unknown statement: it is not known whether the rule continues after it.
                 yield replace(passed, rule_path=with_condition(path, words(body[at]), False, _where(rule)))
                 path = with_condition(path, words(body[at]), True, _where(rule))
         yield replace(passed, rule_path=_with_hit(path, rule, state.frames, rule.target or "CONTINUE") if has_acted else path)
 
     def _map(
-        self, rule: Rule, given: Expression, state: _SimulationState, values: Evaluator
+        self, rule: Rule, given: Json, state: _SimulationState, values: Evaluator
     ) -> Iterator[_SimulationState | RulePath]:
         """Evaluates a verdict map: the element of the key, several with their shares, or none (the rule has no effect)."""
-        choices = values.look_up(given["key"], given["data"])
+        data = member(given, "data")
+        choices = values.look_up(member(given, "key"), data)
         if choices is None:
-            what = f"an element of {operand(given['data'])} for this packet"
+            what = f"an element of {operand(data)} for this packet"
             yield replace(state, rule_path=with_condition(state.rule_path, what, False, _where(rule)))
             return
         rest = Fraction(1)
@@ -227,9 +228,14 @@ def _with_hit(rule_path: RulePath, rule: Rule, frames: Iterable[_Frame], verdict
     return replace(rule_path, hits=(*rule_path.hits, RuleHit(path, rule, verdict, Evidence.DERIVED, element)))
 
 
-def _rewrites(kind: str, given: Expression | None, values: Evaluator) -> Iterator[tuple[Rewrite, Fraction]]:
+def _answer(given: JsonObject, rule: Rule, packet: PacketView) -> str:
+    """What a reject sends to the source of the packet."""
+    default = "icmp-port-unreachable" if packet.family == "ip" else "icmp6-port-unreachable"
+    return _REJECTS.get((str(given.get("type", "")), rule.family), str(given.get("expr", default)))
+
+
+def _rewrites(kind: str, given: JsonObject, values: Evaluator) -> Iterator[tuple[Rewrite, Fraction]]:
     """The results of a translation, each with its share."""
-    given = given or {}
     address, port = values.of(given["addr"]) if "addr" in given else "", values.of(given["port"]) if "port" in given else 0
     for share, end in address.choices if isinstance(address, RandomValue) else ((Fraction(1), address),):
         new_port = port

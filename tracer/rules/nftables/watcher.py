@@ -15,7 +15,6 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from tracer.node.nfnetlink import TooManyMessages
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.namespace_snapshots import OBJECTS_KEPT, NamespaceTable, SnapshotHistory
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
+from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.worker import Worker, user_warnings
 
 _log = logging.getLogger(__name__)
@@ -151,18 +151,14 @@ class RulesetWatcher:
 
     Args:
         pause: Interval of polling, s.
-
-    Attributes:
-        dropped: Number of updates that were not taken in time.
     """
 
     def __init__(self, pause: float = PAUSE_SECONDS) -> None:
         self._pause = pause
         self._namespaces = NamespaceTable(_Namespace)
-        self.dropped = 0
         self._lock = threading.Lock()
         self._wake, self._is_closing = threading.Event(), False
-        self._changes: deque[RulesetUpdate] = deque()
+        self._changes: BoundedQueue[RulesetUpdate] = BoundedQueue(CHANGES_KEPT, "updates of nftables' rules")
         self._thread = Worker("nft rules", self._work).start()
 
     def poll(self, space: int, seconds: float = 0) -> None:
@@ -204,10 +200,7 @@ class RulesetWatcher:
 
     def changes(self) -> list[RulesetUpdate]:
         """Updates since the last call."""
-        found = []
-        while self._changes:
-            found.append(self._changes.popleft())
-        return found
+        return self._changes.read()
 
     def _work(self) -> bool:
         with self._lock:
@@ -256,9 +249,6 @@ class RulesetWatcher:
 
     def _publish(self, change: RulesetUpdate) -> None:
         self._changes.append(change)
-        if len(self._changes) > CHANGES_KEPT:
-            self._changes.popleft()
-            self.dropped += 1
 
     def close(self) -> None:
         """Ends the thread."""

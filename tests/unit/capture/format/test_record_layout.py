@@ -14,7 +14,8 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.codec import MalformedRecord
 from tracer.capture.format.record_layout import RecordLayout
 from tracer.events import record
-from tracer.events.record import DETAIL_DTYPE, DetailKind, Kind
+from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
+from tracer.events.record import Kind
 
 
 def events() -> Any:

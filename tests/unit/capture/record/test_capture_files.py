@@ -27,7 +27,7 @@ from tracer.pipeline.run import Run
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch is one transaction, and the end of the run waits for all transactions, also on a slow disk."""
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     monkeypatch.setattr("tracer.capture.record.buffer.CHUNK_SECONDS", 0.0)
     monkeypatch.setattr("tracer.capture.record.writer.CLOSE_SECONDS", 600.0)
 

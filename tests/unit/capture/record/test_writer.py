@@ -19,6 +19,7 @@ from tracer.capture.format.schema import Record
 from tracer.capture.record import writer as writing
 from tracer.capture.record.buffer import Chunk
 from tracer.capture.record.writer import CaptureWriter
+from tracer.util.worker import user_warnings
 
 
 def chunk(turn: int, events: int = 3) -> Chunk:
@@ -182,3 +183,66 @@ def test_a_disk_that_accepts_no_more_writes(disk: Disk, monkeypatch: pytest.Monk
     writer.put(chunk(1))
     writer.close()
     assert writer.messages() == ["The end of the capture may be missing: the disk was too slow."]
+
+
+def rules_of(turn: int, size: int) -> Chunk:
+    """A chunk with a reading of rules of this size, bytes, and a note."""
+    made = chunk(turn, 1)
+    made.records.append((turn, Record.READING.value, "1 ip nat", {"wanted": []}))
+    made.rule_bytes = size
+    return made
+
+
+def test_readings_of_rules_do_not_fill_the_memory(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a large node each replacement of the rules is a reading of 40 MB. Other records are kept."""
+    monkeypatch.setattr(writing, "MAX_WAITING_RULE_BYTES", 1000)
+    monkeypatch.setattr(user_warnings, "_keys", set())
+    user_warnings.read()
+    writer = CaptureWriter(disk.insert, lambda: None, 0)
+    disk.hold()
+    for turn in range(1, 21):
+        writer.put(rules_of(turn, 300))
+        assert writer._waiting_rule_bytes <= 1000
+    disk.let_go()
+    until(lambda: len(disk.notes) == 20)
+    assert len([row for row in disk.records if row[1] == Record.READING]) == 3
+    (warning,) = user_warnings.read()
+    assert warning == "Rules that were read are not in the capture, so its packets have none: the disk was too slow."
+    writer.put(rules_of(21, 300))
+    writer.close()
+    assert len([row for row in disk.records if row[1] == Record.READING]) == 4 and writer._waiting_rule_bytes == 0
+
+
+def test_a_capture_ends_before_its_records_fill_the_memory(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before is a complete beginning: no later packet is explained by older objects."""
+    monkeypatch.setattr(writing, "MAX_WAITING_RECORDS", 10)
+    writer = CaptureWriter(disk.insert, lambda: None, 0)
+    disk.hold()
+    for turn in range(1, 101):
+        writer.put(chunk(turn))
+        assert writer._waiting_records <= 11
+    disk.let_go()
+    writer.put(chunk(101))
+    writer.close()
+    assert [row[3] for row in disk.batches] == [EVENTS] * len(disk.batches) and len(disk.batches) <= 2
+    assert len(disk.notes) == len(disk.batches) and writer.lost == (101 - len(disk.batches)) * EVENTS
+    assert writer.messages() == ["The capture ends here: the disk was too slow. Tracing goes on."]
+    assert not writer._retry and writer._waiting_records == writer._waiting_bytes == 0
+
+
+def test_a_capture_ends_when_a_full_disk_holds_up_too_many_records(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "MAX_RETRY_BYTES", 1000)
+    writer = CaptureWriter(disk.insert, lambda: None, 0)
+    writer.put(chunk(1))
+    until(lambda: disk.batches)
+    disk.full = True
+    for turn in range(2, 200):
+        writer.put(chunk(turn))
+    until(lambda: writer._is_ended)
+    assert sum(len(row[3]) for row in writer._retry) <= 1000
+    disk.full = False
+    writer.put(chunk(200))
+    writer.close()
+    assert len(disk.batches) == len(disk.notes) == 1 and writer.lost == 199 * EVENTS
+    (first, last) = writer.messages()
+    assert first.startswith("The capture misses events from here on") and last.startswith("The capture ends here: it could not")

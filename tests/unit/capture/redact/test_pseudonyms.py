@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import captures, sample_packets
+from tracer.capture.redact import pseudonyms
 from tracer.capture.redact.pseudonyms import Pseudonymizer
+from tracer.errors import OutputNotWritten
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 
@@ -81,7 +84,7 @@ def everything(packet: Packet) -> str:
 
 @pytest.mark.parametrize("packet", sample_packets.every(), ids=lambda p: p.outcome)
 def test_no_packet_keeps_an_address(packet: Packet) -> None:
-    packet.src_owner = Owner("Pod", "shop", "cart-x7k2p", detail="on worker-17")
+    packet = replace(packet, src_owner=Owner("Pod", "shop", "cart-x7k2p", detail="on worker-17"))
     ends = {packet.endpoints.src, packet.endpoints.dst}
     text = everything(Pseudonymizer(KEY).packet(packet))
     assert not any(f"'{end}'" in text or f" {end}" in text for end in ends if not end.startswith("127."))
@@ -94,7 +97,7 @@ def test_a_capture_exported_and_redacted(
 ) -> None:
     from tracer.cli import main
 
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     path = captures.capture(tmp_path / "a.k8st", captures.some_batches(20)).path
     target = tmp_path / "out.jsonl"
     with pytest.raises(SystemExit) as e:
@@ -104,3 +107,23 @@ def test_a_capture_exported_and_redacted(
     for word in ("192.168.56.", "10.244.0.", "http-proxy", "nginx", "node-1", "pod-a"):
         assert word not in text, word
     assert text.count('"type":"packet"') == 20
+
+
+def test_a_pseudonym_stays_the_same_after_its_eviction() -> None:
+    redaction = Pseudonymizer(KEY)
+    before = redaction("10.1.2.3"), redaction.name("pod", "web-a")
+    redaction._address.cache_clear()
+    redaction._text.cache_clear()
+    assert (redaction("10.1.2.3"), redaction.name("pod", "web-a")) == before
+
+
+def test_no_name_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forgotten name would be shown in a later text. So an export with too many names ends."""
+    monkeypatch.setattr(pseudonyms, "MAX_NAMES", 20)
+    redaction = Pseudonymizer(KEY)
+    for n in range(20):
+        redaction._learn(f"name-{n}")
+    assert all(f"name-{n} " not in redaction(f"this is name-{n} here") for n in range(20))
+    redaction._learn("name-0")
+    with pytest.raises(OutputNotWritten, match="more than 20 different names"):
+        redaction._learn("one-more")

@@ -19,9 +19,11 @@ from tests.unit.events.test_payload import CLIENT, ip, records
 from tracer.capture.format import record_layout
 from tracer.capture.format.codec import from_json, to_json
 from tracer.capture.format.schema import Record
+from tracer.capture.redact import records as records_module
 from tracer.capture.redact.events import ADDRESSES
 from tracer.capture.redact.records import RecordRedactor
-from tracer.events.record import DETAIL_DTYPE, DTYPE, DetailKind, Kind, unpack
+from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
+from tracer.events.record import DTYPE, Kind, unpack
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 from tracer.node.kube_proxy import KubeProxy
@@ -34,7 +36,7 @@ ADDRESS = ("192.168.56.1", "192.168.56.10", "10.244.0.1", "10.244.0.11", "172.30
 
 @pytest.fixture(autouse=True)
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize("explained", [True, False], ids=["-w", "record"])
@@ -208,3 +210,12 @@ def test_impossible_options_are_refused_with_one_sentence(
     monkeypatch.chdir(tmp_path)
     status, out, err = run(*args)
     assert (status, out) == (2, "") and message in err and err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_pseudonyms_of_addresses_are_bounded_and_stay_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "ADDRESSES_KEPT", 10)
+    redactor = RecordRedactor(KEY)
+    raw = [ipaddress.IPv6Address(f"fd00::{n:x}").packed for n in range(1, 100)]
+    first = [redactor.packed_address(each) for each in raw]
+    assert (len(redactor._packed), redactor._packed.evicted) == (10, 89)
+    assert [redactor.packed_address(each) for each in raw] == first and len(set(first)) == len(raw)

@@ -133,7 +133,7 @@ def test_the_replay_finds_where_the_explaining_ended(
     tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch, late: int, left: int, is_recorded: bool
 ) -> None:
     """In a capture without a record of it, the processes of sockets prove it: explaining a packet always asks for them."""
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     if not is_recorded:
         monkeypatch.setattr("tracer.capture.record.environment.RecordingSource.mark_unexplained", lambda *_: None)
     capture = made(tmp_path, late)
@@ -160,7 +160,7 @@ def test_no_answer_is_not_reported_when_the_answer_may_be_unexplained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     """The SYN was forwarded and explained; the run ended before it explained the packets after it."""
-    monkeypatch.setattr("tracer.pipeline.run.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
     trail = Trail(("192.168.56.9", 7, "192.168.56.10", 30285), 1 << 8, 1000, in_name="eth0").hook("PREROUTING")
     syn = trail.hook("POSTROUTING", in_name="", out_name="cni0").batch
     cut = captures.capture(tmp_path / "a.k8st", [(np.concatenate([syn, requests(5, CHUNK_PACKETS)]), [])], end_after=late)

@@ -33,7 +33,7 @@ from tracer.findings.syn_dropped import TIMESTAMPS
 from tracer.kube.catalog import ClusterView
 from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Hop, Packet
+from tracer.model.packet import Drop, Hop, HopKind, Packet
 from tracer.model.rule import Rule
 from tracer.model.summary import RunSummary
 from tracer.node.namespace_questions import ListenerProcess, NamespaceInspector, NamespaceListeners, NamespaceSetting
@@ -147,7 +147,7 @@ def test_a_full_table_without_its_size() -> None:
 def test_one_figure_of_a_full_table_proves_nothing(readable: Setting) -> None:
     on = f.FakeNode(settings={readable.name: "65536"})
     assert f.findings_of([test_conntrack_full.packet()], ClusterView(), on)[1] == []
-    hops = [decision_detail("table-full", 0, "node"), Hop(1, "drop", "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    hops = [decision_detail("table-full", 0, "node"), Hop(1, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
     _, (seen,) = f.findings_of([f.packet(hops, test_conntrack_full.ENDS)], ClusterView(), on)
     assert shown([seen]) == [] and "entries" not in seen.cause
 

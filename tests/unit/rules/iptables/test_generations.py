@@ -11,11 +11,10 @@ import pytest
 from tests.support.blobs import R, build
 from tests.support.builders import NODE, POD, Ends, event
 from tests.support.table_generations import READER_THREAD, FakeTableReader, new_generations
-from tracer.events import table_trace
+from tracer.events import record, table_trace
 from tracer.events.record import Event, Kind
 from tracer.events.table_trace import WATCHED, TableLookup, TableReplaced, TableTrace
-from tracer.rules.iptables import generation
-from tracer.rules.iptables import generations as generations_module
+from tracer.rules.iptables import generation, lookup_history, path_cache, request_queue
 from tracer.rules.iptables.generations import FORGOTTEN, GONE, TableGenerations
 from tracer.rules.iptables.path_search import TARGET, TRUE
 from tracer.rules.iptables.save_join import SavedRules
@@ -39,7 +38,7 @@ def lookup(time: int, address: int = OLD, thread: int = READER_THREAD, netns: in
 
 def table(time: int = 300, address: int = OLD, watched: int = WATCHED, **fields: Any) -> Event:
     given = {"netns": NODE, "header": CLIENT, "protocol": 6, "pf": 2, "hook": "INPUT", "table": "filter", **fields}
-    return table_trace.event(event("TABLE", time=time, object=address, state=watched, **given)[0])
+    return record.event(event("TABLE", time=time, object=address, state=watched, **given)[0])
 
 
 def finish(node: TableGenerations, reader: FakeTableReader, done: TableSnapshot, *changes: TableLookup | TableReplaced) -> None:
@@ -265,8 +264,9 @@ def test_bytes_of_replaced_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TABLES_KEPT", "LOOKUPS_KEPT", "THREADS_KEPT", "MAX_REQUESTS"):
-        monkeypatch.setattr(generations_module, name, 10)
+    for module, names in ((request_queue, ("TABLES_KEPT", "MAX_REQUESTS")), (lookup_history, ("LOOKUPS_KEPT", "THREADS_KEPT"))):
+        for name in names:
+            monkeypatch.setattr(module, name, 10)
     monkeypatch.setattr(generation, "ADDRESSES_KEPT", 10)
     node, reader = new_generations()
     node.request(TableRequest(NODE, "ip6", "raw"))  # is never answered
@@ -275,18 +275,50 @@ def test_nothing_grows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         node.add_changes([lookup(1000 + n, thread=n, netns=NODE + n), TableReplaced(1000 + n, n, 0x1000 * n, 0x9000000 + n)])
         reader.ready.append(reading(why="no", request=TableRequest(NODE + n, "ip", "filter")))
     node.add_changes([])
-    held = (node._failures, node._tables_read, node._last_lookup, node._lookups, node._pending)
-    assert [len(each) <= 10 for each in held] == [True] * 5
+    requests, lookups = node._requests, node._lookups
+    evicting = (requests._failures, requests._tables_read, lookups._last_lookup, lookups._lookups)
+    assert [len(each) <= 10 for each in (*evicting, requests._pending)] == [True] * 5
     assert len(node._log) <= 20
     for n in range(20):
         node.request(TableRequest(NODE + 1000 + n, "ip", "filter"))
-    assert len(node._pending) == 10
-    assert {"tables read", "threads", "look-ups", "tables to read", "in force"} <= set(node.shed)
-    assert all(node.shed.values())
+    assert len(requests) == 10
+    assert set(node.shed) == {"tables to read", "in force", "replaced"} and all(node.shed.values())
+    assert [each.evicted > 0 for each in evicting] == [True] * 4
+    for n in range(20):
+        node.expect(TableRequest(NODE + 2000 + n, "ip", "filter"))
+    assert len(requests) == 10
+
+
+def test_bytes_of_rules_in_force_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removed namespaces leave their tables behind. What is given up is read again when a packet meets it."""
+    monkeypatch.setattr(generation, "IN_FORCE_BYTES_KEPT", 2000)
+    node, reader = new_generations()
+    for n in range(20):
+        request = TableRequest(NODE + n, "ip", "filter")
+        node.request(request)
+        now = lookup(1000 * n + 5, 0x1000 * (n + 1), netns=NODE + n)
+        finish(node, reader, reading(R("ACCEPT"), began=1000 * n + 1, ended=1000 * n + 9, request=request), now)
+        assert sum(g.octets for g in node._log.in_force()) <= 2000
+    assert node.shed["rules in force"] >= 15
+    first = table(30_000, 0x1000, netns=NODE)
+    assert verdicts(node, first) == "the rules have not been read"
+    node.request_for(first)
+    assert reader.requests[-1] == TableRequest(NODE, "ip", "filter")
+    assert verdicts(node, table(30_000, 0x1000 * 20, netns=NODE + 19)) == ["ACCEPT"]
+
+
+def test_rule_traces_of_table_runs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path_cache, "TRACES_KEPT", 3)
+    node, reader = new_generations()
+    node.request(FILTER)
+    finish(node, reader, reading(R("ACCEPT")), lookup(110))
+    for mark in (1, 2, 3, 4, 5, 1):
+        assert verdicts(node, table(300)._replace(mark=mark)) == ["ACCEPT"]
+    assert (len(node._paths._traces), node._paths._traces.evicted) == (3, 3)
 
 
 def test_a_reading_with_discarded_look_ups_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generations_module, "LOOKUPS_KEPT", 2)
+    monkeypatch.setattr(lookup_history, "LOOKUPS_KEPT", 2)
     node, reader = new_generations()
     node.request(FILTER)
     finish(node, reader, reading(R("ACCEPT")), lookup(110), lookup(120, NEW), lookup(130, NEW))

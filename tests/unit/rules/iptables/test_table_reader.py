@@ -143,3 +143,22 @@ def test_one_container_does_not_use_up_the_room_of_the_node(node: dict[str, obje
     reader._forget(2)
     assert reader._max_bytes(TableRequest(99, "ip", "filter")) == 1000
     reader.close()
+
+
+def test_removed_namespaces_do_not_use_up_the_room(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers come and go, each with a table; no event reports that a namespace was removed."""
+    monkeypatch.setattr(table_reader, "TOTAL_BYTES", sockopt.MOST_BYTES + 10_000)
+    monkeypatch.setattr(table_reader, "SIZES_KEPT", 1000)
+
+    def path(inode: int) -> Path:
+        if inode < 5000:
+            raise LookupError(inode)
+        return Path("/here")
+
+    reader = TableReader(path)
+    reader._own_namespaces = {1}
+    for number in range(2, 5100):
+        room = reader._max_bytes(TableRequest(number, "ip", "filter"))
+        reader._sizes[TableRequest(number, "ip", "filter")] = 1000
+        assert len(reader._sizes) <= 1000 and (number > 5000 or room == sockopt.MOST_BYTES), number
+    reader.close()

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from tests.support.nodes import node
 from tracer.rules.nftables import json_parser
 from tracer.rules.nftables.format import expression, operand
+from tracer.util.json_value import JsonObject, UnexpectedJson
 
 S1 = node("1.36.2-nftables-nft", "S1")
 S4 = node("1.30.3-nftables-nft", "S4")
@@ -73,7 +77,10 @@ def test_a_statement_that_nft_prints_as_text_is_kept_as_text() -> None:
 
 
 def test_an_element_that_is_written_to_a_set() -> None:
-    update = {"op": "update", "elem": {"elem": {"val": {"payload": {"protocol": "ip", "field": "saddr"}}, "timeout": 9}}}
+    update: JsonObject = {
+        "op": "update",
+        "elem": {"elem": {"val": {"payload": {"protocol": "ip", "field": "saddr"}}, "timeout": 9}},
+    }
     assert expression({"set": {**update, "set": "@affinity"}}) == "update @affinity { ip saddr }"
 
 
@@ -84,3 +91,40 @@ def test_base_chains_sets_and_expressions() -> None:
     assert listed.sets["ip", "kube-proxy", "nodeport-ips"] == ("192.168.56.10",)
     (jump,) = listed.ruleset.chain("ip", "kube-proxy", "nat-prerouting")
     assert listed.expressions["ip", "kube-proxy", "nat-prerouting", jump.handle] == ({"jump": {"target": "services"}},)
+
+
+CHAIN: dict[str, Any] = {"family": "ip", "table": "t", "name": "c", "type": "nat", "hook": "input", "prio": 0}
+RULE: dict[str, Any] = {"family": "ip", "table": "t", "chain": "c", "handle": 2, "expr": []}
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [], {}, {"nftables": None}, {"nftables": [1]}, {"nftables": [{"chain": {}, "rule": {}}]},
+        {"nftables": [{"chain": None}]},
+        {"nftables": [{"chain": {**CHAIN, "prio": "first"}}]}, {"nftables": [{"chain": {**CHAIN, "hook": ["input"]}}]},
+        {"nftables": [{"rule": {**RULE, "expr": [None]}}]}, {"nftables": [{"rule": {**RULE, "expr": [{"jump": "c"}]}}]},
+        {"nftables": [{"rule": {**RULE, "expr": [{"match": {"left": 1}}]}}]},
+        {"nftables": [{"rule": {**RULE, "handle": None}}]},
+        {"nftables": [{"map": {**CHAIN, "elem": [["a"]]}}]}, {"nftables": [{"set": {**CHAIN, "elem": 5}}]},
+    ],
+)  # fmt: skip
+def test_a_listing_of_another_form_is_an_error(listed: Any) -> None:
+    with pytest.raises(UnexpectedJson):
+        json_parser.parse(json.dumps(listed))
+
+
+def test_names_and_comments_that_are_numbers_are_kept_as_text() -> None:
+    rule = {**RULE, "chain": 7, "comment": 5, "expr": [{"jump": {"target": 8}}]}
+    (only,) = json_parser.parse(json.dumps({"nftables": [{"rule": rule}]})).ruleset.chain("ip", "t", "7")
+    assert (only.text, only.target, only.comment) == ('jump 8 comment "5"', "8", "5")
+
+
+def test_a_match_that_an_old_nft_does_not_describe() -> None:
+    """Before 1.0.6 nft writes {"xt": null} for each match and target of iptables-nft."""
+    rule = {**RULE, "comment": "why", "expr": [{"xt": None}, {"counter": None}, {"jump": {"target": "next"}}]}
+    target = {**RULE, "handle": 3, "expr": [{"xt": None}]}
+    listed = json_parser.parse(json.dumps({"nftables": [{"rule": rule}, {"rule": target}]}))
+    first, second = listed.ruleset.chain("ip", "t", "c")
+    assert (first.text, first.target) == ('xt jump next comment "why"', "next")
+    assert (second.text, second.target) == ("xt", "")

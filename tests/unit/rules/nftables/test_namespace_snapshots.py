@@ -50,9 +50,7 @@ def add(table: NamespaceTable[Namespace], space: int, number: int, rules: int) -
 
 def test_a_map_counts_once_however_many_rules_use_it() -> None:
     used = VerdictMap(7, 4, tuple(MapElement(bytes([n]), "drop") for n in range(5)))
-    found = Snapshot(
-        Ruleset("nft", 1, "1", {}), 1, {(1, 1): RULE, (1, 2): RULE}, {}, {(1, 1): (used, 0), (1, 2): (used, 0)}
-    )
+    found = Snapshot(Ruleset("nft", 1, "1", {}), 1, {(1, 1): RULE, (1, 2): RULE}, {}, {(1, 1): (used, 0), (1, 2): (used, 0)})
     assert found.objects == 7
 
 

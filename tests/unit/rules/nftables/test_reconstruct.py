@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.builders import NODE
 from tracer.events import record
-from tracer.events.record import Flag, Kind, Trace
+from tracer.events.nft_trace import NftHit, Trace
+from tracer.events.record import Flag, Kind
 from tracer.model.evidence import Evidence
 from tracer.model.rule import Rule, RuleLocation, Ruleset, RuleTrace
 from tracer.rules.nftables import reconstruct
@@ -73,7 +74,7 @@ def hit(handle: int, code: int, to: str = "", trace: str = "RULE", generation: i
         "code": code & 0xFFFFFFFF, "trace": Trace["TRACE_" + trace], "table_handle": TABLE, "family": 2, "policy": 1,
         "to": to.encode(), "to_handle": CHAINS[to][0] if to in CHAINS else 0, "registers": b"", "flags": 0,
     }  # fmt: skip
-    return record._NftHit(**{**dict.fromkeys(record._NftHit._fields, 0), **fields, **more})
+    return NftHit(**{**dict.fromkeys(NftHit._fields, 0), **fields, **more})
 
 
 def end() -> Any:
@@ -87,7 +88,7 @@ def policy(verdict: int = 1) -> Any:
 def chain(verdict: int = 1, **more: Any) -> Any:
     fields = {"kind": Kind.EVENT_CHAIN, "object": BASE, "netns": NODE, "verdict": verdict, "table": b"nat",
               "chain": b"PREROUTING", "flags": 0}  # fmt: skip
-    return record._Event(**{**dict.fromkeys(record._Event._fields, 0), **fields, **more})
+    return record.Event(**{**dict.fromkeys(record.Event._fields, 0), **fields, **more})
 
 
 def rule_trace(*hits: Any, verdict: int = 1, held: Held | None = None, whole: bool = True) -> RuleTrace:
@@ -301,18 +302,18 @@ def test_names_that_are_too_long_for_an_event_are_found_by_handle() -> None:
     run.hits = [h._replace(chain_handle=11) for h in run.hits]
     found = reconstruct.reconstruct(long_chain(), run, long_names())
     assert not found.undecided and paths(found) == [f"{LONG_BASE} 1: JUMP SERVICES", f"{LONG_BASE} 0: ACCEPT"]
-    assert reconstruct.hop_names(long_chain(), run, long_names()) == {"table": LONG_TABLE, "chain": LONG_BASE}
+    assert reconstruct.hop_names(long_chain(), run, long_names()) == (LONG_TABLE, LONG_BASE)
 
 
 def test_a_cut_name_is_never_compared_as_a_whole_name() -> None:
     run = reconstruct.ChainRun([hit(101, JUMP, "SERVICES"), end(), policy()])
     found = reconstruct.reconstruct(long_chain(), run, long_names())
     assert not found.undecided and paths(found)[0] == f"{LONG_BASE} 1: JUMP SERVICES"
-    assert reconstruct.hop_names(long_chain(), run, Held()) == {}
+    assert reconstruct.hop_names(long_chain(), run, Held()) == ("", "")
     alone = reconstruct.reconstruct(long_chain(), reconstruct.ChainRun([policy()]), Held())
     assert paths(alone) == ["base-" + "é" * 13 + "… 0: ACCEPT"]
     other = replace(snapshot(), chains={(TABLE, 11): "another"}, tables={TABLE: "another"})
-    assert reconstruct.hop_names(long_chain(), run, Held(other)) == {}
+    assert reconstruct.hop_names(long_chain(), run, Held(other)) == ("", "")
 
 
 def shown_element(verdicts: VerdictMap, code: int, to: str = "", taken: int = 0, time: int = 0, generation: int = 7) -> str:

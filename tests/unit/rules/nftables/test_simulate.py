@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import resource
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,3 +162,21 @@ def test_a_random_choice_of_very_many_values_is_not_expanded() -> None:
     found = rule_paths([{"mangle": {"key": MARK, "value": value}}], [match(value, 7), DROP])
     assert [w.verdict for w in found] == ["ACCEPT", "DROP"] or [w.verdict for w in found] == ["DROP", "ACCEPT"]
     assert all(w.mark is None and w.conditions for w in found)
+
+
+@pytest.mark.parametrize(("sign", "bits"), [("<<", 1 << 31), ("<<", -1), (">>", -1)])
+def test_a_shift_by_no_possible_number_of_bits_is_not_known(sign: str, bits: int) -> None:
+    found = rule_paths([match({sign: [MARK, bits]}, 5), DROP], packet=replace(PACKET, mark=1))
+    assert {p.verdict for p in found} == {"DROP", "ACCEPT"} and all(p.conditions for p in found)
+
+
+def test_a_mask_is_not_used_as_a_number_of_bits() -> None:
+    """1 << 0xff000000 would be a number of half a gigabyte."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (128 << 20), limits[1]))
+    try:
+        (path,) = rule_paths([match({"&": [MARK, 0xFF000000]}, 0), DROP], packet=replace(PACKET, mark=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert (path.verdict, path.conditions) == ("DROP", ())

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a run: trace, record, `explain --live`, and every command that reads a capture."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from tracer.connections.tracker import ConnectionTracker
+from tracer.findings import Findings
+from tracer.findings.context import FindingContext
+from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.kube.owner_resolver import OwnerResolver
+from tracer.model.summary import RunSummary
+from tracer.pipeline.assembly import AssemblyParts
+from tracer.pipeline.connection_stage import ConnectionStage
+from tracer.pipeline.display_stage import DisplayStage
+from tracer.pipeline.environment import Environment
+from tracer.pipeline.finding_stage import FindingStage
+from tracer.pipeline.owner_stage import OwnerStage
+from tracer.pipeline.run import Run
+from tracer.pipeline.source import RunLimits
+from tracer.pipeline.stage import Stage
+from tracer.render.base import Output
+from tracer.rules.rule_resolver import RuleResolver
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run does with its packets.
+
+    Attributes:
+        limits: when the run ends by itself.
+        has_rules: the rules that packets met are resolved.
+        by_connection: timelines of connections are printed instead of packets.
+        drops_only: only what went wrong is printed.
+        is_partial: the probes report only packets that went wrong, so the answer to a SYN may be missing.
+        is_judged: SYN verdicts, timelines and findings are made; False: packets are only attributed and printed.
+    """
+
+    limits: RunLimits = field(default_factory=RunLimits)
+    has_rules: bool = True
+    by_connection: bool = False
+    drops_only: bool = False
+    is_partial: bool = False
+    is_judged: bool = True
+
+
+@dataclass(frozen=True)
+class BuiltRun:
+    """A run, and what it asks its host."""
+
+    run: Run
+    parts: AssemblyParts
+
+
+def build(environment: Environment, kube: OwnerResolver, output: Output, options: RunOptions, stack: ExitStack) -> BuiltRun:
+    """Builds a run.
+
+    Args:
+        environment: makes what the run asks.
+        kube: resolves owners; made from `environment.cluster_view`.
+        output: where packets, findings and notes are written.
+        options: what the run does with its packets.
+        stack: closes what is opened here.
+    """
+    namespaces, processes = environment.namespaces(), environment.processes()
+    parts = AssemblyParts(
+        namespaces,
+        processes,
+        environment.inspector(namespaces, processes),
+        environment.host_reader(),
+        environment.journal(),
+        environment.rules(namespaces, stack) if options.has_rules else RuleResolver(),
+        environment.kernel_names(),
+        environment.clock(),
+        environment.tracking(),
+    )
+    assembler = environment.assembler(parts)
+    judging = _judging_stages(environment, parts, kube, options) if options.is_judged else []
+    source, summary = environment.source(kube), RunSummary()
+    stack.callback(kube.detach)
+    stages = [OwnerStage(kube, source), DisplayStage(summary, options.drops_only, options.by_connection), *judging]
+    for stage in stages:
+        stack.callback(stage.close)
+    return BuiltRun(Run(source, assembler, stages, output, options.limits, summary), parts)
+
+
+def _judging_stages(environment: Environment, parts: AssemblyParts, kube: OwnerResolver, options: RunOptions) -> list[Stage]:
+    """The stages that conclude something from packets: SYN verdicts, timelines, findings."""
+    changes = environment.change_log()
+    changes.connect(parts.rules, kube.cluster.store)
+    findings = Findings(FindingContext(kube.cluster, parts.node, parts.journal))
+    handshakes = HandshakeAnalyzer(parts.inspector, parts.clock, options.is_partial)
+    connections = ConnectionTracker(parts.clock) if options.by_connection else None
+    conntrack = environment.conntrack_listener()
+    return [
+        ConnectionStage(handshakes, connections, changes, findings, options.drops_only, conntrack, parts.namespaces.own_name),
+        FindingStage(findings),
+    ]

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints packets and counts the printed ones."""
+
+from __future__ import annotations
+
+from tracer.model.packet import Packet
+from tracer.model.summary import RunSummary
+from tracer.packets.outcome import BAD
+from tracer.pipeline.stage import Stage
+from tracer.render.base import Output
+
+
+class DisplayStage(Stage):
+    """Writes packets to the outputs. Later stages also get packets that are not printed.
+
+    Args:
+        summary: counts the printed packets.
+        drops_only: prints only packets with a bad outcome.
+        by_connection: packets are counted, and printed as timelines by another stage.
+    """
+
+    def __init__(self, summary: RunSummary, drops_only: bool = False, by_connection: bool = False) -> None:
+        self._summary, self._drops_only, self._by_connection = summary, drops_only, by_connection
+
+    def feed(self, packet: Packet, output: Output) -> Packet:
+        if not self._drops_only or packet.outcome in BAD:
+            summary = self._summary
+            summary.packets += 1
+            summary.incomplete += not packet.complete
+            summary.outcomes[packet.outcome] = summary.outcomes.get(packet.outcome, 0) + 1
+            if not self._by_connection:
+                output.packet(packet)
+        return packet
+
+    def feed_unexplained(self, packet: Packet, output: Output) -> Packet:
+        if not self._drops_only or packet.outcome in BAD:
+            output.packet(packet)
+        return packet
