@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from tracer.errors import TraceError
 from tracer.node import netns, procnet
-from tracer.node.namespaces import Namespaces
-from tracer.node.processes import Processes
+from tracer.node.namespaces import NamespaceNames, Namespaces
+from tracer.node.processes import Processes, SocketOwners
 from tracer.node.procnet import BoundSocket
 from tracer.util.lru_dict import LruDict
 
@@ -29,7 +29,7 @@ NET = Path("/proc/thread-self/net")
 class NamespaceReader:
     """Reads namespaces, given by the names that hops have."""
 
-    def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
+    def __init__(self, namespaces: NamespaceNames | None = None, processes: SocketOwners | None = None) -> None:
         self._namespaces = namespaces or Namespaces()
         self._processes = processes or Processes()
         self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT, "answers about namespaces")

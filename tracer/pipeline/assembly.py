@@ -11,9 +11,9 @@ from tracer.events.record import EventArray
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
+from tracer.node.processes import SocketOwners
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.rules.rule_resolver import RuleResolver
@@ -81,8 +81,8 @@ class AssemblyParts:
         tracking: Inodes of namespaces that track connections.
     """
 
-    namespaces: Namespaces
-    processes: Processes
+    namespaces: NamespaceNames
+    processes: SocketOwners
     inspector: NamespaceInspector
     node: HostReader
     journal: Journal

@@ -21,9 +21,9 @@ from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.check import CheckResult
 from tracer.model.summary import OutputLoss
 from tracer.node.namespace_questions import NamespaceInspector
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
+from tracer.node.processes import SocketOwners
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames
 from tracer.pipeline.source import EventSource
 from tracer.rules.rule_resolver import RuleResolver
@@ -45,7 +45,7 @@ class Environment(Protocol):
         """Names of the kernel's numbers."""
         ...
 
-    def namespaces(self) -> Namespaces:
+    def namespaces(self) -> NamespaceNames:
         """Names of network namespaces."""
         ...
 
@@ -53,11 +53,11 @@ class Environment(Protocol):
         """Inodes of the namespaces known to track connections."""
         ...
 
-    def processes(self) -> Processes:
+    def processes(self) -> SocketOwners:
         """Owners of sockets."""
         ...
 
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
+    def inspector(self, namespaces: NamespaceNames, processes: SocketOwners) -> NamespaceInspector:
         """Answers what SYN verdicts need to know about network namespaces."""
         ...
 
@@ -69,7 +69,7 @@ class Environment(Protocol):
         """Answers the questions of findings."""
         ...
 
-    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+    def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         """Finds the rules that packets met, until the stack unwinds."""
         ...
 

@@ -18,9 +18,9 @@ from tracer.model.summary import OutputLoss
 from tracer.node import namespaces as node_namespaces
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespaces import NamespaceNames, Namespaces
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
+from tracer.node.processes import Processes, SocketOwners
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.pipeline.environment import RunStart
 from tracer.pipeline.live_source import LiveSource
@@ -63,7 +63,7 @@ class LiveEnvironment:
     def processes(self) -> Processes:
         return Processes()
 
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
+    def inspector(self, namespaces: NamespaceNames, processes: SocketOwners) -> NamespaceInspector:
         return NamespaceInspector(NamespaceReader(namespaces, processes))
 
     def host_reader(self) -> HostReader:
@@ -72,7 +72,7 @@ class LiveEnvironment:
     def journal(self) -> Journal:
         return live
 
-    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+    def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         return rule_resolver(self.session, namespaces, stack)
 
     def change_log(self) -> ChangeLog:
@@ -99,7 +99,7 @@ class LiveEnvironment:
 
 def rule_resolver(
     session: Session,
-    namespaces: Namespaces,
+    namespaces: NamespaceNames,
     stack: ExitStack,
     reader: Callable[[], TableReader] = TableReader,
     wrap: Callable[[UpdateSource], UpdateSource] = lambda updates: updates,

@@ -19,7 +19,7 @@ from tracer.capture.cni_journal import RecordedCniCache, ReplayedCniCache
 from tracer.capture.format.codec import to_json
 from tracer.capture.format.kube_objects import reduce_object, reduce_objects
 from tracer.capture.format.schema import Record
-from tracer.capture.journal import JournaledNamespaces, JournaledProcesses
+from tracer.capture.journal import JournaledProcesses, ReplayedNamespaces
 from tracer.capture.record.buffer import LONG_BATCH_SLOTS, Chunk, RecordBuffer
 from tracer.capture.record.carry_over import MAX_READINGS, CarryOver
 from tracer.capture.record.prefetch import Prefetcher
@@ -131,7 +131,7 @@ def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
     def journal(question: Any, ask: Any, default: Any) -> Any:
         return Known("node")
 
-    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node", 9: "node"})
+    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: "node", 9: "node"})
     assert (spaces.name(NODE), spaces.name(9)) == ("node", "node (netns 9)")
 
 
@@ -143,7 +143,7 @@ def test_journaled_classes_ask_through_their_journal() -> None:
         return Known(default)
 
     assert JournaledProcesses(journal).owner(7) == (0, "")
-    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node"})
+    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: "node"})
     assert (spaces.name(NODE), spaces.name(9), spaces.named()) == ("node", "netns 9", [NODE])
     assert questions == [("process", 7), ("netns", NODE), ("netns", 9)]
 
@@ -242,7 +242,7 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
             return Known((question[1] % 1000, "nginx"))
         return Known(["pod-a"] if question[0] == "space names" else default)
 
-    spaces, node = JournaledNamespaces(journal, None, NODE, NODE, {}), HostReader(tmp_path, tmp_path)
+    spaces, node = ReplayedNamespaces(journal, NODE, NODE, {}), HostReader(tmp_path, tmp_path)
     function = cast(Any, lambda address: questions.append(("function", address)))
     processes = JournaledProcesses(journal)
     inspector, names = NamespaceInspector(NamespaceReader(spaces, processes), journal), KernelNames(function, {})

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.util.evictions import evictions
 from tracer.util.lru_dict import LruDict
@@ -21,7 +21,7 @@ MAX_UNANSWERED = 64
 """Maximum number of kept questions without an answer. One is enough to show that the run had ended."""
 
 
-class ReplayedTableReader(TableReader):
+class ReplayedTableReader:
     """Gives the readings of legacy tables that were recorded in the current batch (`pending`)."""
 
     def __init__(self) -> None:

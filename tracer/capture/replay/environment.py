@@ -13,8 +13,8 @@ from typing import Any
 from tracer.capture.change_events import ReplayedChangeLog, ReplayedConntrackListener
 from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.journal import (
-    JournaledNamespaces,
     JournaledProcesses,
+    ReplayedNamespaces,
     journaled_function,
 )
 from tracer.capture.replay.capture_reader import CaptureReader
@@ -23,9 +23,9 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
+from tracer.node.processes import SocketOwners
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.table_reader import TableRequest
@@ -59,7 +59,7 @@ class ReplayEnvironment:
     def processes(self) -> JournaledProcesses:
         return JournaledProcesses(self._source.journal)
 
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
+    def inspector(self, namespaces: NamespaceNames, processes: SocketOwners) -> NamespaceInspector:
         return NamespaceInspector(NamespaceReader(namespaces, processes), self._source.journal)
 
     def kernel_names(self) -> KernelNames:
@@ -93,16 +93,16 @@ class ReplayEnvironment:
             return default
         return found if isinstance(found, kind) else default
 
-    def namespaces(self) -> JournaledNamespaces:
+    def namespaces(self) -> ReplayedNamespaces:
         stored = self.meta.get("namespaces")
         stored = stored if isinstance(stored, dict) else {}
         try:
             names = {int(k): str(v) for k, v in from_json(stored.get("names", {"dict": []})).items()}
         except (MalformedRecord, ValueError, TypeError, AttributeError):
             names = {}
-        return JournaledNamespaces(self._source.journal, None, _int(stored.get("node")), _int(stored.get("own")), names)
+        return ReplayedNamespaces(self._source.journal, _int(stored.get("node")), _int(stored.get("own")), names)
 
-    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+    def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         try:
             acts = from_json(self.meta.get("acts", {"set": []}))
         except MalformedRecord:
