@@ -140,10 +140,6 @@ class HostReader:
         """The interface by which our namespace sends to an address; "" = it does not send."""
         return self._keep(("way out", address), lambda: Routes().to(address).out)
 
-    def interface_of(self, address: str) -> str:
-        """The interface with this address; "" = none."""
-        return self.addresses().get(address, "")
-
     def flannel_subnets(self) -> tuple[str, ...] | None:
         """The networks that flannel has leased for this node, from /run/flannel/subnet.env.
 
