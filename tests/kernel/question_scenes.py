@@ -23,6 +23,8 @@ from tests.kernel.sides import SNAT_PORT, V4, also_rules
 
 MARTIAN_PORT = 10250
 RACE_PORT = 9131
+LISTENER_SECONDS = 4.0
+"""Time that a listener stays after its last packet, seconds: both runs then find its process and its sockets."""
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
 
 
@@ -102,7 +104,7 @@ def of_syns(asks: str, name: str, is_finding: bool = False) -> QuestionScene:
 
     def traffic() -> None:
         with found.up():
-            time.sleep(0.2)
+            time.sleep(LISTENER_SECONDS)
 
     return QuestionScene(asks, (found.port,), plain, traffic, "" if is_finding else found.cause)
 

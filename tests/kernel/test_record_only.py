@@ -161,6 +161,17 @@ def causes(lines: Iterable[dict[str, Any]]) -> Counter[str]:
     return Counter(re.sub(r"\d+", "N", f"{line['cause']}: {line['text']}") for line in lines if line["type"] == "syn")
 
 
+def show(run: str, findings: Iterable[Finding], lines: Iterable[dict[str, Any]]) -> None:
+    """Prints what a run found, and its packets in their order, for a failed test."""
+    print(*(f"{run}: {finding}" for finding in findings), sep="\n")
+    for line in lines:
+        if line["type"] == "packet":
+            flags, ends = line.get("tcp_flags", line["proto"]), (line["src"], line.get("sport"), line["dst"], line.get("dport"))
+            print(run, line["number"], line["time"], flags, *ends, line["verdict"])
+        elif line["type"] == "syn":
+            print(run, line["time"], line["cause"], line["text"])
+
+
 @pytest.mark.parametrize("each", SCENES, ids=lambda s: s.name)
 def test_the_same_evidence(recorder: Recorder, each: QuestionScene) -> None:
     incidents.OBJECTS.parent.mkdir(parents=True, exist_ok=True)
@@ -168,8 +179,8 @@ def test_the_same_evidence(recorder: Recorder, each: QuestionScene) -> None:
     live, recorded = record_both(recorder, each)
     summary, lines = replayed(recorded.files[0])
     of_live = [json.loads(line) for line in live.json.read_text().splitlines()]
-    print(*(f"live: {f}" for f in live.summary.findings), *(f"replayed: {f}" for f in summary.findings), sep="\n")
-    print(*(f"live: {c}" for c in causes(of_live).items()), *(f"replayed: {c}" for c in causes(lines).items()), sep="\n")
+    show("live", live.summary.findings, of_live)
+    show("replayed", summary.findings, lines)
     assert not live.summary.lost and not recorded.summary.lost
     by_key = {(f.name, f.key): f for f in live.summary.findings}
     for finding in summary.findings:
