@@ -41,6 +41,10 @@ class Assembler(Protocol):
         """Yields closed packets in chunks, oldest first. now: ns, CLOCK_MONOTONIC; None = all packets are closed."""
         ...
 
+    def horizon(self, now: int) -> int:
+        """Time up to which all packets have been yielded, ns, CLOCK_MONOTONIC; `now` unless a packet waits for its rules."""
+        ...
+
     @property
     def open(self) -> int:
         """Number of packets that have not been yielded."""

@@ -108,6 +108,9 @@ class Prefetcher:
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Does nothing: the source records losses."""
 
+    def horizon(self, now: int) -> int:
+        return now
+
     @property
     def is_waiting_for_rules(self) -> bool:
         """Whether rules that packets have passed are being read."""
