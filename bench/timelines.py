@@ -27,7 +27,8 @@ from tracer.connections.tracker import ConnectionTracker
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.packet import Endpoints, Flow, Handshake, Hop, HopKind, Nat, Packet, Socket
 from tracer.model.summary import RunSummary
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.packets.outcome import classify
 from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.text import TextOutput
@@ -41,7 +42,7 @@ SERVER, POD, GATEWAY = ("192.168.56.10", 30285), ("10.244.0.11", 8080), "10.244.
 LISTENER = Socket(48213, "LISTEN", 4242, "nginx")
 
 
-class NoSpaces(NamespaceInspector):
+class NoSpaces(NamespaceReader):
     """Reads nothing from this machine's namespaces."""
 
     def names(self) -> list[str]:
@@ -103,7 +104,8 @@ def measure(count: int) -> dict[str, float]:
     output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with closing(ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, conntrack=listener)) as following:
+    handshakes = HandshakeAnalyzer(NamespaceInspector(NoSpaces()))
+    with closing(ConnectionStage(handshakes, connections, conntrack=listener)) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)

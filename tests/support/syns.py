@@ -9,9 +9,11 @@ from typing import Any
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import DecisionDetail, Endpoints, Flow, Handshake, Hop, HopKind, Nat, Packet, Socket
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.node.procnet import BoundSocket
 from tracer.packets.outcome import classify
+from tracer.util.questions import Journal, live
 
 MS = 1_000_000
 REQUESTED = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -21,7 +23,7 @@ SEQ, SERVER_SEQ = 1000, 7000
 LISTENER = {"accept_queue": 0, "accept_limit": 128, "syn_queue": 0, "syncookies": 1, "syn_backlog": 128}
 
 
-class FakeInspector(NamespaceInspector):
+class FakeReader(NamespaceReader):
     """Answers with the given values, the same in every namespace. counted: what the next reading of counters returns."""
 
     def __init__(self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = ()) -> None:
@@ -36,11 +38,21 @@ class FakeInspector(NamespaceInspector):
     def counters(self, name: str) -> dict[str, int]:
         return dict(self.counted)
 
-    def process(self, inode: int) -> str:
-        return "nginx (pid 4242)" if inode == 48213 else ""
+    def owner(self, inode: int) -> tuple[int, str]:
+        return (4242, "nginx") if inode == 48213 else (0, "")
 
     def names(self) -> list[str]:
         return ["node", "pod-a"]
+
+
+class FakeInspector(NamespaceInspector):
+    """Answers from a FakeReader with these values. fake: that reader."""
+
+    def __init__(
+        self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = (), journal: Journal = live
+    ) -> None:
+        self.fake = FakeReader(settings, listening)
+        super().__init__(self.fake, journal)
 
 
 def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **more: Any) -> Packet:

@@ -10,11 +10,13 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
+from tracer.node.node_questions import Setting
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
 
 SAYS = "block incoming localnet connections"
-SETTING = "net/ipv4/conf/all/route_localnet"
+SETTING = Setting("net/ipv4/conf/all/route_localnet")
+ASKS = (SETTING,)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -22,9 +24,9 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         hit = hop.rule_trace.decision if hop.verdict == "DROP" and hop.rule_trace and not hop.clone else None
         if hit and hit.rule and not hit.hotdrop and hit.rule.comment == SAYS:
             ends = packet.endpoints
-            value = answered(lambda: context.node.setting(SETTING), "")
+            value = value_of(context.ask(SETTING))
             setting_proofs = (
-                [FindingEvidence("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
+                [FindingEvidence("setting", f"{SETTING.name.replace('/', '.')} = {value}", "/proc/sys")] if value else []
             )
             return Finding(
                 name="",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of a namespace for verdicts: its listening sockets, settings and counters. Nothing is changed.
+"""Data of a namespace for SYN verdicts: its listening sockets, settings and counters. Nothing is changed.
 
 Data is kept for a second. Data that cannot be read is empty: the namespace may have been removed before its packet ended.
 """
@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from tracer.errors import TraceError
 from tracer.node import netns, procnet
-from tracer.node.namespaces import Namespaces
-from tracer.node.processes import Processes
+from tracer.node.namespaces import NamespaceNames, Namespaces
+from tracer.node.processes import Processes, SocketOwners
 from tracer.node.procnet import BoundSocket
 from tracer.util.lru_dict import LruDict
 
@@ -26,10 +26,10 @@ NET = Path("/proc/thread-self/net")
 """The namespace of the reading thread; /proc/net is that of the main thread."""
 
 
-class NamespaceInspector:
+class NamespaceReader:
     """Reads namespaces, given by the names that hops have."""
 
-    def __init__(self, namespaces: Namespaces | None = None, processes: Processes | None = None) -> None:
+    def __init__(self, namespaces: NamespaceNames | None = None, processes: SocketOwners | None = None) -> None:
         self._namespaces = namespaces or Namespaces()
         self._processes = processes or Processes()
         self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT, "answers about namespaces")
@@ -46,10 +46,9 @@ class NamespaceInspector:
         """TcpExt counters, and conntrack's statistics as conntrack_drop and so on. Not kept, because they are compared."""
         return self._read_inside(name, _counters, {})
 
-    def process(self, inode: int) -> str:
-        """The process that holds a socket: "nginx (pid 42)"; "" = not found."""
-        pid, command = self._processes.owner(inode)
-        return f"{command} (pid {pid})" if pid else ""
+    def owner(self, inode: int) -> tuple[int, str]:
+        """(pid, command) of a process that holds a socket, as Processes.owner."""
+        return self._processes.owner(inode)
 
     def names(self) -> list[str]:
         """Names of the namespaces that have a name now."""

@@ -8,10 +8,11 @@ event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_hi
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from tracer.events import payload, record
 from tracer.events.packet_groups import by_packet
-from tracer.events.record import Event, EventArray, Flag
+from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
 from tracer.model.loss import Loss
 from tracer.model.packet import Flow, Hop, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome, path_signature
@@ -55,6 +56,24 @@ SIGNED_PACKETS = 1024
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
 
+_Ends: TypeAlias = frozenset[tuple[bytes, int]]
+"""Two addresses with their ports, in no order: the same for both directions."""
+
+
+def _ends_of(records: Iterable[EventRow]) -> list[_Ends]:
+    """The endpoints of a packet where it was first seen, and those of its connection where it was first tracked."""
+    found: list[_Ends] = []
+    for e in records:
+        if isinstance(e, Event) and e.kind != Kind.EVENT_CLUE and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_SAME):
+            if not found:
+                found.append(frozenset(((e.src, e.sport), (e.dst, e.dport))))
+            if e.flags & Flag.FLAG_HAS_CT:
+                found.append(frozenset(((e.orig_src, e.orig_sport), (e.orig_dst, e.orig_dport))))
+                found.append(frozenset(((e.reply_src, e.reply_sport), (e.reply_dst, e.reply_dport))))
+                break
+    return found
+
+
 class PacketAssembler:
     """Assembles packets; keeps the open ones by identity. All state of a packet is forgotten when it is closed.
 
@@ -95,6 +114,7 @@ class PacketAssembler:
         self._templates = PathTemplates(hops, self._rules, self._tracked, wall_offset)
         self._open_events = 0
         self._number = self._newest = 0
+        self._waiting_since: int | None = None
         self.events = 0
 
     def feed(self, batch: EventArray) -> None:
@@ -129,6 +149,10 @@ class PacketAssembler:
         """Number of packets not yet emitted."""
         return len(self._open)
 
+    def horizon(self, now: int) -> int:
+        """Time up to which all packets are closed, ns: `now`, or the beginning of a packet that waits for its rules."""
+        return now if self._waiting_since is None else min(now, self._waiting_since)
+
     def closed(self, now: int) -> list[Packet]:
         """Closes idle packets; oldest first. `now`: ns, CLOCK_MONOTONIC, taken before the last drain."""
         return [packet for chunk in self.chunks(now) for packet in chunk]
@@ -140,6 +164,7 @@ class PacketAssembler:
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
+        self._waiting_since = None
         closing = list(self._open) if now is None else self._idle_since(now)
         early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
         closing += early
@@ -151,8 +176,25 @@ class PacketAssembler:
                 yield self._close(signed[at : at + CHUNK_PACKETS], early, signed_with)
 
     def _idle_since(self, now: int) -> list[int]:
+        """Packets without an event for the idle timeout.
+
+        A packet stays open while its rules are being read, and so do the later packets of its connection: an answer is never
+        closed before the packet that it answers.
+        """
         idle = [(identity, packet) for identity, packet in self._open.items() if now - packet.last > self._idle_ns]
-        return [identity for identity, packet in idle if now - packet.last > RULES_WAIT_NS or not self._is_waiting(packet)]
+        waiting = {n: packet for n, packet in idle if now - packet.last <= RULES_WAIT_NS and self._is_waiting(packet)}
+        if not waiting:
+            return [identity for identity, _ in idle]
+        since: dict[_Ends, int] = {}
+        for packet in waiting.values():
+            for ends in _ends_of(packet.events):
+                since[ends] = min(packet.began, since.get(ends, packet.began))
+        self._waiting_since = min(packet.began for packet in waiting.values())
+
+        def follows(packet: OpenPacket) -> bool:
+            return any(since.get(ends, packet.began) < packet.began for ends in _ends_of(packet.events))
+
+        return [identity for identity, packet in idle if identity not in waiting and not follows(packet)]
 
     def _is_waiting(self, packet: OpenPacket) -> bool:
         """Whether rules that acted on a packet are being read."""

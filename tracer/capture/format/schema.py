@@ -40,7 +40,12 @@ class Record(StrEnum):
     """The kinds of records. The comment on each kind describes its body."""
 
     ANSWER = "answer"
-    """A question got a new answer: [question, number of this request in the batch, answer]."""
+    """A question got a new answer: [question, number of this request in the batch, answer].
+
+    The types of answers are in record_checks.py. Extended since version 1: ("node", "flannel") may be null, if flannel's lease
+    file is there and cannot be read. An earlier program counts such a record as one that it cannot read, and says so; the
+    question is then not asked for it, which has the same meaning.
+    """
     OBJECTS = "objects"
     """A change of the store of Kubernetes objects: [what, kind, bodies]."""
     SANDBOXES = "sandboxes"
