@@ -19,18 +19,17 @@ Must not know: how packets are caught or shown, other findings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tracer.findings.context import FindingContext, Questions
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PATHS_KEPT, SharedPath, shared_hops
+from tracer.packets.shared_path import SharedPath, shared_hops
 from tracer.util.evictions import evictions
-from tracer.util.lru_dict import LruDict
 from tracer.util.questions import Answer, Journal, Question
 from tracer.util.registry import Registry
 from tracer.util.worker import user_warnings
@@ -66,14 +65,19 @@ def declared_questions() -> dict[str, Questions]:
     return _FINDERS.values("ASKS", none)
 
 
+class _Quiet(NamedTuple):
+    """A path without a finding. version: of the cluster. lookups: Number of look-ups in the CNI cache that found none."""
+
+    version: Hashable
+    lookups: int
+
+
 class Findings:
     """The findings of one run."""
 
     def __init__(self, context: FindingContext | None = None) -> None:
         context = context or FindingContext()
         self._context, self._asked = replace(context, journal=self._counted(context.journal)), 0
-        self._quiet: LruDict[SharedPath, int] = LruDict(PATHS_KEPT, "paths without a finding")
-        self._version = context.cluster.version
         self._contexts = {name: self._context.restricted(questions) for name, questions in declared_questions().items()}
         self._found: dict[tuple[object, ...], Finding] = {}
 
@@ -87,10 +91,11 @@ class Findings:
         hops = shared_hops(packet)
         if hops and self._is_quiet(hops.path):
             return []
-        asked, lookups = self._asked, self._context.cluster.sandboxes.lookups
+        cluster = self._context.cluster
+        asked, lookups, version = self._asked, cluster.sandboxes.lookups, cluster.version
         found = [(name, finding) for name, find in finders() if (finding := find(packet, self._contexts[name]))]
-        if hops and not found and asked == self._asked and self._context.cluster.version == self._version:
-            self._quiet[hops.path] = self._context.cluster.sandboxes.lookups - lookups
+        if hops and not found and asked == self._asked and version == cluster.version:
+            hops.path.kept[self] = _Quiet(version, cluster.sandboxes.lookups - lookups)
         return self._join(found, packet)
 
     def _is_quiet(self, path: SharedPath) -> bool:
@@ -100,11 +105,10 @@ class Findings:
         the cluster, and on connections that have a finding already.
         """
         cluster = self._context.cluster
-        if cluster.version != self._version:
-            self._version = cluster.version
-            self._quiet.clear()
-        lookups = self._quiet.get(path)
-        return lookups is not None and not len(self._context.reported) and cluster.sandboxes.skip(lookups)
+        quiet = path.kept.get(self)
+        if not isinstance(quiet, _Quiet) or quiet.version != cluster.version or len(self._context.reported):
+            return False
+        return cluster.sandboxes.skip(quiet.lookups)
 
     def _counted(self, journal: Journal) -> Journal:
         """The same journal; counts the questions."""

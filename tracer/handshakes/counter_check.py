@@ -28,7 +28,7 @@ class CounterCheck:
 
     def __init__(self, inspector: NamespaceInspector) -> None:
         self._inspector = inspector
-        self._counters = PathMemo(lambda packet: tuple(explained_by(packet)), "counters of paths")
+        self._counters = PathMemo(lambda packet: tuple(explained_by(packet)))
         self._before: dict[str, dict[str, int]] = {}
         self._explained: Counter[tuple[str, str]] = Counter()
         for name in value_of(inspector.names()) or ():

@@ -27,7 +27,7 @@ class SnatClients:
     """Clients by the source address that SNAT gave them. Bounded by MAX_ADDRESSES, and by MAX_CLIENTS per address."""
 
     def __init__(self) -> None:
-        self._sources = PathMemo(_sources, "source addresses of paths")
+        self._sources = PathMemo(_sources)
         self._clients: LruDict[str, set[str]] = LruDict(MAX_ADDRESSES, "addresses that clients share")
 
     def feed(self, packet: Packet) -> None:

@@ -26,8 +26,8 @@ SIGNED_KINDS = (
     Kind.EVENT_ACCEPT, Kind.EVENT_REQUEST, Kind.EVENT_DROP, Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE,
 )  # fmt: skip
 """Kinds of rows that a signature can describe. A packet with another kind, as of IPVS, has no signature."""
-SIGNED_DETAIL = DetailKind.DETAIL_LISTENER
-"""The decision detail that a signature can describe; a packet with another one has no signature."""
+SIGNED_DETAILS = (DetailKind.DETAIL_LISTENER, DetailKind.DETAIL_NEIGHBOUR)
+"""Decision details that a signature can describe; a packet with another one has no signature."""
 UNSIGNED_FLAGS = Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT | Flag.FLAG_REJECT
 """A packet with a copy, a fragment or a rejection has no signature."""
 VALUES = ("time", "packet", "ident", "seq", "length", "ack")
@@ -42,8 +42,8 @@ VALUES_BY_KIND: dict[int, tuple[str, ...]] = {
 HIT_VALUES = ("time", "packet", "run", "registers")
 """Fields of a rule hit that are no part of a signature. The registers that matter are compared by the rules."""
 PORTS = ("sport", "dport", "orig_sport", "orig_dport", "reply_sport", "reply_dport")
-DETAIL_VALUES = ("time", "packet", "options")
-"""Fields of a decision detail that are no part of a signature. The options are compared when they are decoded."""
+DETAIL_VALUES = ("time", "packet", "values", "options")
+"""Fields of a decision detail that are no part of a signature. Values and options are compared when they are decoded."""
 _HEAD = record.SLOT - 8
 """Bytes of a row that every row has."""
 _SIZE = DTYPE.itemsize
@@ -134,7 +134,7 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     is_detail = rows["kind"] == Kind.EVENT_CLUE
     is_whole = ~is_hit & ~is_detail & (rows["flags"] & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER) == 0)
     refused |= is_first & ~is_whole & ~is_hit
-    refused |= is_detail & (_detail_kinds(rows) != SIGNED_DETAIL)
+    refused |= is_detail & ~np.isin(_detail_kinds(rows), SIGNED_DETAILS)
     refused |= is_whole & ~np.isin(rows["protocol"], tuple(record.WITH_PORTS))
     is_refused = np.logical_or.reduceat(refused, starts)
 

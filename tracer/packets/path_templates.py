@@ -27,6 +27,7 @@ from tracer.packets.outcome import BAD
 from tracer.packets.path_signature import PathSignature
 from tracer.packets.shared_path import EndpointsPattern, HopPattern, PathHops, Ports, SharedPath
 from tracer.rules.rule_resolver import RuleResolver, TranslationUse
+from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
 from tracer.util.lru_dict import LruDict
 
@@ -34,6 +35,8 @@ PATHS_KEPT = 2048
 """Most signatures kept with their templates; the least recently used one is evicted first."""
 VARIANTS_KEPT = 64
 """Most templates of one signature, which differ in what was looked up. Beyond that packets are explained on their own."""
+TEMPLATES_KEPT = 8192
+"""Most templates; when there would be more, all are dropped."""
 
 
 class _Use(NamedTuple):
@@ -155,13 +158,12 @@ class PathTemplates:
     def __init__(self, hops: HopBuilder, rules: RuleResolver, tracked: LruDict[int, None], wall_offset: int) -> None:
         self._hops, self._rules, self._tracked, self._offset = hops, rules, tracked, wall_offset
         self._groups: LruDict[bytes, _Group] = LruDict(PATHS_KEPT, "paths of packets")
-        self._changes = rules.changes
+        self._changes, self._count = rules.changes, 0
 
     def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
         """Explains a packet by its template; None = it has none. All side effects are those of explaining it on its own."""
         if self._rules.changes != self._changes:
-            self._groups.clear()
-            self._changes = self._rules.changes
+            self._clear()
         group = self._groups.get(signature.key + self._rules.fingerprint(identity))
         if group is None or not self._rules.is_current(packet.began):
             return None
@@ -212,6 +214,14 @@ class PathTemplates:
         if len(variant.templates) < VARIANTS_KEPT:
             rules = self._translations(variant.uses, identity, times, signature.ports)
             variant.templates[rules] = _template(packet, rows, events, signature.ports)
+            self._count += 1
+        if self._count >= TEMPLATES_KEPT:
+            evictions.add("templates of packets", self._count)
+            self._clear()
+
+    def _clear(self) -> None:
+        self._groups.clear()
+        self._changes, self._count = self._rules.changes, 0
 
     def _group(
         self, rows: Sequence[EventRow], keys: Sequence[tuple[NftHit, int, int]], events: Sequence[Event], ports: Ports

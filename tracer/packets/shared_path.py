@@ -8,11 +8,8 @@ from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 from tracer.model.packet import DecisionDetail, Endpoints, Hop, Nat, Packet, Socket
 from tracer.util.frozen import evolve
-from tracer.util.lru_dict import LruDict
 
 T = TypeVar("T")
-PATHS_KEPT = 4096
-"""Most shared paths for which something is kept; the least recently used one is evicted first."""
 MISSING = object()
 """Stands for a path for which nothing is kept."""
 Ports = tuple[int, int]
@@ -78,14 +75,16 @@ class SharedPath:
         hops: Its hops.
         ends: Patterns of the endpoints in it.
         sockets: Places of the rows with the sockets that received the packet.
+        kept: What stages and outputs keep for packets of this path, by stage or output. It is dropped together with the path.
     """
 
-    __slots__ = ("__weakref__", "ends", "hops", "sockets")
+    __slots__ = ("ends", "hops", "kept", "sockets")
 
     def __init__(
         self, hops: tuple[HopPattern, ...], ends: tuple[EndpointsPattern, ...], sockets: tuple[int, ...]
     ) -> None:
         self.hops, self.ends, self.sockets = hops, ends, sockets
+        self.kept: dict[object, object] = {}
 
     def with_hops(self, hops: Sequence[Hop]) -> SharedPath:
         """The same path with other statements about its hops, as their owners; values and rewrites are the same."""
@@ -133,8 +132,8 @@ class PathHops(Sequence[Hop]):
     @overload
     def __getitem__(self, at: int) -> Hop: ...
     @overload
-    def __getitem__(self, at: slice) -> tuple[Hop, ...]: ...
-    def __getitem__(self, at: int | slice) -> Hop | tuple[Hop, ...]:
+    def __getitem__(self, at: slice[int | None, int | None, int | None]) -> tuple[Hop, ...]: ...
+    def __getitem__(self, at: int | slice[int | None, int | None, int | None]) -> Hop | tuple[Hop, ...]:
         return self._made()[at]
 
     def __iter__(self) -> Iterator[Hop]:
@@ -176,21 +175,19 @@ class PathMemo(Generic[T]):
 
     Args:
         compute: Computes it from a packet, without any of its times, ports, lengths, sequence numbers.
-        name: What is kept, a plural noun phrase for counted evictions.
     """
 
-    def __init__(self, compute: Callable[[Packet], T], name: str) -> None:
+    def __init__(self, compute: Callable[[Packet], T]) -> None:
         self._compute = compute
-        self._kept: LruDict[SharedPath, T] = LruDict(PATHS_KEPT, name)
 
     def of(self, packet: Packet) -> T:
         """What was computed for the packet's path, or is computed for the packet."""
         hops = packet.hops
         if not isinstance(hops, PathHops):
             return self._compute(packet)
-        found = self._kept.get(hops.path, MISSING)
+        found = hops.path.kept.get(self, MISSING)
         if found is MISSING:
-            found = self._kept[hops.path] = self._compute(packet)
+            found = hops.path.kept[self] = self._compute(packet)
         return cast(T, found)
 
 

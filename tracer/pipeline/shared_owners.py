@@ -16,22 +16,20 @@ from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.packets.shared_path import PathHops, SharedPath, shared_hops
 from tracer.util.frozen import evolve
-from tracer.util.lru_dict import LruDict
-
-PATHS_KEPT = 4096
-"""Most shared paths kept with their owners; the least recently used one is evicted first."""
 
 
 class _OwnedPath(NamedTuple):
     """A path with owners.
 
     Attributes:
+        version: Version of the cluster that they were found in.
         path: The path; its hops have their owners.
         source: Owner of the packets' source.
         destination: Owner of the packets' destination.
         lookups: Number of look-ups in the CNI cache that found them.
     """
 
+    version: Hashable
     path: SharedPath
     source: Owner | None
     destination: Owner | None
@@ -43,8 +41,6 @@ class SharedOwners:
 
     def __init__(self, kube: OwnerResolver) -> None:
         self._kube = kube
-        self._paths: LruDict[SharedPath, _OwnedPath] = LruDict(PATHS_KEPT, "owners of paths")
-        self._version: Hashable = None
 
     def attribute(self, packet: Packet) -> Packet:
         """The packet with its owners."""
@@ -53,13 +49,10 @@ class SharedOwners:
             return self._kube.attribute(packet)
         cluster = self._kube.cluster
         version = cluster.version
-        if version != self._version:
-            self._paths.clear()
-            self._version = version
         if not _has_unknown_ports(packet, hops, cluster):
             return self._kube.attribute(evolve(packet, hops=tuple(hops)))
-        owned = self._paths.get(hops.path)
-        if owned and cluster.sandboxes.skip(owned.lookups):
+        owned = hops.path.kept.get(self)
+        if isinstance(owned, _OwnedPath) and owned.version == version and cluster.sandboxes.skip(owned.lookups):
             return evolve(packet, hops=hops.on(owned.path), src_owner=owned.source, dst_owner=owned.destination)
         before = cluster.sandboxes.lookups
         found = self._kube.attribute(packet)
@@ -67,7 +60,7 @@ class SharedOwners:
         if cluster.version != version:
             return found
         path = hops.path.with_hops(found.hops)
-        self._paths[hops.path] = _OwnedPath(path, found.src_owner, found.dst_owner, lookups)
+        hops.path.kept[self] = _OwnedPath(version, path, found.src_owner, found.dst_owner, lookups)
         return evolve(found, hops=hops.on(path))
 
 

@@ -7,7 +7,7 @@ the rule is kept here by the connection's original tuple, zone and namespace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -29,6 +29,8 @@ CONNECTIONS_KEPT = 65536
 """Most connections kept with the rule trace of their translation; the least recently used is evicted first."""
 PACKETS_KEPT = 65536
 """Most open packets kept with their table traces."""
+TRACES_KEPT = 4096
+"""Most different rule traces kept."""
 GENERATIONS_KEPT = 4096
 """Most generations of nftables' rules that a recording waits for."""
 DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
@@ -143,6 +145,8 @@ class RuleResolver:
         self._replaced_at = 0
         self.is_settled = True
         self.replaced: Callable[[int, str, int], None] | None = None
+        self._traces: LruDict[Hashable, RuleTrace] = LruDict(TRACES_KEPT, "rule traces of packets")
+        self._interned_at = self.changes
         self._uses: list[TranslationUse] = []
         self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT, "awaited generations of nftables")
 
@@ -234,13 +238,13 @@ class RuleResolver:
         if self._legacy and e.kind == Kind.EVENT_TABLE:
             if e.flags & Flag.FLAG_NO_HEADER:
                 return ResolvedRules(UNKNOWN_HEADER)
-            rule_trace = self._legacy.reconstruct(e, self._traces_of_packet.get(e.time, []))
+            rule_trace = self._interned(self._legacy.reconstruct(e, self._traces_of_packet.get(e.time, [])))
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
                 self._decide(e, rule_trace)
             return ResolvedRules(rule_trace)
         run = self._runs.get(reconstruct.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
         if self._nft and run and run.hits:
-            rule_trace = reconstruct.reconstruct(e, run, self._nft, self._is_whole)
+            rule_trace = self._interned(reconstruct.reconstruct(e, run, self._nft, self._is_whole))
             connection = _side_key(e, e.hook in DESTINATION_HOOKS)
             is_known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
             if is_known and (translates(rule_trace) or (rule_trace.undecided and connection not in self._connections)):
@@ -254,6 +258,17 @@ class RuleResolver:
             self._uses.append(use)
             return self._translation(use, e.packet)
         return NO_RULES
+
+    def _interned(self, trace: RuleTrace) -> RuleTrace:
+        """The same object for equal traces through one ruleset, so that packets with the same path are recognised."""
+        if self._interned_at != self.changes:
+            self._traces.clear()  # they keep replaced rules in memory
+            self._interned_at = self.changes
+        key = (trace.hits, trace.undecided, trace.possible, id(trace.ruleset))
+        known = self._traces.get(key)
+        if known is None or known.ruleset is not trace.ruleset:
+            known = self._traces[key] = trace
+        return known
 
     @property
     def uses(self) -> tuple[TranslationUse, ...]:

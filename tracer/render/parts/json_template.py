@@ -8,14 +8,11 @@ import secrets
 from operator import itemgetter
 
 from tracer.model.packet import DecisionDetail, Flow, Packet
-from tracer.packets.shared_path import EndpointsPattern, PathHops, Ports, SharedPath
+from tracer.packets.shared_path import EndpointsPattern, PathHops, Ports
 from tracer.render.parts.json_packet import packet_object, rfc3339
 from tracer.util.escape import json_line
 from tracer.util.frozen import evolve
-from tracer.util.lru_dict import LruDict
 
-PATHS_KEPT = 4096
-"""Most shared paths kept with their line; the least recently used one is evicted first."""
 _LOWEST = 10**17
 _MARK = re.compile(r"(?<!\d)(\d{18})(?!\d)")
 """Marks stand for values. They have 18 digits and are chosen at random, so that no other number in a line is equal to one."""
@@ -26,21 +23,18 @@ _TSVAL = "tsval"
 class JsonTemplates:
     """The lines of packets on shared paths."""
 
-    def __init__(self) -> None:
-        self._templates: LruDict[SharedPath, _LineTemplate | None] = LruDict(PATHS_KEPT, "JSON lines of paths")
-
     def line(self, packet: Packet, hops: PathHops) -> str:
         """The JSON line of a packet with these hops."""
         if packet.unexplained:
             return packet_line(packet)
-        if hops.path not in self._templates:
+        if self not in hops.path.kept:
             line = packet_line(packet)
             template = _LineTemplate(packet, hops)
             # A line in which something else depends on a value has no template.
-            self._templates[hops.path] = template if template.fill(packet, hops) == line else None
+            hops.path.kept[self] = template if template.fill(packet, hops) == line else None
             return line
-        found = self._templates[hops.path]
-        return found.fill(packet, hops) if found else packet_line(packet)
+        found = hops.path.kept[self]
+        return found.fill(packet, hops) if isinstance(found, _LineTemplate) else packet_line(packet)
 
 
 def packet_line(packet: Packet) -> str:
