@@ -24,6 +24,9 @@ with suppress(ImportError):  # the virtual machines of the kernel tests do not h
     settings.load_profile("busy machine")
 
 
+os.environ["K8SNET_COMPARED_EVERY"] = "1"  # every packet on a shared path is explained in both ways, and compared
+
+
 @pytest.fixture(autouse=True)
 def same_time_zone() -> Iterator[None]:
     """Restores the time zone: reading a capture sets the time zone of its node."""

@@ -118,7 +118,7 @@ class Names:
     def __init__(self) -> None:
         self.node = self.own = NODE
 
-    def name(self, inode: int) -> str:
+    def name(self, inode: int, requests: int = 1) -> str:
         return NAMES.get(inode, f"netns {inode}")
 
     def own_name(self) -> str:

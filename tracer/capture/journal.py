@@ -50,9 +50,9 @@ class RecordedNamespaces:
         self._journal, self._live = journal, live
         self.node, self.own = live.node, live.own
 
-    def name(self, inode: int) -> str:
+    def name(self, inode: int, requests: int = 1) -> str:
         default = f"netns {inode}" if inode else ""
-        name = value_of(self._journal(("netns", inode), lambda: self._live.name(inode), default))
+        name = value_of(self._journal(("netns", inode), lambda: self._live.name(inode), default, requests))
         return default if name is None else name
 
     def own_name(self) -> str:
@@ -81,9 +81,9 @@ class ReplayedNamespaces:
         self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
         self._names.update(names)
 
-    def name(self, inode: int) -> str:
+    def name(self, inode: int, requests: int = 1) -> str:
         at_start = self._names.get(inode, f"netns {inode}" if inode else "")
-        answer = value_of(self._journal(("netns", inode), lambda: at_start, at_start))
+        answer = value_of(self._journal(("netns", inode), lambda: at_start, at_start, requests))
         name = at_start if answer is None else answer
         return name if inode == self.node else distinct_name(name, inode)
 

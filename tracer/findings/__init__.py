@@ -113,9 +113,9 @@ class Findings:
     def _counted(self, journal: Journal) -> Journal:
         """The same journal; counts the questions."""
 
-        def ask(question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+        def ask(question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
             self._asked += 1
-            return journal(question, ask, default)
+            return journal(question, ask, default, requests)
 
         return ask
 

@@ -7,6 +7,7 @@ event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_hi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -27,6 +28,7 @@ from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
 from tracer.util.lru_dict import LruDict
+from tracer.util.worker import user_warnings
 
 IDLE_NS = 150_000_000
 """Idle timeout of a packet, ns. Neighbour look-ups and queues can take longer: the rest is then emitted as a second packet of
@@ -53,6 +55,11 @@ CHUNK_PACKETS = 64
 SIGNED_PACKETS = 1024
 """Packets of which signatures are computed at once."""
 
+DIFFERENT = (
+    "A packet was explained in two ways that differ, which is a defect of k8snet-trace: earlier packets may be wrong (--debug)."
+)
+
+_log = logging.getLogger(__name__)
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
 
@@ -84,10 +91,12 @@ class PacketAssembler:
         quiet: Idle timeout, ns.
         rules: Finds the rules that acted; without it no hop has a rule trace.
         is_sharing: Packets with the path of an earlier packet are filled in from it (path_templates.py).
+        compared_every: Each one of this number of them is also explained on its own, and compared; 0 = none.
 
     Attributes:
         unaddressed: Packets that were not emitted because no event had their addresses.
         events: Events taken so far.
+        is_uniform: Each question to the machine has one answer while packets are closed.
         shared: Packets that were filled in from a template.
     """
 
@@ -101,8 +110,10 @@ class PacketAssembler:
         idle_ns: int = IDLE_NS,
         rules: RuleResolver | None = None,
         is_sharing: bool = True,
+        compared_every: int = 0,
     ) -> None:
-        self.is_sharing, self.shared = is_sharing, 0
+        self.is_sharing, self.is_uniform, self.shared = is_sharing, True, 0
+        self._compared_every = compared_every
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
         self._open: dict[int, OpenPacket] = {}
@@ -214,7 +225,7 @@ class PacketAssembler:
 
     def _signatures(self, identities: Sequence[int], early: Container[int]) -> dict[int, PathSignature]:
         """The signatures of packets that may share the path of an earlier packet, by identity."""
-        if not self.is_sharing or self._losses:
+        if not self.is_sharing or not self.is_uniform or self._losses:
             return {}
         may_share = [i for i in identities if not (i in early or i in self._closed or i in self._bytes)]
         may_share = [i for i in may_share if self._open[i].is_settled]
@@ -232,7 +243,8 @@ class PacketAssembler:
             shared = self._templates.find(identity, opened, signature) if signature else None
             if shared and signature:
                 self.shared += 1
-                packets.append(shared.packet)
+                is_compared = self._compared_every and self.shared % self._compared_every == 0
+                packets.append(self._compared(identity, opened, shared.packet) if is_compared else shared.packet)
                 self._closed[identity] = ClosedSharedPacket.of(shared, opened, signature)
             elif opened.has_event:
                 packet = self._packet(identity, opened, identity in early, signature)
@@ -243,6 +255,16 @@ class PacketAssembler:
         numbered = [evolve(packet, number=self._number + n) for n, packet in enumerate(packets, 1)]
         self._number += len(packets)
         return numbered
+
+    def _compared(self, identity: int, opened: OpenPacket, shared: Packet) -> Packet:
+        """Explains a packet also on its own. If that is different, no further packet is filled in from a template."""
+        own = self._packet(identity, opened, False, None)
+        if own is None or own == shared:
+            return shared
+        self.is_sharing = False
+        _log.error("filled in: %r; explained on its own: %r", shared, own)
+        user_warnings.add(DIFFERENT)
+        return own
 
     def _packet(
         self, identity: int, opened: OpenPacket, is_early: bool, signature: PathSignature | None

@@ -82,7 +82,7 @@ class HopBuilder:
         function: Callable[[int], str],
     ) -> None:
         self.namespaces, self._processes = namespaces, processes
-        self._reasons, self._function = drop_reasons, function
+        self._reasons, self.function = drop_reasons, function
         self._ipvs_connections = IpvsConnections()
         self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT, "listening sockets")
         self._makers: dict[int, Callable[[Event, _Step, ResolvedRules], Hop]] = {
@@ -188,7 +188,7 @@ class HopBuilder:
     def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
-        return Hop(what=HopKind.DROP, verdict="DROP", drop=Drop(reason, self._function(e.object), after_socket), **step)
+        return Hop(what=HopKind.DROP, verdict="DROP", drop=Drop(reason, self.function(e.object), after_socket), **step)
 
 
 @lru_cache(4096)

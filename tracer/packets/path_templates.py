@@ -9,6 +9,7 @@ what is known of rules drops all templates.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -115,7 +116,8 @@ class _Group:
     """Packets of one signature.
 
     Attributes:
-        namespaces: Inodes of the namespaces in their rows.
+        namespaces: Inodes of the namespaces in their rows, and how often explaining a packet asks for their names.
+        functions: Addresses of kernel functions in their rows.
         sockets: Sockets that received them.
         details: Places of the rows of decision details.
         keys: For each rule that looked up a map: place of its row, begin and end of the key in the registers.
@@ -123,7 +125,8 @@ class _Group:
         variants: By what was looked up.
     """
 
-    namespaces: tuple[int, ...]
+    namespaces: tuple[tuple[int, int], ...]
+    functions: tuple[int, ...]
     sockets: tuple[_SocketPlace, ...]
     details: tuple[int, ...]
     keys: tuple[tuple[int, int, int], ...]
@@ -234,8 +237,11 @@ class PathTemplates:
             use = self._hops.socket_use(e)
             sockets.append(_SocketPlace(use, places[id(row)], _place(use.port, ports)))
         late = untracked_at(events)
+        requests = Counter(e.netns for e in events)
+        requests[next(e for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER).netns] += 1
         return _Group(
-            tuple(dict.fromkeys(row.netns for row in rows)),
+            tuple(requests.items()),
+            tuple(e.object for e in events if e.kind == Kind.EVENT_DROP),
             tuple(sockets),
             tuple(at for at, row in enumerate(rows) if row.kind == Kind.EVENT_CLUE),
             tuple((places[id(hit)], start, end) for hit, start, end in keys),
@@ -246,7 +252,8 @@ class PathTemplates:
         self, group: _Group, packet: OpenPacket, signature: PathSignature, details: Sequence[DecisionDetail]
     ) -> Hashable:
         """What the packet's explanation looks up outside of its rows, besides rules of translations."""
-        names = tuple([self._hops.namespaces.name(inode) for inode in group.namespaces])
+        names = tuple([self._hops.namespaces.name(inode, requests) for inode, requests in group.namespaces])
+        functions = tuple([self._hops.function(address) for address in group.functions])
         sockets: tuple[Hashable, ...] = ()
         if group.sockets:
             values, ports = signature.values.object, signature.ports
@@ -255,7 +262,7 @@ class PathTemplates:
         if group.keys:
             keys = tuple([packet.registers(int(signature.order[at]))[start:end] for at, start, end in group.keys])
         facts = tuple([(d.what, *((n, v) for n, v in d.facts.items() if n != "tsval")) for d in details])
-        return names, sockets, keys, facts, bool(group.untracked) and group.untracked in self._tracked
+        return names, functions, sockets, keys, facts, bool(group.untracked) and group.untracked in self._tracked
 
     def _owner(self, place: _SocketPlace, inode: int, ports: Ports) -> Hashable:
         use = place.use if place.port < 0 else place.use._replace(port=ports[place.port])

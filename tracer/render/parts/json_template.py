@@ -74,7 +74,8 @@ class _LineTemplate:
 
     def fill(self, packet: Packet, hops: PathHops) -> str:
         """The line of a packet."""
-        return self._text % self._pick(_values(packet, hops))
+        values: tuple[object, ...] = self._pick(_values(packet, hops))
+        return self._text % values
 
 
 def _values(packet: Packet, hops: PathHops) -> list[object]:
