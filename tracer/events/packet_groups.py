@@ -25,9 +25,10 @@ def by_packet(packets: npt.NDArray[np.uint64], rows: EventArray) -> Iterator[tup
     starts = np.concatenate(([0], np.flatnonzero(identities[1:] != identities[:-1]) + 1))
     ends = np.append(starts[1:], len(order)).tolist()
     groups = zip(order[starts].tolist(), identities[starts].tolist(), starts.tolist(), ends, strict=True)
-    grouped = rows[order]
+    # A slice of bytes is a copy, and 10x faster than a copy of a structured array.
+    grouped, size, dtype = rows[order].tobytes(), rows.itemsize, rows.dtype
     for _, identity, start, end in sorted(groups):
-        yield identity, grouped[start:end].copy()
+        yield identity, np.frombuffer(grouped[start * size : end * size], dtype)
 
 
 def joined_rows(parts: Sequence[EventArray]) -> EventArray:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from tracer.events import record
-from tracer.events.record import Event, EventArray
+from tracer.events.record import Event
 from tracer.model.packet import Endpoints
 from tracer.packets import header_tracker
 from tracer.packets.open_packet import OpenPacket
@@ -54,17 +56,17 @@ class ClosedSharedPacket(NamedTuple):
     last: int
     next: int
     endpoints: Endpoints
-    rows: EventArray
+    rows: bytes
 
     @classmethod
     def of(cls, shared: SharedPacket, opened: OpenPacket, signature: PathSignature) -> ClosedSharedPacket:
         """What is kept of a packet that was filled in from a template."""
         times, template = shared.times, shared.template
-        rows = opened.rows[signature.order[template.late]]
+        rows = b"".join([opened.octets(signature.order[at]) for at in template.late])
         return cls(times[template.began], times[-1], len(times), shared.packet.endpoints, rows)
 
     def headers(self) -> ClosedPacket:
         """The packet with its headers."""
-        events = [e for e in record.events(self.rows) if isinstance(e, Event)]
+        events = [e for e in record.events(np.frombuffer(self.rows, record.DTYPE)) if isinstance(e, Event)]
         _, whole = header_tracker.complete_events(events)
         return ClosedPacket(self.began, self.last, self.next, True, self.endpoints, events[0], whole)

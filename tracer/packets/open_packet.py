@@ -8,8 +8,13 @@ import numpy as np
 from tracer.events import decision_detail, record
 from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.packet_groups import joined_rows
-from tracer.events.record import Event, EventArray, EventRow, Kind
+from tracer.events.record import DTYPE, Event, EventArray, EventRow, Kind
 from tracer.model.packet import DecisionDetail
+
+assert HIT_DTYPE.fields
+_FIRST = HIT_DTYPE.fields["registers"][1]
+_REGISTERS = slice(_FIRST, _FIRST + HIT_DTYPE["registers"].itemsize)
+"""Bytes of a rule hit that are nftables' registers."""
 
 
 class OpenPacket:
@@ -25,12 +30,13 @@ class OpenPacket:
         is_settled: No rules that acted on the packet are still to be read.
     """
 
-    __slots__ = ("_events", "_rows", "began", "is_settled", "last")
+    __slots__ = ("_events", "_octets", "_rows", "began", "is_settled", "last")
 
     def __init__(self, rows: EventArray, is_settled: bool = False) -> None:
         self._rows, self.is_settled = [rows], is_settled
         self.began, self.last = rows["time"][[0, -1]].tolist()
         self._events: list[EventRow] = []
+        self._octets = b""
 
     def __len__(self) -> int:
         return sum(map(len, self._rows))
@@ -38,6 +44,7 @@ class OpenPacket:
     def add(self, rows: EventArray, is_settled: bool = False) -> None:
         """Adds rows that came later. is_settled: no rules that acted at these rows are still to be read."""
         self._rows.append(rows)
+        self._octets = b""
         self.last = int(rows["time"][-1])
         self.is_settled = self.is_settled and is_settled
 
@@ -48,13 +55,19 @@ class OpenPacket:
             self._rows = [joined_rows(self._rows)]
         return self._rows[0]
 
+    def octets(self, at: int) -> bytes:
+        """The bytes of the row at a place in `rows`."""
+        if not self._octets:
+            self._octets = self.rows.tobytes()
+        return self._octets[at * DTYPE.itemsize : (at + 1) * DTYPE.itemsize]
+
     def registers(self, at: int) -> bytes:
         """nftables' registers in the rule hit at a place in `rows`."""
-        return self.rows[at : at + 1].view(HIT_DTYPE)["registers"].tobytes()
+        return self.octets(at)[_REGISTERS]
 
     def detail(self, at: int) -> DecisionDetail:
         """The decision detail at a place in `rows`."""
-        (row,) = record.events(self.rows[at : at + 1])
+        (row,) = record.events(np.frombuffer(self.octets(at), DTYPE))
         assert isinstance(row, Event)
         return decision_detail.read(row)
 

@@ -83,7 +83,7 @@ class PathSignature(NamedTuple):
     ports: tuple[int, int]
     values: RowValues
     start: int
-    order: npt.NDArray[np.intp]
+    order: list[int]
 
 
 _OTHER_RECORDS: dict[int, tuple[tuple[str, ...], np.dtype[np.void]]] = {
@@ -150,7 +150,7 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     tails = data[long, _HEAD:]
     long_ends = np.cumsum(long)[ends - 1]
     values = RowValues(*(rows[name].tolist() for name in RowValues._fields))
-    return _keys(is_refused, starts, ends, long_ends, heads, tails, order, ports, values)
+    return _keys(is_refused, starts, ends, long_ends, heads, tails, (order - starts[owner]).tolist(), ports, values)
 
 
 def _detail_kinds(rows: EventArray) -> _BYTES:
@@ -167,7 +167,7 @@ def _keys(
     long_ends: npt.NDArray[np.intp],
     heads: _BYTES,
     tails: _BYTES,
-    order: npt.NDArray[np.intp],
+    order: list[int],
     ports: Iterable[Sequence[int]],
     values: RowValues,
 ) -> list[PathSignature | None]:
@@ -180,7 +180,7 @@ def _keys(
             found.append(None)
         else:
             key = heads[start:end].tobytes() + tails[long_start:long_end].tobytes()
-            found.append(PathSignature(key, (sport, reply_port), values, start, order[start:end] - start))
+            found.append(PathSignature(key, (sport, reply_port), values, start, order[start:end]))
         long_start = long_end
     return found
 

@@ -14,9 +14,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from tracer.events import record
 from tracer.events.nft_trace import NftHit
 from tracer.events.record import Event, EventRow, Flag, Kind
@@ -94,7 +91,7 @@ class PathTemplate:
     flow: tuple[EndpointsPattern, EndpointsPattern]
     began: int
     header: int
-    late: npt.NDArray[np.intp]
+    late: tuple[int, ...]
     tracked: tuple[int, ...]
 
 
@@ -170,7 +167,7 @@ class PathTemplates:
         group = self._groups.get(signature.key + self._rules.fingerprint(identity))
         if group is None or not self._rules.is_current(packet.began):
             return None
-        details = tuple([packet.detail(int(signature.order[at])) for at in group.details])
+        details = tuple([packet.detail(signature.order[at]) for at in group.details])
         variant = group.variants.get(self._looked_up(group, packet, signature, details))
         if variant is None:
             return None
@@ -260,7 +257,7 @@ class PathTemplates:
             sockets = tuple([self._owner(place, values[signature.start + place.row], ports) for place in group.sockets])
         keys: tuple[bytes, ...] = ()
         if group.keys:
-            keys = tuple([packet.registers(int(signature.order[at]))[start:end] for at, start, end in group.keys])
+            keys = tuple([packet.registers(signature.order[at])[start:end] for at, start, end in group.keys])
         facts = tuple([(d.what, *((n, v) for n, v in d.facts.items() if n != "tsval")) for d in details])
         return names, functions, sockets, keys, facts, bool(group.untracked) and group.untracked in self._tracked
 
@@ -340,7 +337,7 @@ def _template(packet: Packet, rows: Sequence[EventRow], events: Sequence[Event],
         (EndpointsPattern.of(packet.flow.orig, ports), EndpointsPattern.of(packet.flow.reply, ports)),
         own[0],
         with_header,
-        np.array(sorted({with_header, *_completing(rows, own)})),
+        tuple(sorted({with_header, *_completing(rows, own)})),
         tuple(dict.fromkeys(e.netns for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER)),
     )
 
