@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, HopKind, IpvsDecision, Nat, Outcome, Packet, Socket
+from tracer.model.hop import Drop, Handshake, Hop, HopKind, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, RewriteHop, Socket
+from tracer.model.packet import Flow, Outcome, Packet
+from tracer.util.frozen import evolve
 
 EPOCH = 1_769_868_202_118_204_511  # 2026-01-31T14:03:22.118204511Z
 BOOT = 5_000_000_000_000
@@ -19,13 +22,17 @@ STATUS = Flow(REQUESTED, ANSWERED, "NEW", False, 0)
 
 def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) -> Hop:
     """A hop `us` microseconds after the packet's first."""
-    return Hop(BOOT + int(us * 1000), HopKind(what), netns, hook, **more)
+    if what == HopKind.IPVS:
+        kind: type[Hop] = IpvsNatHop if "nat" in more else IpvsRefusalHop
+    else:
+        (kind,) = (each for each in get_args(Hop) if each.kind == what)
+    return kind(BOOT + int(us * 1000), netns, hook, **more)
 
 
 def with_hop(packet: Packet, at: int, **changes: Any) -> Packet:
     """The packet with other values in the fields of one hop."""
     hops = list(packet.hops)
-    hops[at] = replace(hops[at], **changes)
+    hops[at] = evolve(hops[at], **changes)
     return replace(packet, hops=tuple(hops))
 
 
@@ -77,14 +84,16 @@ def ipvs() -> list[Packet]:
     server = IpvsDecision("192.168.56.10", 30285, "tcp", "rr")
     real = replace(server, persistent=True, real="10.244.0.11", real_port=8080, chosen="now")
     nat = Nat("DNAT", REQUESTED, Endpoints(*CLIENT, *POD))
-    first = hop(14, "ipvs", "INPUT", ipvs=real, nat=nat)
-    later = hop(14, "ipvs", "INPUT", ipvs=replace(real, chosen="earlier", evidence=Evidence.DERIVED), nat=nat)
-    refused = hop(14, "ipvs", "INPUT", ipvs=server, verdict="REJECT", reject="icmp-port-unreachable")
+    first = hop(14, "ipvs", "INPUT", decision=real, nat=nat)
+    later = hop(14, "ipvs", "INPUT", decision=replace(real, chosen="earlier", evidence=Evidence.DERIVED), nat=nat)
+    refused = hop(14, "ipvs", "INPUT", decision=server, verdict="REJECT", reject="icmp-port-unreachable")
     found = []
     for number, what in enumerate((first, later, refused), 1):
         hops = [hop(0, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"), what]
         head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, number, STATUS, tuple(hops))
-        end = ("forwarded to cni0", Outcome.FORWARDED) if what.nat else ("REJECTED by IPVS", Outcome.REJECTED)
+        end = (
+            ("forwarded to cni0", Outcome.FORWARDED) if isinstance(what, RewriteHop) else ("REJECTED by IPVS", Outcome.REJECTED)
+        )
         found.append(Packet(*head, *end))
     return found
 

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from tracer.events.record import PROTOCOLS
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 from tracer.node.nfnetlink import attributes, number
 from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.lru_dict import LruDict

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tracer.model.connection import Alias, ConnectionKey, anywhere, is_loopback, make_alias, reverse
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.packet import Packet
 from tracer.packets.aliases import aliases_of
 from tracer.util.evictions import evictions
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tracer.events import cstruct
 from tracer.events.detail_row import DETAIL_DTYPE, DecisionDetailRow
 from tracer.events.nft_trace import HIT_DTYPE, NftHit
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 
 EventArray = npt.NDArray[np.void]
 """A batch: an array of `struct event`, or of another record of the same size."""

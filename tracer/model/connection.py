@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.packet import Packet
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 
 
 @dataclass(frozen=True, slots=True)

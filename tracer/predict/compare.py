@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from tracer.model.hop import RewriteHop, RuleHop, decision_of
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import RULE_KINDS, Hop, Packet
+from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.model.rule import format_path
@@ -47,9 +48,9 @@ def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
         if left and hop.hook == "PREROUTING" and hop.in_iface != "lo":
             break
         left = left or hop.hook == "POSTROUTING"
-        if hop.what in RULE_KINDS:
-            found.append(ComparedStep((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
-        elif hop.nat and not hop.nat.kind.startswith("reverse"):
+        if isinstance(hop, RuleHop):
+            found.append(ComparedStep((hop.hook, hop.table, hop.base_chain), hop.verdict, _rule(hop)))
+        elif isinstance(hop, RewriteHop) and not hop.nat.kind.startswith("reverse"):
             after = hop.nat.after
             to = format_endpoint(after.dst, after.dport) if hop.nat.kind == "DNAT" else after.src
             kind = "SNAT" if hop.nat.kind == "MASQUERADE" else hop.nat.kind
@@ -57,8 +58,9 @@ def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
     return found
 
 
-def _rule(hop: Hop) -> str:
-    return format_path(hop.rule_trace.decision.path) if hop.rule_trace and hop.rule_trace.decision else ""
+def _rule(hop: RuleHop) -> str:
+    decision = decision_of(hop)
+    return format_path(decision.path) if decision else ""
 
 
 def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: str = HOST) -> PredictionCheck:

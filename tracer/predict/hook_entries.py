@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracer.model.packet import HopKind
 from tracer.model.rule import Ruleset
 from tracer.rules.inventory import RuleInventory
 from tracer.rules.iptables.assemble import assemble, tables
@@ -28,9 +27,9 @@ class HookEntry:
 
     Attributes:
         priority: Its priority at the hook.
-        what: As in a Hop.
-        table: As in a Hop.
-        chain: As in a Hop.
+        is_legacy: A table of legacy iptables; else a base chain.
+        table: As in a RuleHop.
+        chain: Name of the base chain, "" = legacy iptables.
         translates: "dst", "src"; "" = no nat.
         ruleset: The rules that it belongs to.
         simulate: Simulates a packet. Arguments: the packet, whether its source port is known, the match context. Raises
@@ -38,7 +37,7 @@ class HookEntry:
     """
 
     priority: int
-    what: HopKind
+    is_legacy: bool
     table: str
     chain: str
     translates: str
@@ -48,7 +47,7 @@ class HookEntry:
     @property
     def name(self) -> str:
         """Its table, with the back end if both may have a table of that name."""
-        return f"legacy {self.table}" if self.what is HopKind.TABLE else self.table
+        return f"legacy {self.table}" if self.is_legacy else self.table
 
 
 def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEntry]]:
@@ -62,16 +61,16 @@ def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEn
     """
     found: dict[str, list[HookEntry]] = {hook: [] for hook in HOOKS}
     if installed.legacy:
-        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], HopKind.TABLE)
+        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], is_legacy=True)
     if installed.nft:
         saved = [t for t in sorted(installed.saved) if t[0] == family]
-        _add_iptables(found, installed.nft.ruleset, saved, HopKind.CHAIN)
+        _add_iptables(found, installed.nft.ruleset, saved, is_legacy=False)
         engine = NftablesSimulator(installed.nft)
         for base in sorted(installed.nft.bases, key=lambda b: -b.handle):
             if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
                 continue
             hook_entry = HookEntry(
-                base.priority, HopKind.CHAIN, " ".join(base.key[:2]), base.key[2],
+                base.priority, False, " ".join(base.key[:2]), base.key[2],
                 _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
                 lambda seen, known, world, base=base: engine.simulate(base, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
@@ -82,7 +81,7 @@ def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEn
 
 
 def _add_iptables(
-    found: dict[str, list[HookEntry]], ruleset: Ruleset, names: list[tuple[str, str]], what: HopKind
+    found: dict[str, list[HookEntry]], ruleset: Ruleset, names: list[tuple[str, str]], *, is_legacy: bool
 ) -> None:  # fmt: skip
     for family, name in names:
         table, rules = assemble(ruleset, family, name)
@@ -92,7 +91,7 @@ def _add_iptables(
             nat = name == "nat"
             priority = (SNAT if hook in _OF_SOURCES else DNAT) if nat else PRIORITIES.get(name, 0)
             hook_entry = HookEntry(
-                priority, what, name if what is HopKind.TABLE else f"{family} {name}", "" if what is HopKind.TABLE else hook,
+                priority, is_legacy, name if is_legacy else f"{family} {name}", "" if is_legacy else hook,
                 _translated(hook) if nat else "", ruleset,
                 lambda seen, known, world, engine=engine, number=number: engine.simulate(number, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip

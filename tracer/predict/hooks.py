@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from itertools import combinations, groupby, permutations
 from math import inf
+from typing import TypedDict
 
 from tracer.model.condition import Assumed, Condition
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import ChainHop, HookHop, Nat, NatHop, RewriteHop, TableHop
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Outcome, Packet
+from tracer.model.packet import Outcome, Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace
 from tracer.node.routes import Routes
@@ -42,6 +45,15 @@ MERGE_PATHS = 64
 """Number of paths beyond which equivalent paths are merged before they have ended."""
 MOST_ORDERS = 24
 """Most orders of chains of one priority that are simulated."""
+
+
+class _Decision(TypedDict):
+    """The fields of a RuleHop that the rules decide."""
+
+    table: str
+    verdict: str
+    reject: str
+    rule_trace: RuleTrace
 
 
 @dataclass(frozen=True)
@@ -193,7 +205,7 @@ class HookSimulator:
         return [self._after(hook, entry, way, m) for way in self._rule_paths(entry, m)]
 
     def _rule_paths(self, entry: HookEntry, m: PathState) -> list[RulePath]:
-        translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
+        translated = any(isinstance(h, RewriteHop) and h.nat.kind == "DNAT" for h in m.hops)
         states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
         context = _NodeContext(self.routes, self.sets, states, self.bridges, m.assumed)
         return entry.simulate(self._packet_view(m), bool(m.ends.sport), context)
@@ -209,12 +221,11 @@ class HookSimulator:
     def _after(self, hook: str, entry: HookEntry, rule_path: RulePath, m: PathState) -> PathState:
         verdict = rule_path.verdict
         trace = RuleTrace(rule_path.hits, ruleset=entry.ruleset)
-        hop = Hop(
-            0, entry.what, HOST, hook, entry.table, entry.chain, verdict, Evidence.DERIVED, m.in_iface, m.out_iface,
-            rule_path.mark or 0, rule_path.reject, rule_trace=trace,
-        )  # fmt: skip
+        step = (0, HOST, hook, Evidence.DERIVED, m.in_iface, m.out_iface, rule_path.mark or 0)
+        did: _Decision = {"table": entry.table, "verdict": verdict, "reject": rule_path.reject, "rule_trace": trace}
+        passed = TableHop(*step, **did) if entry.is_legacy else ChainHop(*step, chain=entry.chain, **did)
         conditions = (*m.conditions, *(d for d in rule_path.conditions if d not in m.conditions))
-        after = replace(m, hops=(*m.hops, hop), mark=rule_path.mark, share=m.share * rule_path.share, conditions=conditions,
+        after = replace(m, hops=(*m.hops, passed), mark=rule_path.mark, share=m.share * rule_path.share, conditions=conditions,
                        assumed=m.assumed | rule_path.assumed)  # fmt: skip
         if rule_path.rewrite:
             return self._translated(after, hook, entry, rule_path.rewrite, trace)
@@ -234,8 +245,7 @@ class HookSimulator:
         else:
             after = replace(before, src=rewrite.address or self.routes.to(before.dst).source or before.src, sport=rewrite.port)
             kind = "MASQUERADE" if rewrite.kind == "MASQUERADE" else "SNAT"
-        nat = Hop(0, HopKind.NAT, HOST, hook, evidence=Evidence.DERIVED, nat=Nat(kind, before, after), rule_trace=trace,
-                  in_iface=m.in_iface, out_iface=m.out_iface)  # fmt: skip
+        nat = NatHop(0, HOST, hook, Evidence.DERIVED, m.in_iface, m.out_iface, nat=Nat(kind, before, after), rule_trace=trace)
         return replace(m, ends=after, hops=(*m.hops, nat), done=m.done | {entry.translates})
 
     def _own(self, ends: Endpoints, face: str) -> str:
@@ -246,9 +256,7 @@ class HookSimulator:
 
 
 def _passed(m: PathState, hook: str) -> PathState:
-    end = Hop(
-        0, HopKind.HOOK, HOST, hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=m.out_iface
-    )
+    end = HookHop(0, HOST, hook, Evidence.DERIVED, m.in_iface, m.out_iface, verdict="ACCEPT")
     return replace(m, hops=(*m.hops, end))
 
 

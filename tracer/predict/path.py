@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import Drop, DropHop, IpvsDecision, IpvsRefusalHop, RouteHop, Socket, SocketHop
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, IpvsDecision, Outcome, Packet, Socket
+from tracer.model.packet import Flow, Outcome, Packet
 from tracer.model.prediction import PathState, PredictedPath
 from tracer.node.node import HostReader
 from tracer.node.routes import Route, Routes
@@ -196,7 +198,7 @@ class PathPredictor:
         if not real:
             decision = IpvsDecision(ends.dst, ends.dport, protocol)
             answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
-            hop = Hop(0, HopKind.IPVS, HOST, hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=decision)
+            hop = IpvsRefusalHop(0, HOST, hook, Evidence.DERIVED, decision=decision, verdict="REJECT", reject=answer)
             return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", Outcome.REJECTED, hop)
         sentence = f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}"
         return m.end_with(sentence, Outcome.UNKNOWN)
@@ -210,15 +212,16 @@ class PathPredictor:
             return m.end_with("accepted in INPUT; the listener for SCTP is not known", Outcome.UNKNOWN)
         listener = self.node.listener(ends.dst, ends.dport, q.protocol)
         if not listener:
-            drop = Hop(0, HopKind.DROP, HOST, evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
+            drop = DropHop(0, HOST, evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
             return replace(m, hops=(*m.hops, drop))
         socket = Socket(0, "LISTEN" if q.protocol == "tcp" else "", listener.pid, listener.command)
-        return replace(m, hops=(*m.hops, Hop(0, HopKind.SOCKET, HOST, evidence=Evidence.DERIVED, socket=socket)))
+        return replace(m, hops=(*m.hops, SocketHop(0, HOST, evidence=Evidence.DERIVED, socket=socket)))
 
 
-def _routing(route: Route, m: PathState) -> Hop:
-    return Hop(0, HopKind.ROUTE, HOST, verdict=route.text or "not known", evidence=Evidence.DERIVED,
-               in_iface=m.in_iface, out_iface=route.out)  # fmt: skip
+def _routing(route: Route, m: PathState) -> RouteHop:
+    return RouteHop(
+        0, HOST, evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=route.out, route=route.text or "not known"
+    )
 
 
 def _refused(m: PathState, route: Route) -> PathState:

@@ -13,8 +13,9 @@ from tracer.analysis import diff, stats
 from tracer.analysis.stats import _counter, latencies
 from tracer.analysis.stats._counter import KeyCounter, titled
 from tracer.model.evidence import Evidence
+from tracer.model.hop import TableHop
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, HopKind, Outcome, Packet
+from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
 
 
@@ -69,7 +70,7 @@ def test_decisions_of_one_kind_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for n in range(20):
         trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), None, "DROP", Evidence.OBSERVED),))
         owner = Owner("Service", "shop", f"s{n}")
-        hop = Hop(1, HopKind.TABLE, "node", "INPUT", "filter", verdict="DROP", rule_trace=trace, owner=owner)
+        hop = TableHop(1, "node", "INPUT", table="filter", verdict="DROP", rule_trace=trace, owner=owner)
         packet = sample_packets.node_port()
         one.feed(replace(packet, hops=type(packet.hops)([hop])))
     other.feed(sample_packets.node_port())

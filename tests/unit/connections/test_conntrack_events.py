@@ -13,7 +13,7 @@ from tests.support.ctnetlink import ORIG, REPLY, message
 from tracer.connections import conntrack_events
 from tracer.connections.conntrack_events import EntryEvent, EntryExpiry, parse
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 
 SECOND = 1_000_000_000
 

@@ -11,7 +11,9 @@ from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, at_listener, p
 from tracer.connections import index as index_module
 from tracer.connections.index import BY_ENDS, ConnectionIndex
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import HookHop
+from tracer.model.packet import Flow, Packet
 
 TRACKED = ConnectionKey("TCP", REQUESTED, 0, "node")
 
@@ -24,7 +26,7 @@ def indexed() -> ConnectionIndex:
 
 def test_conntracks_key_is_the_first() -> None:
     index = indexed()
-    index.add(2, packet(INSIDE, "ACK", [Hop(0, HopKind.SOCKET, "pod-a")]))
+    index.add(2, packet(INSIDE, "ACK", [HookHop(0, "pod-a")]))
     assert next(index.numbers(synack())) == (1, "")
     assert ConnectionKey.of(syn()) == ConnectionKey.of(synack()) == TRACKED, "in both directions"
 
@@ -33,9 +35,9 @@ def test_endpoints_find_a_timeline_in_both_directions() -> None:
     index = indexed()
     for ends in (REQUESTED, AFTER_DNAT, INSIDE):
         for each in (ends, ends.reversed):
-            assert set(index.numbers(packet(each, "ACK", [Hop(0, HopKind.HOOK, "node")]))) == {(1, BY_ENDS)}, each
-    assert not list(index.numbers(packet(replace(REQUESTED, sport=1), "ACK", [Hop(0, HopKind.HOOK, "node")])))
-    assert not list(index.numbers(replace(packet(REQUESTED, "", [Hop(0, HopKind.HOOK, "node")]), protocol="UDP")))
+            assert set(index.numbers(packet(each, "ACK", [HookHop(0, "node")]))) == {(1, BY_ENDS)}, each
+    assert not list(index.numbers(packet(replace(REQUESTED, sport=1), "ACK", [HookHop(0, "node")])))
+    assert not list(index.numbers(replace(packet(REQUESTED, "", [HookHop(0, "node")]), protocol="UDP")))
     assert index.has(1, "TCP", REQUESTED) and not index.has(1, "TCP", REQUESTED.reversed)
 
 
@@ -43,25 +45,25 @@ def test_endpoints_in_another_namespace_are_not_enough() -> None:
     index = ConnectionIndex()
     index.add(1, syn(*at_listener(True)))
     for ends, netns, found in ((INSIDE, "pod-a", {1}), (REQUESTED, "pod-a", set()), (INSIDE, "pod-b", set())):
-        other = packet(ends, "ACK", [Hop(0, HopKind.SOCKET, netns)])
+        other = packet(ends, "ACK", [HookHop(0, netns)])
         assert {number for number, _ in index.numbers(other)} == found, (ends, netns)
         assert set(index.elsewhere(other)) == {1}, "it may be a packet of it that was seen again"
 
 
 def test_loopback_addresses_are_not_searched_elsewhere() -> None:
     index, ends = ConnectionIndex(), Endpoints("127.0.0.1", 40000, "127.0.0.53", 53)
-    index.add(1, packet(ends, "", [Hop(0, HopKind.HOOK, "pod-a")]))
-    other = packet(ends, "", [Hop(0, HopKind.HOOK, "pod-b")])
+    index.add(1, packet(ends, "", [HookHop(0, "pod-a")]))
+    other = packet(ends, "", [HookHop(0, "pod-b")])
     assert not list(index.numbers(other)) and not list(index.elsewhere(other))
 
 
 def test_another_zone_of_a_namespace_is_another_connection() -> None:
     index = indexed()
     flow = Flow(REQUESTED, INSIDE.reversed, "NEW", False, 7, "node")
-    other = packet(REQUESTED, "ACK", [Hop(0, HopKind.HOOK, "node")], flow=flow)
+    other = packet(REQUESTED, "ACK", [HookHop(0, "node")], flow=flow)
     assert not list(index.numbers(other)) and not list(index.elsewhere(other))
     assert index.find(ConnectionKey("TCP", REQUESTED, 7, "node")) is None
-    in_pod = packet(INSIDE, "ACK", [Hop(0, HopKind.HOOK, "node")], flow=replace(flow, netns="pod-a"))
+    in_pod = packet(INSIDE, "ACK", [HookHop(0, "node")], flow=replace(flow, netns="pod-a"))
     assert next(index.numbers(in_pod)) == (1, ""), "of zones in two namespaces it is not known"
 
 
@@ -95,7 +97,7 @@ def test_keys_of_one_timeline_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(index_module, "MAX_KEYS", 10)
     index = indexed()
     for n in range(1000):
-        index.add(1, packet(replace(REQUESTED, sport=n), "ACK", [Hop(0, HopKind.SOCKET, "pod-a")], flow=syn().flow))
+        index.add(1, packet(replace(REQUESTED, sport=n), "ACK", [HookHop(0, "pod-a")], flow=syn().flow))
     assert len(index._entries[1].aliases) <= 10 and len(index._by_alias) <= 10 and len(index._by_key) == 1
     index.remove(1)
     assert not index._by_alias and not index._by_key

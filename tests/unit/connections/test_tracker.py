@@ -10,7 +10,9 @@ from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, SEQ, at_listen
 from tracer.connections import tracker
 from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Outcome, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import Drop, DropHop, HookHop, RewriteHop
+from tracer.model.packet import Flow, Outcome, Packet
 from tracer.model.timeline import Timeline, TimelineEntry
 
 SECOND = 1_000_000_000
@@ -20,7 +22,9 @@ FLOW = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
 def segment(flags: str, at: int, back: bool = False, seq: int = 5000, identity: int = 50, **more: object) -> Packet:
     flow = replace(FLOW, is_reply=back)
     ends = INSIDE.reversed if back else REQUESTED
-    return packet(ends, flags, [replace(h, nat=None) for h in way(at)], identity, seq=seq, **{"flow": flow, **more})
+    return packet(
+        ends, flags, [h for h in way(at) if not isinstance(h, RewriteHop)], identity, seq=seq, **{"flow": flow, **more}
+    )
 
 
 def timelines(*packets: Packet) -> list[Timeline]:
@@ -52,8 +56,8 @@ def test_stages_of_a_packet() -> None:
 
 def test_untracked_packets_are_joined_by_their_endpoints() -> None:
     """The pod's own answer before the node has seen it, and a reset that conntrack calls invalid."""
-    answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, HopKind.SOCKET, "pod-a")], 8, seq=1)
-    reset = packet(AFTER_DNAT, "RST", [Hop(10 * MS, HopKind.HOOK, "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
+    answer = packet(INSIDE.reversed, "ACK", [HookHop(9 * MS, "pod-a")], 8, seq=1)
+    reset = packet(AFTER_DNAT, "RST", [HookHop(10 * MS, "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
     (one,) = timelines(syn(), answer, reset)
     assert [(s.direction, s.remark) for s in one.entries[1:]] == [
         ("<-", "joined by its addresses"),
@@ -63,7 +67,7 @@ def test_untracked_packets_are_joined_by_their_endpoints() -> None:
 
 
 def test_the_sender_of_a_reset() -> None:
-    own = packet(INSIDE.reversed, "RST ACK", [Hop(MS, HopKind.HOOK, "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
+    own = packet(INSIDE.reversed, "RST ACK", [HookHop(MS, "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
     (one,) = timelines(syn(), own)
     assert one.entries[1].text == "RST ACK, 60 B, sent by pod-a" and one.state == "refused"
 
@@ -82,7 +86,7 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
         88,
         0,
         flow,
-        (Hop(MS, HopKind.HOOK, "node", in_iface="eth1"),),
+        (HookHop(MS, "node", in_iface="eth1"),),
         icmp=(3, 1),
     )
     unrelated = replace(icmp, flow=None, identity=6)
@@ -96,7 +100,7 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
 def test_zones_and_namespaces_keep_connections_apart() -> None:
     def at(zone: int, netns: str, identity: int) -> Packet:
         flow = Flow(REQUESTED, REQUESTED.reversed, "NEW", False, zone, netns)
-        return packet(REQUESTED, "SYN", [Hop(identity, HopKind.HOOK, netns, "FORWARD")], identity, seq=identity, flow=flow)
+        return packet(REQUESTED, "SYN", [HookHop(identity, netns, "FORWARD")], identity, seq=identity, flow=flow)
 
     found = timelines(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
     assert {t.key for t in found} == {
@@ -107,7 +111,7 @@ def test_zones_and_namespaces_keep_connections_apart() -> None:
 def tracked(zone: int, netns: str, at: int, back: bool = False, ends: Endpoints = REQUESTED, protocol: str = "UDP") -> Packet:
     """A datagram of a connection that this zone of this namespace tracks."""
     flow = Flow(ends, ends.reversed, "NEW", back, zone, netns)
-    made = packet(ends.reversed if back else ends, "", [Hop(at, HopKind.HOOK, netns, "FORWARD")], at, flow=flow)
+    made = packet(ends.reversed if back else ends, "", [HookHop(at, netns, "FORWARD")], at, flow=flow)
     return replace(made, protocol=protocol)
 
 
@@ -133,7 +137,7 @@ def test_the_same_tuple_in_two_namespaces_is_two_connections() -> None:
 def test_untracked_packets_of_two_namespaces_are_two_connections() -> None:
     local = Endpoints("127.0.0.1", 40000, "127.0.0.1", 8080)
     found = [
-        packet(e, "ACK", [Hop(at, HopKind.HOOK, netns, "INPUT")], at, seq=at)
+        packet(e, "ACK", [HookHop(at, netns, "INPUT")], at, seq=at)
         for at, (netns, e) in enumerate(
             [("pod-a", local), ("pod-b", local), ("pod-a", local.reversed), ("pod-b", local.reversed)]
         )
@@ -145,7 +149,7 @@ def test_untracked_packets_of_two_namespaces_are_two_connections() -> None:
 
 def test_a_connection_that_two_namespaces_track_is_one() -> None:
     """A pod with connection tracking of its own: the answer is tracked by the node first."""
-    hops = [Hop(1, HopKind.HOOK, "pod-a", "OUTPUT"), Hop(2, HopKind.HOOK, "node", "FORWARD")]
+    hops = [HookHop(1, "pod-a", "OUTPUT"), HookHop(2, "node", "FORWARD")]
     asked = packet(INSIDE, "", hops, 1, flow=Flow(INSIDE, INSIDE.reversed, "NEW", False, 0, "pod-a"))
     answer = tracked(0, "node", 3, True, INSIDE, "TCP")
     (one,) = timelines(asked, answer)
@@ -181,7 +185,7 @@ def test_a_syn_with_another_number_begins_anew() -> None:
 
 
 def test_a_syn_sent_again_shows_which_hop_dropped_the_first() -> None:
-    dropped = syn(Hop(9, HopKind.DROP, "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    dropped = syn(DropHop(9, "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     (one,) = timelines(dropped, syn(at=SECOND, identity=2))
     assert one.entries[1].remark == "sent again (2. try), the first ended: DROPPED in nf_hook_slow: NETFILTER_DROP"
     assert one.entries[0].bad and not one.entries[1].bad
@@ -253,7 +257,7 @@ def a_syn(n: int) -> Packet:
     """The SYN of the n-th connection."""
     ends = Endpoints(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 40000, "192.168.56.10", 30285)
     flow = Flow(ends, ends.reversed, "NEW", False, 0, "node")
-    hops = (Hop(n * 1000, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
+    hops = (HookHop(n * 1000, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
     end = "forwarded to cni0", Outcome.FORWARDED
     return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, *end)
 
@@ -327,8 +331,8 @@ def test_emitted_entries_are_not_kept() -> None:
 
 def test_a_packet_out_of_a_tunnel_goes_on() -> None:
     """It is seen again in a new namespace, in another buffer; a retransmission starts where the first packet started."""
-    here = [Hop(0, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
-    there = [Hop(3 * MS, HopKind.SOCKET, "node-2", in_iface="vxlan0")]
+    here = [HookHop(0, "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
+    there = [HookHop(3 * MS, "node-2", in_iface="vxlan0")]
     ends = INSIDE
     first, continued = packet(ends, "SYN", here, 1, seq=7), packet(ends, "SYN", there, 2, seq=7)
     again = packet(ends, "SYN", [replace(here[0], time=SECOND)], 3, seq=7)
@@ -344,9 +348,7 @@ def test_a_packet_out_of_a_tunnel_goes_on() -> None:
 def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
     """It was idle for long and was closed; its rest is no retransmission."""
     first = packet(REQUESTED, "SYN", way(), 1, seq=SEQ)
-    late = packet(
-        REQUESTED, "SYN", [Hop(SECOND, HopKind.DROP, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ
-    )
+    late = packet(REQUESTED, "SYN", [DropHop(SECOND, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
     late = replace(late, continues=1)
     (one,) = timelines(first, late)
     (entry,) = one.entries
@@ -358,7 +360,7 @@ def test_the_rest_of_an_emitted_packet_has_a_remark() -> None:
     connections.feed(packet(REQUESTED, "SYN", way(), 1, seq=SEQ))
     (one,) = connections.expire(2 * IDLE_NS)
     connections.mark_written(one)
-    late = packet(REQUESTED, "SYN", [Hop(3 * IDLE_NS, HopKind.DROP, "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
+    late = packet(REQUESTED, "SYN", [DropHop(3 * IDLE_NS, "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
     late = replace(late, continues=1)
     connections.feed(late)
     (entry,) = connections.flush()[0].entries

@@ -7,8 +7,9 @@ import pytest
 
 from tests.support import findings as f
 from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import save_parser
 

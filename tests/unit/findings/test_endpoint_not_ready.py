@@ -15,8 +15,9 @@ from tests.unit.findings.test_no_local_endpoints import dropped_at_once, marked_
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.packet import Packet
 
 SLICE = {
     "kind": "EndpointSlice",

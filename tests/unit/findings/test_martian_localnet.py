@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.nodes import node
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-iptables-nft"])

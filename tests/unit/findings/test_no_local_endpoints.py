@@ -13,8 +13,10 @@ from tests.support.nodes import node
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Endpoints, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop, Hop
+from tracer.model.packet import Packet
 from tracer.model.rule import Ruleset
 from tracer.node.kube_proxy import KubeProxy
 
@@ -56,7 +58,7 @@ def dropped_at_once() -> Packet:
 
 
 def dropped(rules: Ruleset, *hops: Hop) -> Packet:
-    return f.packet([*hops, Hop(9, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
+    return f.packet([*hops, DropHop(9, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
 
 
 def found(made: Packet, cluster: ClusterView, proxy: KubeProxy | None) -> list[Finding]:

@@ -9,8 +9,9 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.nodes import node
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.packet import Packet
 from tracer.node.node import ListeningSocket
 
 NGINX = ListeningSocket("0.0.0.0", 30584, 812, "nginx")

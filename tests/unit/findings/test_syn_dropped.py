@@ -13,29 +13,25 @@ from tests.support.syns import decision_detail
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Endpoints, Handshake, Hop, HopKind, Nat, Packet, Socket
+from tracer.model.hop import Drop, DropHop, Handshake, HandshakeHop, Hop, Nat, NatHop, Socket, SocketHop
+from tracer.model.packet import Packet
 
 FULL, ROOM = Handshake("SYN", False, 129, 128, 0), Handshake("SYN", True, 3, 128, 1)
 ORIGINAL, INSIDE = (Endpoints("100.122.64.147", 20000, *end) for end in (("192.168.1.1", 30285), ("10.128.0.74", 8081)))
 
 
 def syn(shake: Handshake | None, number: int = 1, reason: str = "", flags: str = "SYN") -> Packet:
-    hops = [
-        Hop(0, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", ORIGINAL, INSIDE)),
-        Hop(
-            1,
-            HopKind.NAT,
-            "node",
-            "POSTROUTING",
-            nat=Nat("MASQUERADE", INSIDE, Endpoints("10.128.0.1", 9, "10.128.0.74", 8081)),
-        ),
-        Hop(2, HopKind.SOCKET, "http-proxy", socket=Socket(48213, "LISTEN", 4242, "haproxy")),
+    hops: list[Hop] = [
+        NatHop(0, "node", "PREROUTING", nat=Nat("DNAT", ORIGINAL, INSIDE)),
+        NatHop(1, "node", "POSTROUTING", nat=Nat("MASQUERADE", INSIDE, Endpoints("10.128.0.1", 9, "10.128.0.74", 8081))),
+        SocketHop(2, "http-proxy", socket=Socket(48213, "LISTEN", 4242, "haproxy")),
     ]
     if shake:
-        hops.append(Hop(3, HopKind.HANDSHAKE, "http-proxy", verdict="" if shake.accepted else "DROP", handshake=shake))
+        hops.append(HandshakeHop(3, "http-proxy", handshake=shake))
     if reason:
-        hops.append(Hop(4, HopKind.DROP, "http-proxy", drop=Drop(reason, "tcp_conn_request")))
+        hops.append(DropHop(4, "http-proxy", drop=Drop(reason, "tcp_conn_request")))
     return replace(f.packet(hops, ORIGINAL, number), tcp_flags=flags)
 
 

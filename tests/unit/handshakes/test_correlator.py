@@ -27,8 +27,10 @@ from tracer.handshakes import correlator as correlator_module
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator
 from tracer.model.connection import make_alias, reverse
+from tracer.model.endpoints import Endpoints
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop, HookHop
+from tracer.model.packet import Flow, Packet
 from tracer.packets.aliases import ends_of
 
 SECOND = 1_000_000_000
@@ -85,7 +87,7 @@ def test_a_syn_that_waits_for_its_next_hop_has_more_time(
     correlator.feed(seen)
     correlator.expire(3 * SECOND)
     assert not closed
-    gone = Hop(3 * SECOND, HopKind.DROP, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
+    gone = DropHop(3 * SECOND, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
     correlator.feed(packet(INSIDE, "SYN", [gone], seq=SEQ))
     correlator.expire(3 * SECOND + 1)
     (one,) = closed
@@ -102,7 +104,7 @@ def test_the_same_number_of_another_connection_is_no_answer(
 ) -> None:
     correlator.feed(syn())
     other = Endpoints("10.9.9.9", 80, "10.8.8.8", 4000)
-    correlator.feed(packet(other, "SYN ACK", [Hop(9, HopKind.HOOK, "node", "FORWARD")], 5, ack=SEQ + 1))
+    correlator.feed(packet(other, "SYN ACK", [HookHop(9, "node", "FORWARD")], 5, ack=SEQ + 1))
     correlator.expire(2 * ANSWER_NS)
     assert closed[0].synacks == []
 
@@ -135,7 +137,7 @@ def test_an_icmp_error_belongs_to_the_syn_of_its_zone_and_namespace(
     ):
         flow = Flow(orig, INSIDE.reversed, "RELATED", True, zone, netns)
         ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
-        hops = (Hop(at, HopKind.HOOK, netns),)
+        hops = (HookHop(at, netns),)
         correlator.feed(Packet(at + 5, at, netns, "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1)))
     correlator.flush()
     assert [(e.flow.orig, e.flow.netns) for e in closed[0].errors if e.flow] == [(REQUESTED, "node"), (INSIDE, "pod-a")]
@@ -144,11 +146,11 @@ def test_an_icmp_error_belongs_to_the_syn_of_its_zone_and_namespace(
 def test_an_icmp_error_after_a_tunnel(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
     """It quotes the SYN as the second namespace has it."""
     correlator.feed(syn())
-    correlator.feed(packet(INSIDE, "SYN", [Hop(9, HopKind.HOOK, "node-2", "FORWARD", in_iface="vxlan0")], 2, seq=SEQ))
+    correlator.feed(packet(INSIDE, "SYN", [HookHop(9, "node-2", "FORWARD", in_iface="vxlan0")], 2, seq=SEQ))
     flow = Flow(INSIDE, INSIDE.reversed, "RELATED", True, 0, "node-2")
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
     correlator.feed(
-        Packet(5, 10, "node-2", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=(Hop(10, HopKind.HOOK, "node-2"),), icmp=(3, 1))
+        Packet(5, 10, "node-2", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=(HookHop(10, "node-2"),), icmp=(3, 1))
     )
     correlator.flush()
     assert len(closed) == 1 and len(closed[0].errors) == 1
@@ -203,7 +205,7 @@ def test_addresses_of_one_syn_are_bounded(
     monkeypatch.setattr(correlator_module, "MAX_ALIASES", 4)
     correlator.feed(syn())
     for n in range(10):
-        correlator.feed(packet(INSIDE, "SYN", [Hop(9 + n, HopKind.HOOK, f"node-{n}", in_iface="vxlan0")], 2 + n, seq=SEQ))
+        correlator.feed(packet(INSIDE, "SYN", [HookHop(9 + n, f"node-{n}", in_iface="vxlan0")], 2 + n, seq=SEQ))
     assert len(correlator._by_alias) <= 6
     correlator.flush()
     (one,) = closed
@@ -222,16 +224,14 @@ def test_later_segments_of_a_connection_belong_to_no_syn(
 
 def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
     """It is seen again in another namespace and buffer: one verdict, from its whole path."""
-    later = packet(
-        INSIDE, "SYN", [Hop(9, HopKind.HOOK, "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ
-    )
+    later = packet(INSIDE, "SYN", [HookHop(9, "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ)
     (verdict,) = verdicts(syn(), later)
     assert verdict.cause.name == "half-open" and verdict.again == 0
     assert len(verdicts(syn(), syn(at=SECOND, identity=2))) == 2, "a retransmission starts where the first SYN started"
 
 
 def test_the_rest_of_a_closed_syn_is_no_second_syn() -> None:
-    late = syn(Hop(3 * SECOND, HopKind.DROP, "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND, continues=1)
+    late = syn(DropHop(3 * SECOND, "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND, continues=1)
     analyzer = HandshakeAnalyzer(FakeInspector())
     analyzer.feed(syn())
     assert len(analyzer.expire(2 * SECOND)) == 1

@@ -27,8 +27,9 @@ from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import NOBODY, Selectors, ends, kernel_filter, matches
 from tracer.kube.store import ObjectStore
 from tracer.kube.watch import ObjectWatch
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Filter, parse_host
-from tracer.model.packet import Endpoints, Flow, Packet
+from tracer.model.packet import Flow, Packet
 from tracer.packets.assembler import PacketAssembler
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.owner_stage import OwnerStage

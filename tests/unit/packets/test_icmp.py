@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.builders import POD, Trail, packet
 from tracer.events import record
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.packet import Packet
 from tracer.packets import icmp
 
 

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Network
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.hop import RewriteHop
+from tracer.model.packet import Packet
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def all_endpoints(packet: Packet) -> Iterator[Endpoints]:
         yield packet.flow.orig
         yield packet.flow.reply
     for hop in packet.hops:
-        if hop.nat:
+        if isinstance(hop, RewriteHop):
             yield hop.nat.before
             yield hop.nat.after
 

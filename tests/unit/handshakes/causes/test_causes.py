@@ -27,9 +27,22 @@ from tests.support.syns import (
 )  # fmt: skip
 from tracer.handshakes import _cause_helpers, causes
 from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import (
+    DecisionDetail,
+    Drop,
+    DropHop,
+    Handshake,
+    HandshakeHop,
+    HookHop,
+    Hop,
+    Socket,
+    SocketHop,
+    TableHop,
+)
 from tracer.model.kube import Owner
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Flow, Handshake, Hop, HopKind, Packet, Socket
+from tracer.model.packet import Flow, Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.node.procnet import BoundSocket
 
@@ -37,13 +50,13 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def drop(reason: str, function: str = "tcp_v4_rcv", netns: str = "pod-a", at: int = 20, hook: str = "") -> Hop:
-    return Hop(at, HopKind.DROP, netns, hook, drop=Drop(reason, function))
+    return DropHop(at, netns, hook, drop=Drop(reason, function))
 
 
 def by_rule(verdict: str, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
     rule = Rule("ip", "filter", "INPUT", 3, text, comment=comment)
     trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
-    return Hop(9, HopKind.TABLE, "node", "INPUT", "filter", verdict=verdict, rule_trace=trace, **more)
+    return TableHop(9, "node", "INPUT", table="filter", verdict=verdict, rule_trace=trace, **more)
 
 
 def test_every_cause_has_a_file_a_precedence_and_a_row_in_the_document() -> None:
@@ -142,7 +155,7 @@ def test_tw_recycle_in_recordings() -> None:
 
 
 def test_old_connection() -> None:
-    taken = Hop(9, HopKind.SOCKET, "pod-a", socket=Socket(0, "ESTABLISHED", 0, ""))
+    taken = SocketHop(9, "pod-a", socket=Socket(0, "ESTABLISHED", 0, ""))
     name, text, _ = cause(syn(taken, drop("TCP_INVALID_SYN", "tcp_validate_incoming")))
     assert name == "old connection" and "in pod-a (ESTABLISHED, challenged)" in text
 
@@ -249,7 +262,7 @@ def test_a_synack_that_bypasses_the_translation_is_not_recognised() -> None:
     assert "came from 10.244.0.11:8080, not from 192.168.56.10:30285" in text and text.endswith("and the client reset it")
     assert cause(syn(*at_listener(True)), answer)[2] == "derived", "no reset was seen"
     assert cause(syn(*at_listener(True)), answer, last_ack())[0] == "accepted", "the client continued from it"
-    partly = synack(ends=other, hops=[Hop(6 * MS, HopKind.HOOK, "client", "INPUT")], flow=None, complete=False)
+    partly = synack(ends=other, hops=[HookHop(6 * MS, "client", "INPUT")], flow=None, complete=False)
     assert cause(syn(*at_listener(True)), partly)[0] == "half-open", "a lost event may be the translation"
 
 
@@ -265,13 +278,11 @@ def test_the_clients_reset_alone() -> None:
 
 
 def test_refused_elsewhere() -> None:
-    reset = packet(
-        INSIDE.reversed, "RST ACK", [Hop(4 * MS, HopKind.HOOK, "node", "PREROUTING", in_iface="cni0")], 4, ack=SEQ + 1
-    )
+    reset = packet(INSIDE.reversed, "RST ACK", [HookHop(4 * MS, "node", "PREROUTING", in_iface="cni0")], 4, ack=SEQ + 1)
     assert cause(syn(), reset)[:2] == ("refused elsewhere", "answered with a reset by 10.244.0.11:8080")
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
     flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0, "node")
-    hops = (Hop(4 * MS, HopKind.HOOK, "node", "PREROUTING"),)
+    hops = (HookHop(4 * MS, "node", "PREROUTING"),)
     icmp = Packet(5, 4 * MS, "node", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1))
     assert cause(syn(), icmp)[1] == "answered with ICMP icmp-host-unreachable by 10.9.0.1"
 
@@ -306,7 +317,7 @@ def test_an_ack_that_was_not_recorded_is_not_reported_as_missing() -> None:
 
 
 def test_a_syn_sent_again_to_a_half_open_connection() -> None:
-    at_half_open = Hop(10, HopKind.HANDSHAKE, "pod-a", handshake=Handshake("request", False, 0, 128, 1))
+    at_half_open = HandshakeHop(10, "pod-a", handshake=Handshake("request", False, 0, 128, 1))
     again = syn(at_half_open, at=1000 * MS, identity=9)
     first, second = verdicts(syn(*at_listener(True)), again)
     assert (first.cause.name, second.cause.name) == ("half-open", "half-open already")
