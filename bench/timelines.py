@@ -27,6 +27,7 @@ from tracer.connections.tracker import ConnectionTracker
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import Handshake, HandshakeHop, HookHop, Hop, Nat, NatHop, Socket, SocketHop
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.model.summary import RunSummary
 from tracer.node.namespace_view import NamespaceInspector
@@ -76,10 +77,10 @@ def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
         first, second = ("DNAT", "MASQUERADE") if not back else ("reverse MASQUERADE", "reverse DNAT")
         ifaces = ("eth0", "cni0") if not back else ("cni0", "eth0")
         hops: list[Hop] = [
-            HookHop(time, "node", "PREROUTING", verdict="ACCEPT", in_iface=ifaces[0]),
-            NatHop(time + 1, "node", "PREROUTING", nat=Nat(first, ends[0], ends[1])),
-            NatHop(time + 2, "node", "POSTROUTING", nat=Nat(second, ends[1], ends[2])),
-            HookHop(time + 3, "node", "POSTROUTING", verdict="ACCEPT", out_iface=ifaces[1]),
+            HookHop(time, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface=ifaces[0]),
+            NatHop(time + 1, "node", Hook.PREROUTING, nat=Nat(first, ends[0], ends[1])),
+            NatHop(time + 2, "node", Hook.POSTROUTING, nat=Nat(second, ends[1], ends[2])),
+            HookHop(time + 3, "node", Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface=ifaces[1]),
         ]
         if not back:
             shake = Handshake(flags, True, 0, 128, 1)

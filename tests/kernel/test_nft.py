@@ -13,6 +13,7 @@ from tests.kernel.watching import Watch
 from tests.support import hop_fields
 from tracer.model.filter import Filter
 from tracer.model.hop import ChainHop, RewriteHop
+from tracer.model.netfilter import Hook
 
 NATIVE = """table inet guard {
     chain from-outside { type filter hook input priority 10; policy accept; tcp dport 9555 drop; }
@@ -79,7 +80,7 @@ def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
         assert traffic.tcp_connect(topology.NODE4, 9556, timeout=0.5).outcome == "timeout"
     (syn,) = [p for p in seen.packets if p.tcp_flags == "SYN" and p.endpoints.dport != 9556]
     chains = {(h.hook, h.table, h.chain): h for h in syn.hops if isinstance(h, ChainHop) and h.netns == "node"}
-    door, pods = ("INGRESS", "netdev door", "in"), ("OUTPUT", "bridge inside", "out")
+    door, pods = (Hook.INGRESS, "netdev door", "in"), (Hook.OUTPUT, "bridge inside", "out")
     assert {door, pods, ("PREROUTING", "ip nat", "PREROUTING")} <= chains.keys(), chains.keys()
     knock, inside = chains[door].rule_trace, chains[pods].rule_trace
     assert knock and [v.rule.comment for v in knock.hits if v.rule] == ["knock"], knock

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tracer.events import record
-from tracer.events.record import DTYPE, HOOKS, VERDICTS, Event, EventArray, Flag, Kind
+from tracer.events.record import DTYPE, Event, EventArray, Flag, Kind
+from tracer.model.netfilter import IP_HOOKS, KERNEL_VERDICTS
 from tracer.model.packet import Packet
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.processes import Processes
@@ -47,8 +48,8 @@ def event(kind: str, **given: Any) -> EventArray:
     out = np.zeros(1, DTYPE)
     row = out[0]
     hook, verdict = given.pop("hook", ""), given.pop("verdict", "ACCEPT")
-    row["kind"], row["hook"] = Kind["EVENT_" + kind], HOOKS.index(hook) if hook else 255
-    row["verdict"] = VERDICTS.index(verdict) if isinstance(verdict, str) else verdict
+    row["kind"], row["hook"] = Kind["EVENT_" + kind], IP_HOOKS.index(hook) if hook else 255
+    row["verdict"] = KERNEL_VERDICTS.index(verdict) if isinstance(verdict, str) else verdict
     row["flags"] = sum(Flag["FLAG_" + name] for name in given.pop("flags", "").split())
     for name, prefix in (("header", ""), ("orig", "orig_"), ("reply", "reply_")):
         ends = given.pop(name, None)

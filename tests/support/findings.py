@@ -16,6 +16,7 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.hop import Hop, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, NatHop, TableHop
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
@@ -88,11 +89,11 @@ def policy(chain: str, verdict: str = "ACCEPT") -> RuleHit:
     return RuleHit((RuleLocation(chain, 0),), None, verdict, Evidence.DERIVED)
 
 
-def table(rules: Ruleset, hook: str, name: str, *hits: RuleHit, verdict: str = "ACCEPT", **more: object) -> Hop:
+def table(rules: Ruleset, hook: Hook, name: str, *hits: RuleHit, verdict: Verdict = Verdict.ACCEPT, **more: object) -> Hop:
     return TableHop(0, "node", hook, table=name, verdict=verdict, rule_trace=RuleTrace(hits, ruleset=rules), **more)  # type: ignore[arg-type]
 
 
-def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
+def nat(rules: Ruleset, hook: Hook, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
     return NatHop(0, "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
 
 
@@ -124,10 +125,10 @@ def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: in
     ends = Endpoints(CLIENT, sport, virtual, port)
     if not real:
         decision = IpvsDecision(virtual, port, "tcp", "rr")
-        hop = IpvsRefusalHop(0, "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", decision=decision)
+        hop = IpvsRefusalHop(0, "node", Hook.INPUT, verdict=Verdict.REJECT, reject="icmp-port-unreachable", decision=decision)
         return packet([hop], ends)
     decision = IpvsDecision(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
     return packet(
-        [IpvsNatHop(0, "node", "INPUT", decision=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
+        [IpvsNatHop(0, "node", Hook.INPUT, decision=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
         ends,
     )

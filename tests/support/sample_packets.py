@@ -9,6 +9,7 @@ from typing import Any, get_args
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Drop, Handshake, Hop, HopKind, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, RewriteHop, Socket
+from tracer.model.netfilter import decode_hook, decode_verdict
 from tracer.model.packet import Flow, Outcome, Packet
 from tracer.util.frozen import evolve
 
@@ -21,18 +22,22 @@ STATUS = Flow(REQUESTED, ANSWERED, "NEW", False, 0)
 
 
 def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) -> Hop:
-    """A hop `us` microseconds after the packet's first."""
+    """A hop `us` microseconds after the packet's first. more: fields of its kind; a verdict by its name."""
     if what == HopKind.IPVS:
         kind: type[Hop] = IpvsNatHop if "nat" in more else IpvsRefusalHop
     else:
         (kind,) = (each for each in get_args(Hop) if each.kind == what)
-    return kind(BOOT + int(us * 1000), netns, hook, **more)
+    return kind(BOOT + int(us * 1000), netns, decode_hook(hook), **_decoded(more))
+
+
+def _decoded(changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: decode_verdict(value) if name == "verdict" else value for name, value in changes.items()}
 
 
 def with_hop(packet: Packet, at: int, **changes: Any) -> Packet:
     """The packet with other values in the fields of one hop."""
     hops = list(packet.hops)
-    hops[at] = evolve(hops[at], **changes)
+    hops[at] = evolve(hops[at], **_decoded(changes))
     return replace(packet, hops=tuple(hops))
 
 

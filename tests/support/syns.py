@@ -22,6 +22,7 @@ from tracer.model.hop import (
     Socket,
     SocketHop,
 )
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.procnet import BoundSocket
@@ -72,10 +73,10 @@ def decision_detail(what: str, at: int, netns: str = "pod-a", **facts: Any) -> H
 def way(at: int = 0) -> list[Hop]:
     """The SYN's hops on its way to pod-a, without those in the pod."""
     return [
-        HookHop(at, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
-        NatHop(at + 1, "node", "PREROUTING", nat=Nat("DNAT", REQUESTED, AFTER_DNAT)),
-        NatHop(at + 2, "node", "POSTROUTING", nat=Nat("MASQUERADE", AFTER_DNAT, INSIDE)),
-        HookHop(at + 3, "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"),
+        HookHop(at, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0"),
+        NatHop(at + 1, "node", Hook.PREROUTING, nat=Nat("DNAT", REQUESTED, AFTER_DNAT)),
+        NatHop(at + 2, "node", Hook.POSTROUTING, nat=Nat("MASQUERADE", AFTER_DNAT, INSIDE)),
+        HookHop(at + 3, "node", Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="cni0"),
     ]
 
 
@@ -102,10 +103,10 @@ def synack(at: int = 5 * MS, identity: int = 2, ends: Endpoints | None = None, *
     ends = ends or INSIDE.reversed
     half = AFTER_DNAT.reversed
     hops = [
-        HookHop(at, "node", "PREROUTING", verdict="ACCEPT", in_iface="cni0"),
-        NatHop(at + 1, "node", "PREROUTING", nat=Nat("reverse MASQUERADE", INSIDE.reversed, half)),
-        NatHop(at + 2, "node", "POSTROUTING", nat=Nat("reverse DNAT", half, REQUESTED.reversed)),
-        HookHop(at + 3, "node", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
+        HookHop(at, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="cni0"),
+        NatHop(at + 1, "node", Hook.PREROUTING, nat=Nat("reverse MASQUERADE", INSIDE.reversed, half)),
+        NatHop(at + 2, "node", Hook.POSTROUTING, nat=Nat("reverse DNAT", half, REQUESTED.reversed)),
+        HookHop(at + 3, "node", Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="eth0"),
     ]
     flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", True, 0, "node")
     fields = {"flow": flow, **fields}

@@ -13,6 +13,7 @@ from tracer.kube.attribution import attribute_path
 from tracer.model.finding import FindingEvidence
 from tracer.model.hop import IpvsRefusalHop, OwnedHop, RewriteHop, RuleHop, decision_of, trace_of
 from tracer.model.kube import Owner
+from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Outcome
 from tracer.model.prediction import PredictedPath
 from tracer.model.rule import Rule
@@ -61,7 +62,7 @@ class TrafficPath:
     def decided(self) -> OwnedHop | None:
         """The hop that decided about its destination: the translation, or the table or chain that refused it."""
         deciding = (h for h in self.predicted.packet.hops if isinstance(h, (RuleHop, IpvsRefusalHop)))
-        return self.translated or next((h for h in deciding if h.verdict in ("DROP", "REJECT")), None)
+        return self.translated or next((h for h in deciding if h.verdict in REFUSALS), None)
 
     @property
     def owner(self) -> Owner | None:

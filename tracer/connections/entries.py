@@ -24,6 +24,7 @@ from tracer.model.hop import (
     is_from_conntrack,
 )
 from tracer.model.namespace_name import in_netns
+from tracer.model.netfilter import REFUSALS, Hook
 from tracer.model.packet import Packet
 from tracer.model.timeline import PathStep, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
@@ -78,7 +79,7 @@ def _format_end(packet: Packet) -> str:
 def format_sender(packet: Packet) -> str:
     """The sender of a packet, from the place where it was first seen: a namespace of this node, or an interface."""
     first = packet.hops[0]
-    if first.hook == "OUTPUT" or not first.in_iface:
+    if first.hook is Hook.OUTPUT or not first.in_iface:
         return f"sent by {packet.netns}"
     return f"came in by {first.in_iface}{in_netns(packet.netns)}"
 
@@ -98,7 +99,7 @@ def _stages(packet: Packet) -> Iterator[PathStep]:
             continue
         if hop.clone and isinstance(hop, DropHop) and (is_benign(hop.drop) or purged.has_unknown_receiver(hop.drop)):
             continue
-        is_decided = is_decided or (isinstance(hop, RuleHop) and hop.verdict in ("DROP", "REJECT"))
+        is_decided = is_decided or (isinstance(hop, RuleHop) and hop.verdict in REFUSALS)
         copy = " (copy)" * hop.clone
         if hop.netns and hop.netns != namespaces[hop.clone]:
             namespaces[hop.clone] = hop.netns

@@ -18,6 +18,7 @@ from tracer.export import CaptureInfo
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Hop, RewriteHop, RuleHop, decision_of, nat_of, owner_of, verdict_of
+from tracer.model.netfilter import PASSES
 from tracer.model.packet import Packet
 from tracer.model.rule import format_path
 from tracer.model.summary import RunSummary
@@ -144,7 +145,7 @@ def _verdict(packet: Packet) -> str:
     lines += [f"{end}={owner.text}" for end, owner in ends if owner and owner.known]
     for hop in packet.hops:
         nat, verdict = nat_of(hop), verdict_of(hop)
-        if not hop.clone and (nat or verdict not in ("", "ACCEPT")):
+        if not hop.clone and (nat or verdict not in PASSES):
             lines.append(_hop(hop, nat.kind if nat else verdict))
     return "\n".join(map(escaped, lines))
 

@@ -10,13 +10,14 @@ from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import DetailHop, HookHop, RuleHop
 from tracer.model.namespace_name import is_host
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.util.questions import answered
 
 COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
 FULL_SHARE = 0.95
 """Share of the limit from which the table counts as full. Entries may have expired between the packet and the reading."""
-ENTRANCES = ("PREROUTING", "OUTPUT")
+ENTRANCES = (Hook.PREROUTING, Hook.OUTPUT)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -34,10 +35,10 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         return replace(make_finding(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
     if packet.flow or not packet.complete:
         return None
-    if any(isinstance(h, RuleHop) and h.verdict == "DROP" for h in packet.hops):
+    if any(isinstance(h, RuleHop) and h.verdict is Verdict.DROP for h in packet.hops):
         return None
     hooks = [h for h in packet.hops if isinstance(h, HookHop) and not h.clone]
-    if not any(h.verdict == "DROP" and h.hook in ENTRANCES for h in hooks):
+    if not any(h.verdict is Verdict.DROP and h.hook in ENTRANCES for h in hooks):
         return None
     count, most = full(context)
     if not most or count < FULL_SHARE * most:

@@ -11,6 +11,7 @@ from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
 from tracer.model.hop import RuleHop, TableHop, decision_of
 from tracer.model.kube import Owner
+from tracer.model.netfilter import REFUSALS, Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
@@ -25,18 +26,18 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.outcome not in (Outcome.DROPPED, Outcome.REJECTED):
         return None
     for hop in packet.hops:
-        if not isinstance(hop, RuleHop) or hop.verdict not in ("DROP", "REJECT") or hop.clone:
+        if not isinstance(hop, RuleHop) or hop.verdict not in REFUSALS or hop.clone:
             continue
         hit = decision_of(hop)
-        if hit and hit.verdict in ("DROP", "REJECT") and hop.owner and hop.owner.known:
+        if hit and hit.verdict in REFUSALS and hop.owner and hop.owner.known:
             return None if hop.owner.program in KUBERNETES_OWN else _finding(packet, hop, hit, hop.owner)
-        if hit and not hit.rule and hit.verdict == "DROP":
+        if hit and not hit.rule and hit.verdict == Verdict.DROP:
             return _finding(packet, hop, hit, None)
     return None
 
 
 def _finding(packet: Packet, hop: RuleHop, hit: RuleHit, owner: Owner | None) -> Finding:
-    ends, did = packet.endpoints, "refuses" if hop.verdict == "REJECT" else "drops"
+    ends, did = packet.endpoints, "refuses" if hop.verdict is Verdict.REJECT else "drops"
     where = f"{hop.table} {hit.location.chain}"
     if not owner:
         who, cure = f"The policy of {where}", "no rule accepted the packet before: add one that does, or change the policy"

@@ -15,6 +15,7 @@ from tracer.kube.missing_endpoints import NONE
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import IpvsRefusalHop, RuleHop, decision_of
 from tracer.model.kube import Endpoint, ServicePort
+from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 
 CURE = (
@@ -47,7 +48,7 @@ def _not_here(packet: Packet, context: FindingContext) -> Finding | None:
 def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
     """No pod of the Service is ready."""
     for hop in packet.hops:
-        if not isinstance(hop, (RuleHop, IpvsRefusalHop)) or hop.verdict != "REJECT" or hop.clone:
+        if not isinstance(hop, (RuleHop, IpvsRefusalHop)) or hop.verdict is not Verdict.REJECT or hop.clone:
             continue
         by_rule = decision_of(hop) and hop.owner and NONE in hop.owner.detail
         by_ipvs = isinstance(hop, IpvsRefusalHop)

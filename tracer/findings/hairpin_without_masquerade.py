@@ -12,6 +12,7 @@ from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
 from tracer.model.hop import HookHop, RewriteHop, decision_of
 from tracer.model.namespace_name import is_host
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
@@ -27,9 +28,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     after = packet.hops[packet.hops.index(dnat) + 1 :]
     if any(isinstance(h, RewriteHop) and h.nat.kind in ("MASQUERADE", "SNAT") and is_host(h.netns) for h in after):
         return None
-    if not any(
-        isinstance(h, HookHop) and h.hook == "POSTROUTING" and h.verdict == "ACCEPT" and is_host(h.netns) for h in after
-    ):
+    hooks = (h for h in after if isinstance(h, HookHop) and is_host(h.netns))
+    if not any(h.hook is Hook.POSTROUTING and h.verdict is Verdict.ACCEPT for h in hooks):
         return None
     before, to = dnat.nat.before, dnat.nat.after
     if context.cluster.is_local(to.dst):

@@ -20,6 +20,7 @@ from tracer.model.connection import ConnectionKey
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import Nat, RewriteHop, RuleHop, is_from_conntrack
 from tracer.model.kube import Owner
+from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, Ruleset
 from tracer.rules import operator_commands
@@ -81,7 +82,7 @@ def subnet_of(rule: Rule) -> str:
 def _returned(hop: RuleHop, address: str) -> RuleHit | None:
     """Returns the hit of the rule that skipped MASQUERADE because of the packet's destination."""
     if (
-        hop.hook != "POSTROUTING"
+        hop.hook is not Hook.POSTROUTING
         or hop.clone
         or not hop.rule_trace
         or not hop.rule_trace.decision

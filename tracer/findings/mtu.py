@@ -12,6 +12,7 @@ from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import DropHop, RewriteHop
 from tracer.model.namespace_name import is_host
+from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.util.questions import answered
 
@@ -59,7 +60,7 @@ def _way_out(packet: Packet, context: FindingContext) -> tuple[str, str]:
     at = next((i for i, h in enumerate(packet.hops) if isinstance(h, DropHop) and not h.clone), len(packet.hops))
     netns = packet.hops[at].netns if at < len(packet.hops) else packet.netns
     here = [h for h in packet.hops[:at] if h.netns == netns and not h.clone]
-    came = max((i for i, h in enumerate(here) if h.hook == "PREROUTING"), default=-1)
+    came = max((i for i, h in enumerate(here) if h.hook is Hook.PREROUTING), default=-1)
     leaves = next((h.out_iface for h in reversed(here[came + 1 :]) if h.out_iface), "")
     if leaves or not is_host(netns):
         return netns, leaves

@@ -17,6 +17,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import IpvsRefusalHop, trace_of
 from tracer.model.kube import Endpoint, Owner, ServicePort
 from tracer.model.namespace_name import is_host
+from tracer.model.netfilter import Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
@@ -34,7 +35,7 @@ def turned_away(packet: Packet, context: FindingContext) -> Iterator[tuple[Servi
     for hop in packet.hops if packet.outcome in (Outcome.DROPPED, Outcome.REJECTED) else ():
         if hop.clone or not is_host(hop.netns):
             continue
-        if isinstance(hop, IpvsRefusalHop) and hop.verdict == "REJECT":
+        if isinstance(hop, IpvsRefusalHop) and hop.verdict is Verdict.REJECT:
             yield from _by_ipvs(packet, hop, context)
             return
         trace = trace_of(hop)

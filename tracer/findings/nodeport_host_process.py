@@ -16,6 +16,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import IpvsNatHop, IpvsRefusalHop, NatHop, OwnedHop, RewriteHop, RuleHop, decision_of
 from tracer.model.kube import Owner
 from tracer.model.namespace_name import is_host
+from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 from tracer.node.node import ListeningSocket
 from tracer.rules import operator_commands
@@ -51,7 +52,7 @@ def _node_port(hop: OwnedHop) -> int:
     owner = hop.owner
     if hop.clone or not is_host(hop.netns) or not owner or owner.kind != "Service":
         return 0
-    acted = hop.nat.kind == "DNAT" if isinstance(hop, RewriteHop) else hop.verdict == "REJECT"
+    acted = hop.nat.kind == "DNAT" if isinstance(hop, RewriteHop) else hop.verdict is Verdict.REJECT
     if not acted or not _is_decided_here(hop):
         return 0
     word, _, number = owner.detail.partition(",")[0].partition(" ")

@@ -11,11 +11,12 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import HookHop, RewriteHop, RuleHop, is_from_conntrack
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.questions import answered
 
-EXITS = ("POSTROUTING", "INPUT")
+EXITS = (Hook.POSTROUTING, Hook.INPUT)
 BEFORE = "insert_failed before"
 
 
@@ -27,8 +28,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if before is not None:
         context.since[BEFORE] = before
     hooks = [h for h in packet.hops if isinstance(h, HookHop) and not h.clone]
-    lost = any(h.verdict == "DROP" and h.hook in EXITS for h in hooks)
-    by_rule = any(isinstance(h, RuleHop) and h.verdict == "DROP" for h in packet.hops)
+    lost = any(h.verdict is Verdict.DROP and h.hook in EXITS for h in hooks)
+    by_rule = any(isinstance(h, RuleHop) and h.verdict is Verdict.DROP for h in packet.hops)
     translated = any(isinstance(h, RewriteHop) and not is_from_conntrack(h) for h in packet.hops)
     if packet.outcome is not Outcome.DROPPED or not lost or by_rule or not translated or not packet.complete:
         return None

@@ -27,6 +27,7 @@ from tracer.model.hop import (
 )
 from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.namespace_name import HOST, is_host
+from tracer.model.netfilter import REFUSALS, Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
 from tracer.util.endpoint_format import format_endpoint
@@ -60,7 +61,7 @@ def _hops(packet: Packet, cluster: ClusterView) -> list[Hop]:
         if isinstance(hop, (IpvsNatHop, IpvsRefusalHop)) and hop.decision.virtual:
             server = hop.decision
             owner = owner_of_virtual_server(server.virtual, server.virtual_port, server.protocol, cluster)
-            if verdict_of(hop) == "REJECT":
+            if verdict_of(hop) is Verdict.REJECT:
                 owner = without_real_server(owner, server.protocol, cluster)
         if isinstance(hop, (RuleHop, NatHop)) and hop.rule_trace and not hop.clone:
             # A translation from conntrack was decided by an earlier packet, with the marks of that packet.
@@ -91,7 +92,7 @@ def _end_owners(packet: Packet, hops: Sequence[Hop], cluster: ClusterView) -> tu
     dst_owner = end_of(ends.dst, ends.dport, protocol, cluster)
     if dst_owner.kind == "Pod" and dst_owner.detail.startswith("hostPort"):
         dst_owner = _host_port(packet, hops, dst_owner, cluster)
-    if src_owner.kind == "Service" and is_host(packet.netns) and hops and hops[0].hook == "OUTPUT":
+    if src_owner.kind == "Service" and is_host(packet.netns) and hops and hops[0].hook is Hook.OUTPUT:
         # A node that connects to a cluster IP on its own kube-ipvs0 uses that address as the source, too.
         src_owner = Owner("Node", name=cluster.store.node, detail=f"from {ends.src}", evidence="the node sent it")
     if not is_host(packet.netns) and ends.dst.startswith(("127.", "::1")):
@@ -111,7 +112,7 @@ def _host_port(packet: Packet, hops: Sequence[Hop], pod: Owner, cluster: Cluster
     for hop in hops:
         owner, nat = owner_of(hop), nat_of(hop)
         translated = nat and nat.kind == "DNAT" and (nat.before.dst, nat.before.dport) == asked
-        if hop.clone or not (translated or verdict_of(hop) in ("DROP", "REJECT")):
+        if hop.clone or not (translated or verdict_of(hop) in REFUSALS):
             continue
         if owner and owner.kind == "Service":
             return both(owner.detail.partition(",")[0] or f"port {asked[1]}", owner.label, pod, cluster, "rule that acted")
@@ -154,7 +155,7 @@ def _decided_nearby(hops: list[Hop], hop: RewriteHop, at: int) -> Owner | None:
 def _with_service_detail(owner: Owner, hop: Hop, packet: Packet, cluster: ClusterView) -> Owner:
     """Adds to a Service how the packet addressed it (cluster IP, NodePort), if the rules on its path did not show it."""
     decision, nat = decision_of(hop), nat_of(hop)
-    if owner.kind != "Service" or owner.detail or not decision or hop.hook not in ("PREROUTING", "OUTPUT"):
+    if owner.kind != "Service" or owner.detail or not decision or hop.hook not in (Hook.PREROUTING, Hook.OUTPUT):
         return owner
     before = nat.before if nat else packet.endpoints
     at = cluster.service_at(before.dst, before.dport, packet.protocol.lower())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.netfilter import PASSES, AnyVerdict, Hook, Verdict
 
 if TYPE_CHECKING:
     from tracer.model.kube import Owner
@@ -161,7 +162,7 @@ class HopBase:
     Attributes:
         time: ns, CLOCK_MONOTONIC.
         netns: The namespace.
-        hook: PREROUTING and so on, "" = outside of netfilter.
+        hook: The hook; NONE = outside of netfilter.
         evidence: How the hop is known.
         in_iface: Interface that the packet came in by, "" = none.
         out_iface: Interface that it leaves by, "" = none.
@@ -173,7 +174,7 @@ class HopBase:
 
     time: int
     netns: str
-    hook: str = ""
+    hook: Hook = Hook.NONE
     evidence: Evidence = Evidence.OBSERVED
     in_iface: str = ""
     out_iface: str = ""
@@ -188,13 +189,13 @@ class HopBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictHop(HopBase):
-    """A hop with a verdict. verdict: ACCEPT, DROP, REJECT, STOLEN, QUEUE; "" = none."""
+    """A hop with a verdict. verdict: NONE = not given, or not seen."""
 
-    verdict: str = ""
+    verdict: AnyVerdict = Verdict.NONE
 
     @property
     def is_decisive(self) -> bool:
-        return self.verdict not in ("ACCEPT", "")
+        return self.verdict not in PASSES
 
 
 @final
@@ -343,8 +344,8 @@ class HandshakeHop(HopBase):
     handshake: Handshake
 
     @property
-    def verdict(self) -> str:
-        return "DROP" if self.handshake.accepted is False else ""
+    def verdict(self) -> Verdict:
+        return Verdict.DROP if self.handshake.accepted is False else Verdict.NONE
 
     @property
     def is_decisive(self) -> bool:
@@ -398,9 +399,9 @@ OwnedHop: TypeAlias = RuleHop | RewriteHop | IpvsRefusalHop
 _OWNED, _TRACED, _JUDGED = (RuleHop, RewriteHop, IpvsRefusalHop), (RuleHop, NatHop), (VerdictHop, HandshakeHop)
 
 
-def verdict_of(hop: HopBase) -> str:
-    """The verdict; "" = none."""
-    return hop.verdict if isinstance(hop, _JUDGED) else ""
+def verdict_of(hop: HopBase) -> AnyVerdict:
+    """The verdict; NONE = a hop without one."""
+    return hop.verdict if isinstance(hop, _JUDGED) else Verdict.NONE
 
 
 def nat_of(hop: HopBase) -> Nat | None:

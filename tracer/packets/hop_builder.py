@@ -29,6 +29,7 @@ from tracer.model.hop import (
     SocketHop,
     TableHop,
 )
+from tracer.model.netfilter import AnyVerdict, Hook, Verdict
 from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
@@ -57,7 +58,7 @@ class _Step(TypedDict):
 
     time: int
     netns: str
-    hook: str
+    hook: Hook
     in_iface: str
     out_iface: str
     mark: int
@@ -178,7 +179,7 @@ class HopBuilder:
     def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> DropHop:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
-        return DropHop(verdict="DROP", drop=Drop(reason, self._function(e.object), after_socket), **step)
+        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, self._function(e.object), after_socket), **step)
 
 
 @lru_cache(4096)
@@ -191,15 +192,15 @@ def _local_endpoint(e: Event) -> tuple[str, int]:
     return record.address(e.dst), e.dport
 
 
-def _decision(e: Event) -> tuple[str, str]:
+def _decision(e: Event) -> tuple[AnyVerdict, str]:
     """The verdict of rules or of IPVS, and how REJECT answered the packet ("" = another verdict)."""
     if not e.flags & Flag.FLAG_REJECT:
         return record.verdict(e), ""
     if e.reason == TCP_RESET:
-        return "REJECT", "tcp-reset"
+        return Verdict.REJECT, "tcp-reset"
     family = {2: "IPv4", 10: "IPv6"}.get(e.pf) or record.family(e)  # the packet may be gone, and its header with it
     names = ICMP_UNREACHABLE if family == "IPv4" else ICMP6_UNREACHABLE
-    return "REJECT", names.get(e.reason, f"icmp code {e.reason}")
+    return Verdict.REJECT, names.get(e.reason, f"icmp code {e.reason}")
 
 
 def rewrite(e: Event) -> Nat:

@@ -25,6 +25,7 @@ from tracer.model.hop import (
     verdict_of,
 )
 from tracer.model.namespace_name import in_netns
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Outcome, Packet
 from tracer.packets import purged
@@ -84,7 +85,7 @@ def _where(hop: Hop) -> str:
 
 
 def rejected(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in hops if isinstance(h, RuleHop) and h.verdict == "REJECT"), None)
+    hop = next((h for h in hops if isinstance(h, RuleHop) and h.verdict is Verdict.REJECT), None)
     if hop is None:
         return None
     return f"REJECTED in {hop.place} with {hop.reject}{_where(hop)}", Outcome.REJECTED
@@ -94,14 +95,14 @@ def refused_by_ipvs(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in hops if isinstance(h, IpvsRefusalHop) and h.verdict), None)
     if hop is None:
         return None
-    if hop.verdict != "REJECT":
+    if hop.verdict is not Verdict.REJECT:
         return f"DROPPED by IPVS, which gives no reason{_where(hop)}", Outcome.DROPPED
     server = f"{packet.protocol} {format_endpoint(hop.decision.virtual, hop.decision.virtual_port)}"
     return f"REJECTED by IPVS with {hop.reject}: {server} has no real server available{_where(hop)}", Outcome.REJECTED
 
 
 def dropped_by_rules(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in hops if isinstance(h, RuleHop) and h.verdict == "DROP"), None)
+    hop = next((h for h in hops if isinstance(h, RuleHop) and h.verdict is Verdict.DROP), None)
     return (f"DROPPED in {hop.place}{_where(hop)}", Outcome.DROPPED) if hop else None
 
 
@@ -181,13 +182,13 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     if purged.has_unknown_receiver(hop.drop):
         return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
-    in_hook = next((h.hook for h in hops if isinstance(h, HookHop) and h.verdict == "DROP"), "")
+    in_hook = next((h.hook for h in hops if isinstance(h, HookHop) and h.verdict is Verdict.DROP), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
     return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", Outcome.DROPPED
 
 
 def dropped_by_hook(packet: Packet, hops: list[Hop]) -> Ending:
-    hop = next((h for h in hops if isinstance(h, HookHop) and h.verdict == "DROP"), None)
+    hop = next((h for h in hops if isinstance(h, HookHop) and h.verdict is Verdict.DROP), None)
     return (f"DROPPED in {hop.hook}{_where(hop)}", Outcome.DROPPED) if hop else None
 
 
@@ -215,14 +216,14 @@ def freed_unread(packet: Packet, hops: list[Hop]) -> Ending:
 
 def stolen(packet: Packet, hops: list[Hop]) -> Ending:
     hop = hops[-1]
-    held = verdict_of(hop) in ("STOLEN", "QUEUE")
+    held = verdict_of(hop) in (Verdict.STOLEN, Verdict.QUEUE)
     return (f"taken over in {hop.hook}: queued or stolen{_where(hop)}", Outcome.STOLEN) if held else None
 
 
 def forwarded_or_sent(packet: Packet, hops: list[Hop]) -> Ending:
     # A hook without a verdict belongs to a device: a rule there may have taken over the packet.
     hop = next((h for h in reversed(hops) if isinstance(h, HookHop) and h.verdict), None)
-    if hop is None or hop.hook != "POSTROUTING":
+    if hop is None or hop.hook is not Hook.POSTROUTING:
         return None
     came_in = any(h.in_iface for h in hops if h.netns == hop.netns)
     word = Outcome.FORWARDED if came_in else Outcome.SENT
@@ -231,7 +232,7 @@ def forwarded_or_sent(packet: Packet, hops: list[Hop]) -> Ending:
 
 def accepted_in_input(packet: Packet, hops: list[Hop]) -> Ending:
     hop = next((h for h in reversed(hops) if isinstance(h, HookHop)), None)
-    if hop is None or hop.hook != "INPUT":
+    if hop is None or hop.hook is not Hook.INPUT:
         return None
     if packet.protocol.startswith("ICMP"):
         return f"delivered to {hop.netns}'s kernel", Outcome.DELIVERED

@@ -14,6 +14,7 @@ from itertools import groupby
 
 from tracer.model.hop import RewriteHop, RuleHop, decision_of
 from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
@@ -45,9 +46,9 @@ def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
     for hop in packet.hops:
         if hop.netns != netns or hop.clone:
             continue
-        if left and hop.hook == "PREROUTING" and hop.in_iface != "lo":
+        if left and hop.hook is Hook.PREROUTING and hop.in_iface != "lo":
             break
-        left = left or hop.hook == "POSTROUTING"
+        left = left or hop.hook is Hook.POSTROUTING
         if isinstance(hop, RuleHop):
             found.append(ComparedStep((hop.hook, hop.table, hop.base_chain), hop.verdict, _rule(hop)))
         elif isinstance(hop, RewriteHop) and not hop.nat.kind.startswith("reverse"):

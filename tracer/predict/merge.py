@@ -10,6 +10,7 @@ from dataclasses import replace
 from tracer.model.condition import Condition
 from tracer.model.hop import NatHop, RewriteHop, RuleHop
 from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace, format_path
@@ -88,6 +89,6 @@ def _named(trace: RuleTrace) -> str:
 def _ending(m: PathState) -> Hashable:
     """How a path ends. If a table ends it, the verdict and the hook, so that the rules of any table are equivalent."""
     last = m.hops[-1] if m.hops else None
-    if m.ended and isinstance(last, RuleHop) and last.verdict in ("DROP", "REJECT"):
+    if m.ended and isinstance(last, RuleHop) and last.verdict in REFUSALS:
         return last.verdict, last.reject, last.hook, last.netns
     return m.ended or classify(Packet(0, 0, HOST, "", "", "", m.ends, hops=m.hops))

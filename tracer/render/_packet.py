@@ -27,6 +27,7 @@ from tracer.model.hop import (
     SocketHop,
     owner_of,
 )
+from tracer.model.netfilter import PASSES, REFUSALS, AnyVerdict
 from tracer.model.packet import Packet
 from tracer.packets import flooded_copies
 from tracer.packets.outcome import is_benign
@@ -199,8 +200,8 @@ def _flooded_copies(others: list[Hop]) -> str:
     return f"dropped in {len(places)} namespaces that it is not for: {named}{more} (OTHERHOST)"
 
 
-def _verdict_style(verdict: str) -> str:
-    return {"ACCEPT": "quiet", "DROP": "bad", "REJECT": "bad", "": "quiet"}.get(verdict, "doubt")
+def _verdict_style(verdict: AnyVerdict) -> str:
+    return "quiet" if verdict in PASSES else "bad" if verdict in REFUSALS else "doubt"
 
 
 def _facts(detail: DecisionDetail, family: str) -> str:

@@ -28,6 +28,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.hop import Drop, DropHop, Handshake, HandshakeHop, HookHop, Hop, Nat, NatHop, Socket, SocketHop
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.packets.outcome import classify
 
@@ -144,7 +145,7 @@ def _stale(box: Box) -> BuiltCase:
         assert entry, listed
         before = Endpoints(NODE, 41000, SHOP.address, number)
         nat = Nat("DNAT", before, Endpoints(NODE, 41000, entry[1], number))
-        hop = NatHop(0, "node", "OUTPUT", nat=nat, from_conntrack=True)
+        hop = NatHop(0, "node", Hook.OUTPUT, nat=nat, from_conntrack=True)
         flow = Flow(before, before.reversed, "ESTABLISHED", False, 0)
         packet = Packet(1, 0, "node", "", "IPv4", "UDP", before, "", 29, hops=(hop,), flow=flow)
         verdict, outcome = classify(packet)
@@ -165,7 +166,7 @@ def _race(box: Box) -> BuiltCase:
     def find() -> list[Finding]:
         ends = Endpoints(PODS["pod-c"], 40000, SHOP.address, 53)
         nat = Nat("DNAT", ends, Endpoints(PODS["pod-c"], 40000, PODS["pod-a"], 53))
-        hops = (NatHop(0, "node", "PREROUTING", nat=nat), HookHop(1, "node", "POSTROUTING", verdict="DROP"))
+        hops = (NatHop(0, "node", Hook.PREROUTING, nat=nat), HookHop(1, "node", Hook.POSTROUTING, verdict=Verdict.DROP))
         packet = Packet(1, 0, "node", "cni0", "IPv4", protocol[0], ends, "", 29, hops=hops)
         verdict, outcome = classify(packet)
         packet = replace(packet, verdict=verdict, outcome=outcome)

@@ -15,6 +15,7 @@ from tracer.analysis.stats._counter import KeyCounter, titled
 from tracer.model.evidence import Evidence
 from tracer.model.hop import TableHop
 from tracer.model.kube import Owner
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
 
@@ -70,7 +71,7 @@ def test_decisions_of_one_kind_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for n in range(20):
         trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), None, "DROP", Evidence.OBSERVED),))
         owner = Owner("Service", "shop", f"s{n}")
-        hop = TableHop(1, "node", "INPUT", table="filter", verdict="DROP", rule_trace=trace, owner=owner)
+        hop = TableHop(1, "node", Hook.INPUT, table="filter", verdict=Verdict.DROP, rule_trace=trace, owner=owner)
         packet = sample_packets.node_port()
         one.feed(replace(packet, hops=type(packet.hops)([hop])))
     other.feed(sample_packets.node_port())

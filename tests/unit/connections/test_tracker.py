@@ -12,6 +12,7 @@ from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
 from tracer.model.connection import ConnectionKey
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import Drop, DropHop, HookHop, RewriteHop
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Outcome, Packet
 from tracer.model.timeline import Timeline, TimelineEntry
 
@@ -57,7 +58,7 @@ def test_stages_of_a_packet() -> None:
 def test_untracked_packets_are_joined_by_their_endpoints() -> None:
     """The pod's own answer before the node has seen it, and a reset that conntrack calls invalid."""
     answer = packet(INSIDE.reversed, "ACK", [HookHop(9 * MS, "pod-a")], 8, seq=1)
-    reset = packet(AFTER_DNAT, "RST", [HookHop(10 * MS, "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
+    reset = packet(AFTER_DNAT, "RST", [HookHop(10 * MS, "node", Hook.PREROUTING, in_iface="eth0")], 9, seq=SEQ + 1)
     (one,) = timelines(syn(), answer, reset)
     assert [(s.direction, s.remark) for s in one.entries[1:]] == [
         ("<-", "joined by its addresses"),
@@ -67,7 +68,7 @@ def test_untracked_packets_are_joined_by_their_endpoints() -> None:
 
 
 def test_the_sender_of_a_reset() -> None:
-    own = packet(INSIDE.reversed, "RST ACK", [HookHop(MS, "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
+    own = packet(INSIDE.reversed, "RST ACK", [HookHop(MS, "pod-a", Hook.OUTPUT, out_iface="eth0")], 9, ack=SEQ + 1)
     (one,) = timelines(syn(), own)
     assert one.entries[1].text == "RST ACK, 60 B, sent by pod-a" and one.state == "refused"
 
@@ -100,7 +101,7 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
 def test_zones_and_namespaces_keep_connections_apart() -> None:
     def at(zone: int, netns: str, identity: int) -> Packet:
         flow = Flow(REQUESTED, REQUESTED.reversed, "NEW", False, zone, netns)
-        return packet(REQUESTED, "SYN", [HookHop(identity, netns, "FORWARD")], identity, seq=identity, flow=flow)
+        return packet(REQUESTED, "SYN", [HookHop(identity, netns, Hook.FORWARD)], identity, seq=identity, flow=flow)
 
     found = timelines(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
     assert {t.key for t in found} == {
@@ -111,7 +112,7 @@ def test_zones_and_namespaces_keep_connections_apart() -> None:
 def tracked(zone: int, netns: str, at: int, back: bool = False, ends: Endpoints = REQUESTED, protocol: str = "UDP") -> Packet:
     """A datagram of a connection that this zone of this namespace tracks."""
     flow = Flow(ends, ends.reversed, "NEW", back, zone, netns)
-    made = packet(ends.reversed if back else ends, "", [HookHop(at, netns, "FORWARD")], at, flow=flow)
+    made = packet(ends.reversed if back else ends, "", [HookHop(at, netns, Hook.FORWARD)], at, flow=flow)
     return replace(made, protocol=protocol)
 
 
@@ -137,7 +138,7 @@ def test_the_same_tuple_in_two_namespaces_is_two_connections() -> None:
 def test_untracked_packets_of_two_namespaces_are_two_connections() -> None:
     local = Endpoints("127.0.0.1", 40000, "127.0.0.1", 8080)
     found = [
-        packet(e, "ACK", [HookHop(at, netns, "INPUT")], at, seq=at)
+        packet(e, "ACK", [HookHop(at, netns, Hook.INPUT)], at, seq=at)
         for at, (netns, e) in enumerate(
             [("pod-a", local), ("pod-b", local), ("pod-a", local.reversed), ("pod-b", local.reversed)]
         )
@@ -149,7 +150,7 @@ def test_untracked_packets_of_two_namespaces_are_two_connections() -> None:
 
 def test_a_connection_that_two_namespaces_track_is_one() -> None:
     """A pod with connection tracking of its own: the answer is tracked by the node first."""
-    hops = [HookHop(1, "pod-a", "OUTPUT"), HookHop(2, "node", "FORWARD")]
+    hops = [HookHop(1, "pod-a", Hook.OUTPUT), HookHop(2, "node", Hook.FORWARD)]
     asked = packet(INSIDE, "", hops, 1, flow=Flow(INSIDE, INSIDE.reversed, "NEW", False, 0, "pod-a"))
     answer = tracked(0, "node", 3, True, INSIDE, "TCP")
     (one,) = timelines(asked, answer)
@@ -185,7 +186,7 @@ def test_a_syn_with_another_number_begins_anew() -> None:
 
 
 def test_a_syn_sent_again_shows_which_hop_dropped_the_first() -> None:
-    dropped = syn(DropHop(9, "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    dropped = syn(DropHop(9, "node", Hook.FORWARD, drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     (one,) = timelines(dropped, syn(at=SECOND, identity=2))
     assert one.entries[1].remark == "sent again (2. try), the first ended: DROPPED in nf_hook_slow: NETFILTER_DROP"
     assert one.entries[0].bad and not one.entries[1].bad
@@ -257,7 +258,7 @@ def a_syn(n: int) -> Packet:
     """The SYN of the n-th connection."""
     ends = Endpoints(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 40000, "192.168.56.10", 30285)
     flow = Flow(ends, ends.reversed, "NEW", False, 0, "node")
-    hops = (HookHop(n * 1000, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
+    hops = (HookHop(n * 1000, "node", Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="eth0", out_iface="cni0"),)
     end = "forwarded to cni0", Outcome.FORWARDED
     return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, *end)
 
@@ -331,7 +332,7 @@ def test_emitted_entries_are_not_kept() -> None:
 
 def test_a_packet_out_of_a_tunnel_goes_on() -> None:
     """It is seen again in a new namespace, in another buffer; a retransmission starts where the first packet started."""
-    here = [HookHop(0, "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
+    here = [HookHop(0, "node", Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="cni0", out_iface="vxlan0")]
     there = [HookHop(3 * MS, "node-2", in_iface="vxlan0")]
     ends = INSIDE
     first, continued = packet(ends, "SYN", here, 1, seq=7), packet(ends, "SYN", there, 2, seq=7)

@@ -14,14 +14,15 @@ from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, HookHop, TableHop
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 
 ENDS = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
 
 
-def packet(hook: str = "PREROUTING") -> Packet:
+def packet(hook: Hook = Hook.PREROUTING) -> Packet:
     dropped = DropHop(1, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))
-    return f.packet([HookHop(0, "node", hook, verdict="DROP"), dropped], ENDS)
+    return f.packet([HookHop(0, "node", hook, verdict=Verdict.DROP), dropped], ENDS)
 
 
 def found(made: Packet, count: str = "65536", limit: str = "65536") -> list[Finding]:
@@ -55,9 +56,9 @@ def test_not_full_or_not_known(count: str, limit: str) -> None:
 
 
 def test_a_drop_elsewhere_by_a_table_or_of_a_connection_is_no_finding() -> None:
-    assert found(packet("FORWARD")) == []
+    assert found(packet(Hook.FORWARD)) == []
     by_raw = packet()
-    by_raw = replace(by_raw, hops=(TableHop(0, "node", "PREROUTING", table="raw", verdict="DROP"), *by_raw.hops))
+    by_raw = replace(by_raw, hops=(TableHop(0, "node", Hook.PREROUTING, table="raw", verdict=Verdict.DROP), *by_raw.hops))
     assert found(by_raw) == []
     assert found(replace(packet(), flow=Flow(ENDS, ENDS.reversed, "NEW", False, 0))) == []
     assert found(replace(packet(), complete=False)) == []

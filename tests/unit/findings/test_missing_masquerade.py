@@ -16,6 +16,7 @@ from tracer.findings.context import FindingContext
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import HookHop, RewriteHop
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.model.rule import RuleHit, Ruleset
 
@@ -27,12 +28,12 @@ SERVICE, AWAY = (Endpoints("192.168.56.10", 40000, *end) for end in (("172.30.25
 def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade: bool = False) -> Packet:
     hit = f.hit(rules, "nat", ("OUTPUT", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"))
     hops = [
-        f.nat(rules, "OUTPUT", "DNAT", SERVICE, after, hit),
-        f.table(rules, "POSTROUTING", "nat", *post, f.policy("POSTROUTING"), out_iface="flannel.1"),
+        f.nat(rules, Hook.OUTPUT, "DNAT", SERVICE, after, hit),
+        f.table(rules, Hook.POSTROUTING, "nat", *post, f.policy("POSTROUTING"), out_iface="flannel.1"),
     ]
     if masquerade:
-        hops.append(f.nat(rules, "POSTROUTING", "MASQUERADE", after, replace(after, src="10.244.0.0"), *post))
-    hops.append(HookHop(9, "node", "POSTROUTING", verdict="ACCEPT", out_iface="flannel.1"))
+        hops.append(f.nat(rules, Hook.POSTROUTING, "MASQUERADE", after, replace(after, src="10.244.0.0"), *post))
+    hops.append(HookHop(9, "node", Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="flannel.1"))
     return f.packet(hops, SERVICE)
 
 
@@ -103,7 +104,9 @@ def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) ->
     rules = node(MODES[0], "S3").iptables()
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
     first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
-    later = f.packet([HookHop(0, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2)
+    later = f.packet(
+        [HookHop(0, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0" if replies else "")], SERVICE, 2
+    )
     later = replace(later, flow=replace(flow, is_reply=replies))
     (finding,) = f.findings_of([first, later], node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())[1]
     assert f.proofs(finding, "packet")[-1] == f"packets from 192.168.56.10:40000 to 172.30.253.123:8080: {expected} (observed)"
@@ -115,7 +118,7 @@ def test_an_answer_of_another_zone_is_no_answer(tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
     first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
-    hook = HookHop(0, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    hook = HookHop(0, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0")
     later = [
         replace(f.packet([hook], SERVICE, n), flow=replace(flow, zone=zone, netns=netns, is_reply=is_reply))
         for n, (zone, netns, is_reply) in enumerate([(7, "node", True), (0, "pod-a", True), (0, "node", False)], 2)
@@ -135,7 +138,7 @@ def test_an_answer_is_not_forgotten_with_the_counts_of_other_findings(tmp_path: 
     findings = Findings(context)
     flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
     findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
-    hook = HookHop(0, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    hook = HookHop(0, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0")
     findings.look(replace(f.packet([hook], SERVICE, 2), flow=replace(flow, is_reply=True)))
     for number in range(context.counts.most):
         context.counts["asked", number] += 1
@@ -154,5 +157,5 @@ def test_followed_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     for flow in flows:
         findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
     assert (len(context.reported), context.reported.evicted) == (3, 7)
-    later = f.packet([HookHop(0, "node", "PREROUTING", verdict="ACCEPT")], SERVICE, 2)
+    later = f.packet([HookHop(0, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT)], SERVICE, 2)
     assert not findings.look(replace(later, flow=flows[0])) and findings.all[0].packets == 10

@@ -12,13 +12,14 @@ from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, HookHop, Hop
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 
 ENDS = Endpoints("10.244.0.11", 40000, "10.244.3.7", 8080)
 
 
 def packet(reason: str, function: str) -> Packet:
-    made = f.packet([HookHop(0, "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="flannel.1"),
+    made = f.packet([HookHop(0, "node", Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="cni0", out_iface="flannel.1"),
                      DropHop(1, "node", drop=Drop(reason, function))], ENDS)  # fmt: skip
     return replace(made, length=1500)
 
@@ -50,8 +51,8 @@ def test_other_drops(reason: str, function: str) -> None:
 def test_a_forwarded_packet_is_dropped_before_a_hook_reports_its_interface() -> None:
     """The client sent the packet by eth0, which is not the interface with the small MTU."""
     hops: list[Hop] = [
-        HookHop(0, "client", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
-        HookHop(1, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
+        HookHop(0, "client", Hook.OUTPUT, verdict=Verdict.ACCEPT, out_iface="eth0"),
+        HookHop(1, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0"),
         DropHop(2, "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),
     ]
     on = f.FakeNode(mtus={"eth0": 1500, "cni0": 1000}, ways={ENDS.dst: "cni0"})
@@ -61,7 +62,7 @@ def test_a_forwarded_packet_is_dropped_before_a_hook_reports_its_interface() -> 
 
 def test_another_namespaces_interface_is_not_measured_here() -> None:
     hops: list[Hop] = [
-        HookHop(0, "pod-a", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
+        HookHop(0, "pod-a", Hook.OUTPUT, verdict=Verdict.ACCEPT, out_iface="eth0"),
         DropHop(1, "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
     ]
     (finding,) = f.findings_of([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]

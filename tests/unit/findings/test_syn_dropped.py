@@ -16,6 +16,7 @@ from tracer.kube.store import ObjectStore
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, Handshake, HandshakeHop, Hop, Nat, NatHop, Socket, SocketHop
+from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 
 FULL, ROOM = Handshake("SYN", False, 129, 128, 0), Handshake("SYN", True, 3, 128, 1)
@@ -24,8 +25,8 @@ ORIGINAL, INSIDE = (Endpoints("100.122.64.147", 20000, *end) for end in (("192.1
 
 def syn(shake: Handshake | None, number: int = 1, reason: str = "", flags: str = "SYN") -> Packet:
     hops: list[Hop] = [
-        NatHop(0, "node", "PREROUTING", nat=Nat("DNAT", ORIGINAL, INSIDE)),
-        NatHop(1, "node", "POSTROUTING", nat=Nat("MASQUERADE", INSIDE, Endpoints("10.128.0.1", 9, "10.128.0.74", 8081))),
+        NatHop(0, "node", Hook.PREROUTING, nat=Nat("DNAT", ORIGINAL, INSIDE)),
+        NatHop(1, "node", Hook.POSTROUTING, nat=Nat("MASQUERADE", INSIDE, Endpoints("10.128.0.1", 9, "10.128.0.74", 8081))),
         SocketHop(2, "http-proxy", socket=Socket(48213, "LISTEN", 4242, "haproxy")),
     ]
     if shake:

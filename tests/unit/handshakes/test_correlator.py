@@ -30,6 +30,7 @@ from tracer.model.connection import make_alias, reverse
 from tracer.model.endpoints import Endpoints
 from tracer.model.handshake import ConnectionAttempt
 from tracer.model.hop import Drop, DropHop, HookHop
+from tracer.model.netfilter import Hook
 from tracer.model.packet import Flow, Packet
 from tracer.packets.aliases import ends_of
 
@@ -104,7 +105,7 @@ def test_the_same_number_of_another_connection_is_no_answer(
 ) -> None:
     correlator.feed(syn())
     other = Endpoints("10.9.9.9", 80, "10.8.8.8", 4000)
-    correlator.feed(packet(other, "SYN ACK", [HookHop(9, "node", "FORWARD")], 5, ack=SEQ + 1))
+    correlator.feed(packet(other, "SYN ACK", [HookHop(9, "node", Hook.FORWARD)], 5, ack=SEQ + 1))
     correlator.expire(2 * ANSWER_NS)
     assert closed[0].synacks == []
 
@@ -146,7 +147,7 @@ def test_an_icmp_error_belongs_to_the_syn_of_its_zone_and_namespace(
 def test_an_icmp_error_after_a_tunnel(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
     """It quotes the SYN as the second namespace has it."""
     correlator.feed(syn())
-    correlator.feed(packet(INSIDE, "SYN", [HookHop(9, "node-2", "FORWARD", in_iface="vxlan0")], 2, seq=SEQ))
+    correlator.feed(packet(INSIDE, "SYN", [HookHop(9, "node-2", Hook.FORWARD, in_iface="vxlan0")], 2, seq=SEQ))
     flow = Flow(INSIDE, INSIDE.reversed, "RELATED", True, 0, "node-2")
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
     correlator.feed(
@@ -224,7 +225,7 @@ def test_later_segments_of_a_connection_belong_to_no_syn(
 
 def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
     """It is seen again in another namespace and buffer: one verdict, from its whole path."""
-    later = packet(INSIDE, "SYN", [HookHop(9, "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ)
+    later = packet(INSIDE, "SYN", [HookHop(9, "node-2", Hook.INPUT, in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ)
     (verdict,) = verdicts(syn(), later)
     assert verdict.cause.name == "half-open" and verdict.again == 0
     assert len(verdicts(syn(), syn(at=SECOND, identity=2))) == 2, "a retransmission starts where the first SYN started"

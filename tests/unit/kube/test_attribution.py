@@ -31,6 +31,7 @@ from tracer.model.hop import (
 )
 from tracer.model.kube import Owner
 from tracer.model.namespace_name import distinct_name
+from tracer.model.netfilter import Hook
 from tracer.model.packet import Flow, Packet
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 
@@ -67,9 +68,9 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     post = RuleTrace((hit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules)
     attributed = packet(
         [
-            TableHop(0, "node", "PREROUTING", table="nat", rule_trace=pre),
-            NatHop(1, "node", "PREROUTING", nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
-            TableHop(2, "node", "POSTROUTING", table="nat", rule_trace=post),
+            TableHop(0, "node", Hook.PREROUTING, table="nat", rule_trace=pre),
+            NatHop(1, "node", Hook.PREROUTING, nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
+            TableHop(2, "node", Hook.POSTROUTING, table="nat", rule_trace=post),
         ]
     )
     attributed = attribute(attributed, known)
@@ -97,8 +98,8 @@ def test_owners_when_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) ->
     rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
     attributed = packet(
         [
-            NatHop(0, "node", "PREROUTING", nat=rewrite, rule_trace=RuleTrace((mark, dnat))),
-            TableHop(1, "node", "POSTROUTING", table="nat", rule_trace=RuleTrace((masquerade,))),
+            NatHop(0, "node", Hook.PREROUTING, nat=rewrite, rule_trace=RuleTrace((mark, dnat))),
+            TableHop(1, "node", Hook.POSTROUTING, table="nat", rule_trace=RuleTrace((masquerade,))),
         ]
     )
     attributed = attribute(attributed, one.cluster_view(tmp_path, with_api))
@@ -233,7 +234,7 @@ def test_ends_without_the_api(tmp_path: Path) -> None:
 
 
 def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
-    one = packet([HookHop(0, "cni-3", "OUTPUT")], "127.0.0.1", 80)
+    one = packet([HookHop(0, "cni-3", Hook.OUTPUT)], "127.0.0.1", 80)
     one = replace(one, endpoints=Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), netns="cni-3")
     known = node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path)
     one = attribute(one, known)
@@ -245,7 +246,7 @@ def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
 def test_a_namespace_that_is_called_node_is_not_the_nodes(tmp_path: Path) -> None:
     loopback = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80)
     netns = distinct_name("node", 9)
-    one = packet([HookHop(0, netns, "OUTPUT")], "127.0.0.1", 80)
+    one = packet([HookHop(0, netns, Hook.OUTPUT)], "127.0.0.1", 80)
     one = attribute(replace(one, endpoints=loopback, netns=netns), node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path))
     assert one.src_owner and one.src_owner.text == "unknown, in network namespace node (netns 9)"
     assert one.dst_owner and one.dst_owner.kind == "unknown", "it is not the node that answers there"
@@ -290,7 +291,7 @@ def test_a_request_of_the_node_from_a_services_address(tmp_path: Path) -> None:
     """In ipvs mode the node sends a request to a cluster IP from that cluster IP."""
     known = node("1.20.2-ipvs-nft", "S2-three").cluster_view(tmp_path)
     ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
-    request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=(HookHop(0, "node", "OUTPUT"),))
+    request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=(HookHop(0, "node", Hook.OUTPUT),))
     request = attribute(request, known)
     assert request.src_owner and request.src_owner.text == "node node-1, from 172.30.253.123"
     assert request.dst_owner and request.dst_owner.text == "Service default/http-proxy, cluster IP"
@@ -316,10 +317,10 @@ def test_ipvs_names_the_service_and_the_service_of_a_mark(tmp_path: Path) -> Non
     out = trace("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
     server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
     hops: list[Hop] = [
-        ChainHop(0, "node", "PREROUTING", rule_trace=marked, table="", chain=""),
-        IpvsNatHop(1, "node", "INPUT", decision=server, nat=Nat("DNAT", before, after)),
-        ChainHop(2, "node", "POSTROUTING", rule_trace=out, table="", chain=""),
-        NatHop(3, "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), rule_trace=out),
+        ChainHop(0, "node", Hook.PREROUTING, rule_trace=marked, table="", chain=""),
+        IpvsNatHop(1, "node", Hook.INPUT, decision=server, nat=Nat("DNAT", before, after)),
+        ChainHop(2, "node", Hook.POSTROUTING, rule_trace=out, table="", chain=""),
+        NatHop(3, "node", Hook.POSTROUTING, nat=Nat("MASQUERADE", after, masqueraded), rule_trace=out),
     ]
     packet = attribute(Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=tuple(hops)), known)
     texts = [hop_fields.owner(h).text if owner_of(h) else "" for h in packet.hops]

@@ -39,29 +39,30 @@ from tracer.model.hop import (
     verdict_of,
 )
 from tracer.model.kube import Owner
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
 
 OWNER = Owner("Service", "default", "http-proxy")
 HIT = RuleHit((RuleLocation("INPUT", 0),), None, "DROP", Evidence.OBSERVED)
 TRACE = RuleTrace((HIT,))
 NAT = Nat("DNAT", Endpoints("10.0.0.1", 5, "10.0.0.2", 80), Endpoints("10.0.0.1", 5, "10.0.0.3", 8080))
-TABLE = TableHop(0, "node", "INPUT", table="filter", verdict="DROP", rule_trace=TRACE, owner=OWNER)
-CHAIN = ChainHop(0, "node", "INPUT", table="ip kube-proxy", chain="filter-input", verdict="DROP")
-TRANSLATED = NatHop(0, "node", "PREROUTING", nat=NAT, rule_trace=TRACE, owner=OWNER, from_conntrack=True)
-BY_IPVS = IpvsNatHop(0, "node", "INPUT", nat=NAT, owner=OWNER, decision=IpvsDecision(real="10.0.0.3"))
-REFUSED = IpvsRefusalHop(0, "node", "INPUT", verdict="REJECT", owner=OWNER, decision=IpvsDecision())
+TABLE = TableHop(0, "node", Hook.INPUT, table="filter", verdict=Verdict.DROP, rule_trace=TRACE, owner=OWNER)
+CHAIN = ChainHop(0, "node", Hook.INPUT, table="ip kube-proxy", chain="filter-input", verdict=Verdict.DROP)
+TRANSLATED = NatHop(0, "node", Hook.PREROUTING, nat=NAT, rule_trace=TRACE, owner=OWNER, from_conntrack=True)
+BY_IPVS = IpvsNatHop(0, "node", Hook.INPUT, nat=NAT, owner=OWNER, decision=IpvsDecision(real="10.0.0.3"))
+REFUSED = IpvsRefusalHop(0, "node", Hook.INPUT, verdict=Verdict.REJECT, owner=OWNER, decision=IpvsDecision())
 EVERY: list[Hop] = [
     TABLE,
     CHAIN,
     TRANSLATED,
     BY_IPVS,
     REFUSED,
-    HookHop(0, "node", "INPUT", verdict="DROP"),
-    NatHookHop(0, "node", "INPUT", verdict="DROP"),
+    HookHop(0, "node", Hook.INPUT, verdict=Verdict.DROP),
+    NatHookHop(0, "node", Hook.INPUT, verdict=Verdict.DROP),
     SocketHop(0, "node", socket=Socket(1, "LISTEN", 0, "")),
     HandshakeHop(0, "node", handshake=Handshake("SYN", False, 1, 1, 1)),
     DetailHop(0, "node", detail=DecisionDetail("route", {})),
-    DropHop(0, "node", verdict="DROP", drop=Drop("NO_SOCKET", "tcp_v4_rcv")),
+    DropHop(0, "node", verdict=Verdict.DROP, drop=Drop("NO_SOCKET", "tcp_v4_rcv")),
     RouteHop(0, "node", route="local"),
 ]
 
@@ -94,18 +95,18 @@ def test_what_is_asked_of_a_hop_of_any_kind() -> None:
 
 
 def test_an_undecided_trace_has_no_decision() -> None:
-    hop = TableHop(0, "node", "INPUT", table="filter", rule_trace=RuleTrace((HIT,), undecided="the rules were replaced"))
+    hop = TableHop(0, "node", Hook.INPUT, table="filter", rule_trace=RuleTrace((HIT,), undecided="the rules were replaced"))
     assert trace_of(hop) and decision_of(hop) is None
 
 
 @pytest.mark.parametrize(
     ("hop", "is_decisive"),
     [
-        (HookHop(0, "node", verdict="ACCEPT"), False),
+        (HookHop(0, "node", verdict=Verdict.ACCEPT), False),
         (HookHop(0, "node"), False),
-        (HookHop(0, "node", verdict="STOLEN"), True),
-        (NatHookHop(0, "node", verdict="ACCEPT"), False),
-        (TableHop(0, "node", table="filter", verdict="ACCEPT"), False),
+        (HookHop(0, "node", verdict=Verdict.STOLEN), True),
+        (NatHookHop(0, "node", verdict=Verdict.ACCEPT), False),
+        (TableHop(0, "node", table="filter", verdict=Verdict.ACCEPT), False),
         (CHAIN, True),
         (IpvsRefusalHop(0, "node", decision=IpvsDecision()), True),
         (DropHop(0, "node", drop=Drop("NO_SOCKET", "")), True),

@@ -14,6 +14,7 @@ from tracer.events.record import Kind
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Drop, Handshake, HookHop, Hop, Nat, Socket, nat_of, verdict_of
+from tracer.model.netfilter import Hook, Verdict
 from tracer.packets.hop_builder import rewrite
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -29,7 +30,7 @@ def make(kind: str, **fields: Any) -> Hop:
 
 def test_hook() -> None:
     hop = make("HOOK", hook="FORWARD", time=77, in_name="eth0", out_name="cni0", mark=0x4000)
-    assert hop == HookHop(77, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000)
+    assert hop == HookHop(77, "node", Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="eth0", out_iface="cni0", mark=0x4000)
 
 
 def test_names_end_at_the_first_zero_byte() -> None:

@@ -57,6 +57,7 @@ from tracer.model.hop import (
 )
 from tracer.model.kube import Owner
 from tracer.model.loss import Loss
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.model.summary import RunSummary
@@ -90,7 +91,7 @@ MORE: list[Hop] = [
     NatHop(
         0,
         "node",
-        "PREROUTING",
+        Hook.PREROUTING,
         nat=NAT,
         rule_trace=TRACE,
         owner=Owner("Service", "a", "b"),
@@ -99,20 +100,22 @@ MORE: list[Hop] = [
     TableHop(
         1,
         "node",
-        "INPUT",
+        Hook.INPUT,
         table="filter",
-        verdict="REJECT",
+        verdict=Verdict.REJECT,
         reject="x",
         rule_trace=replace(TRACE, undecided="why"),
     ),
-    ChainHop(1, "node", "INPUT", table="ip filter", chain="INPUT", verdict="DROP", rule_trace=TRACE),
-    HookHop(2, "node", "INPUT", verdict="DROP"),
-    NatHookHop(2, "node", "INPUT", verdict="DROP"),
-    IpvsRefusalHop(2, "node", "INPUT", verdict="REJECT", reject="x", decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr")),
-    DropHop(2, "node", verdict="DROP", drop=Drop("REASON", "function")),
+    ChainHop(1, "node", Hook.INPUT, table="ip filter", chain="INPUT", verdict=Verdict.DROP, rule_trace=TRACE),
+    HookHop(2, "node", Hook.INPUT, verdict=Verdict.DROP),
+    NatHookHop(2, "node", Hook.INPUT, verdict=Verdict.DROP),
+    IpvsRefusalHop(
+        2, "node", Hook.INPUT, verdict=Verdict.REJECT, reject="x", decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr")
+    ),
+    DropHop(2, "node", verdict=Verdict.DROP, drop=Drop("REASON", "function")),
     SocketHop(3, "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
     HandshakeHop(4, "pod", handshake=Handshake("SYN", False, 3, 2, 1)),
-    IpvsNatHop(5, "node", "INPUT", nat=NAT, decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
+    IpvsNatHop(5, "node", Hook.INPUT, nat=NAT, decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
     RouteHop(6, "node", out_iface="eth1", route="unicast"),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [

@@ -13,17 +13,18 @@ from tracer.kube.missing_endpoints import NONE, NONE_HERE, fate_in
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import IpvsRefusalHop, RuleHop, decision_of
+from tracer.model.netfilter import REFUSALS, Verdict
 from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     for hop in _cause_helpers.own_hops(attempt):
-        if not isinstance(hop, (RuleHop, IpvsRefusalHop)) or hop.verdict not in ("REJECT", "DROP"):
+        if not isinstance(hop, (RuleHop, IpvsRefusalHop)) or hop.verdict not in REFUSALS:
             continue
         fate = _fate(hop)
         if fate:
             what = "no local endpoint" if fate == NONE_HERE else "no endpoint"
-            done = "rejected" if hop.verdict == "REJECT" else "dropped"
+            done = "rejected" if hop.verdict is Verdict.REJECT else "dropped"
             evidence = Evidence.DERIVED if isinstance(hop, IpvsRefusalHop) else Evidence.OBSERVED
             return Cause(
                 "no endpoints",

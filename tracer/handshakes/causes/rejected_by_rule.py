@@ -6,12 +6,13 @@ from __future__ import annotations
 from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import IpvsRefusalHop, RuleHop
+from tracer.model.netfilter import Verdict
 from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     deciding = (h for h in _cause_helpers.own_hops(attempt) if isinstance(h, (RuleHop, IpvsRefusalHop)))
-    hop = next((h for h in deciding if h.verdict == "REJECT"), None)
+    hop = next((h for h in deciding if h.verdict is Verdict.REJECT), None)
     if not hop:
         return None
     return Cause(

@@ -42,6 +42,7 @@ from tracer.model.hop import (
     TableHop,
 )
 from tracer.model.kube import Owner
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.node.procnet import BoundSocket
@@ -49,14 +50,14 @@ from tracer.node.procnet import BoundSocket
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def drop(reason: str, function: str = "tcp_v4_rcv", netns: str = "pod-a", at: int = 20, hook: str = "") -> Hop:
+def drop(reason: str, function: str = "tcp_v4_rcv", netns: str = "pod-a", at: int = 20, hook: Hook = Hook.NONE) -> Hop:
     return DropHop(at, netns, hook, drop=Drop(reason, function))
 
 
-def by_rule(verdict: str, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
+def by_rule(verdict: Verdict, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
     rule = Rule("ip", "filter", "INPUT", 3, text, comment=comment)
     trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
-    return TableHop(9, "node", "INPUT", table="filter", verdict=verdict, rule_trace=trace, **more)
+    return TableHop(9, "node", Hook.INPUT, table="filter", verdict=verdict, rule_trace=trace, **more)
 
 
 def test_every_cause_has_a_file_a_precedence_and_a_row_in_the_document() -> None:
@@ -180,23 +181,23 @@ def test_listener_on_another_address() -> None:
 
 def test_rejected_dropped_and_no_endpoints() -> None:
     owner = Owner("Service", "default", "web", detail="no endpoints")
-    answer = by_rule("REJECT", "default/web has no endpoints", reject="icmp-port-unreachable", owner=owner)
+    answer = by_rule(Verdict.REJECT, "default/web has no endpoints", reject="icmp-port-unreachable", owner=owner)
     assert cause(syn(answer))[:2] == (
         "no endpoints",
         "no endpoint: rejected in filter/INPUT with icmp-port-unreachable: Service default/web, no endpoints",
     )
-    assert cause(syn(by_rule("REJECT", reject="tcp-reset")))[:2] == (
+    assert cause(syn(by_rule(Verdict.REJECT, reject="tcp-reset")))[:2] == (
         "rejected", "REJECTed in filter/INPUT with tcp-reset",
     )  # fmt: skip
-    assert cause(syn(by_rule("DROP")))[:2] == ("dropped by rule", "DROPped in filter/INPUT")
+    assert cause(syn(by_rule(Verdict.DROP)))[:2] == ("dropped by rule", "DROPped in filter/INPUT")
 
 
 def test_invalid() -> None:
-    hops = [by_rule("DROP"), drop("NETFILTER_DROP", "nf_hook_slow", "node")]
+    hops = [by_rule(Verdict.DROP), drop("NETFILTER_DROP", "nf_hook_slow", "node")]
     name, text, evidence = cause(syn(*hops, flow=None, untracked="INVALID"))
     assert (name, evidence) == ("conntrack INVALID", "derived")
     assert text == "conntrack state INVALID: DROPped in filter/INPUT"
-    matched = by_rule("DROP", text="-m conntrack --ctstate INVALID -j DROP")
+    matched = by_rule(Verdict.DROP, text="-m conntrack --ctstate INVALID -j DROP")
     assert cause(syn(matched, flow=None))[::2] == ("conntrack INVALID", "observed"), "the rule itself matches INVALID"
 
 
@@ -262,12 +263,12 @@ def test_a_synack_that_bypasses_the_translation_is_not_recognised() -> None:
     assert "came from 10.244.0.11:8080, not from 192.168.56.10:30285" in text and text.endswith("and the client reset it")
     assert cause(syn(*at_listener(True)), answer)[2] == "derived", "no reset was seen"
     assert cause(syn(*at_listener(True)), answer, last_ack())[0] == "accepted", "the client continued from it"
-    partly = synack(ends=other, hops=[HookHop(6 * MS, "client", "INPUT")], flow=None, complete=False)
+    partly = synack(ends=other, hops=[HookHop(6 * MS, "client", Hook.INPUT)], flow=None, complete=False)
     assert cause(syn(*at_listener(True)), partly)[0] == "half-open", "a lost event may be the translation"
 
 
 def test_a_synack_that_is_dropped_on_its_path_back() -> None:
-    answer = synack(hops=[*synack().hops, by_rule("DROP")])
+    answer = synack(hops=[*synack().hops, by_rule(Verdict.DROP)])
     assert cause(syn(*at_listener(True)), answer)[1].endswith("but did not get back: DROPPED in filter/INPUT")
 
 
@@ -278,11 +279,11 @@ def test_the_clients_reset_alone() -> None:
 
 
 def test_refused_elsewhere() -> None:
-    reset = packet(INSIDE.reversed, "RST ACK", [HookHop(4 * MS, "node", "PREROUTING", in_iface="cni0")], 4, ack=SEQ + 1)
+    reset = packet(INSIDE.reversed, "RST ACK", [HookHop(4 * MS, "node", Hook.PREROUTING, in_iface="cni0")], 4, ack=SEQ + 1)
     assert cause(syn(), reset)[:2] == ("refused elsewhere", "answered with a reset by 10.244.0.11:8080")
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
     flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0, "node")
-    hops = (HookHop(4 * MS, "node", "PREROUTING"),)
+    hops = (HookHop(4 * MS, "node", Hook.PREROUTING),)
     icmp = Packet(5, 4 * MS, "node", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1))
     assert cause(syn(), icmp)[1] == "answered with ICMP icmp-host-unreachable by 10.9.0.1"
 
