@@ -34,6 +34,7 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Hop, Nat, NatHop, TableHop
 from tracer.model.kube import ServicePort
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
@@ -187,10 +188,10 @@ def _packet(n: int, ruleset: Ruleset, cluster: ClusterView) -> None:
     trace = RuleTrace((RuleHit((*path, RuleLocation(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
     before, after = Endpoints("8.8.8.8", 5, "192.168.0.2", 20000 + n), Endpoints("8.8.8.8", 5, _ip("10.100", ENDS * n), 8080)
     hops: list[Hop] = [
-        TableHop(0, "node", Hook.PREROUTING, table="nat", rule_trace=trace),
-        NatHop(1, "node", Hook.PREROUTING, nat=Nat("DNAT", before, after)),
+        TableHop(0, HOST, Hook.PREROUTING, table="nat", rule_trace=trace),
+        NatHop(1, HOST, Hook.PREROUTING, nat=Nat("DNAT", before, after)),
     ]
-    packet = attribute(Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=tuple(hops)), cluster)
+    packet = attribute(Packet(1, 0, HOST, "eth0", "IPv4", "TCP", before, hops=tuple(hops)), cluster)
     assert hop_fields.owner(packet.hops[1]).label == port.label, packet.hops[1]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracer.events import record
 from tracer.events.record import DTYPE, Event, EventArray, Flag, Kind
+from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import IP_HOOKS, KERNEL_VERDICTS
 from tracer.model.packet import Packet
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
@@ -21,7 +22,7 @@ from tracer.util.lru_dict import LruDict
 
 Ends = tuple[str, int, str, int]
 NODE, POD, OTHER_POD = 100, 200, 300
-NAMES = {NODE: "node", POD: "pod-a", OTHER_POD: "pod-b"}
+NAMES = {NODE: HOST, POD: Netns("pod-a"), OTHER_POD: Netns("pod-b")}
 REASONS = {2: "NO_SOCKET", 6: "NETFILTER_DROP", 7: "TCP_RESET", 11: "OTHERHOST"}
 FUNCTIONS = {
     0x10: "nf_hook_slow", 0x20: "tcp_v4_rcv", 0x30: "__udp4_lib_rcv", 0x40: "skb_queue_purge",
@@ -124,8 +125,8 @@ class Names(Namespaces):
         self._names, self._unknown = LruDict(NAMES_KEPT), LruDict(NAMES_KEPT)
         self._names.update(NAMES)
 
-    def name(self, inode: int) -> str:
-        return self._names.get(inode, f"netns {inode}")
+    def name(self, inode: int) -> Netns:
+        return self._names.get(inode, Netns(f"netns {inode}"))
 
 
 class Owners(Processes):

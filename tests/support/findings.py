@@ -16,6 +16,7 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.hop import Hop, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, NatHop, TableHop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
@@ -94,12 +95,12 @@ def table(rules: Ruleset, hook: Hook, name: str, *hits: RuleHit, verdict: Verdic
 
 
 def nat(rules: Ruleset, hook: Hook, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
-    return NatHop(0, "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
+    return NatHop(0, HOST, hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
 
 
 def packet(hops: Sequence[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
     """A SYN with these hops, one second after the SYN with the previous number."""
-    made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=tuple(hops), number=number)
+    made = Packet(number, number * SECOND, HOST, "eth0", "IPv4", protocol, ends, "SYN", 60, hops=tuple(hops), number=number)
     verdict, outcome = classify(made)
     return replace(made, verdict=verdict, outcome=outcome)
 
@@ -125,10 +126,10 @@ def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: in
     ends = Endpoints(CLIENT, sport, virtual, port)
     if not real:
         decision = IpvsDecision(virtual, port, "tcp", "rr")
-        hop = IpvsRefusalHop(0, "node", Hook.INPUT, verdict=Verdict.REJECT, reject="icmp-port-unreachable", decision=decision)
+        hop = IpvsRefusalHop(0, HOST, Hook.INPUT, verdict=Verdict.REJECT, reject="icmp-port-unreachable", decision=decision)
         return packet([hop], ends)
     decision = IpvsDecision(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
     return packet(
-        [IpvsNatHop(0, "node", Hook.INPUT, decision=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
+        [IpvsNatHop(0, HOST, Hook.INPUT, decision=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
         ends,
     )

@@ -11,7 +11,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import DropHop, RewriteHop
-from tracer.model.namespace_name import is_host
+from tracer.model.namespace_name import Netns, is_host
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.util.questions import answered
@@ -51,7 +51,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     )
 
 
-def _way_out(packet: Packet, context: FindingContext) -> tuple[str, str]:
+def _way_out(packet: Packet, context: FindingContext) -> tuple[Netns, str]:
     """Returns (namespace of the drop, outgoing interface; "" = not known).
 
     The kernel checks the length of forwarded packets before FORWARD, when no hook has shown the outgoing interface yet. Then

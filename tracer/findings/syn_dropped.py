@@ -13,7 +13,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.hop import Handshake, HandshakeHop, RewriteHop, SocketHop
 from tracer.model.kube import Owner, pod_text
-from tracer.model.namespace_name import is_host
+from tracer.model.namespace_name import Netns, is_host
 from tracer.model.packet import Packet
 from tracer.util.endpoint_format import format_endpoint as place_of
 from tracer.util.questions import answered
@@ -47,7 +47,7 @@ def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | No
     return _finding(verdict, attempt, kind, place, context)
 
 
-Place = tuple[str, str, int]
+Place = tuple[Netns, str, int]
 """Network namespace, address and port of a listener."""
 
 

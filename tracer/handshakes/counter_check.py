@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from tracer.handshakes import _cause_helpers
 from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.hop import DecisionDetail, DetailHop, DropHop, Handshake, HandshakeHop, Hop
+from tracer.model.namespace_name import Netns
 from tracer.model.packet import Packet
 from tracer.node.namespace_view import NamespaceInspector
 
@@ -27,8 +28,8 @@ class CounterCheck:
 
     def __init__(self, inspector: NamespaceInspector) -> None:
         self._inspector = inspector
-        self._before: dict[str, dict[str, int]] = {}
-        self._explained: Counter[tuple[str, str]] = Counter()
+        self._before: dict[Netns, dict[str, int]] = {}
+        self._explained: Counter[tuple[Netns, str]] = Counter()
         for name in inspector.names():
             self._before[name] = inspector.counters(name)
 
@@ -53,7 +54,7 @@ class CounterCheck:
         return found
 
 
-def explained_by(packet: Packet) -> Iterator[tuple[str, str]]:
+def explained_by(packet: Packet) -> Iterator[tuple[Netns, str]]:
     """Yields (namespace, counter) for each count that this packet caused in the kernel."""
     for hop in packet.hops:
         if hop.clone:

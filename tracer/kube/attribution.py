@@ -26,7 +26,7 @@ from tracer.model.hop import (
     verdict_of,
 )
 from tracer.model.kube import UNKNOWN, Owner
-from tracer.model.namespace_name import HOST, is_host
+from tracer.model.namespace_name import HOST, NO_NETNS, Netns, is_host
 from tracer.model.netfilter import REFUSALS, Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
@@ -101,7 +101,7 @@ def _end_owners(packet: Packet, hops: Sequence[Hop], cluster: ClusterView) -> tu
     if src_owner == UNKNOWN:
         src_owner = _in_namespace(packet.netns)
     if dst_owner == UNKNOWN:
-        taken = next((h.netns for h in reversed(hops) if isinstance(h, SocketHop) and not h.clone), "")
+        taken = next((h.netns for h in reversed(hops) if isinstance(h, SocketHop) and not h.clone), NO_NETNS)
         dst_owner = _by_connection(packet, cluster) or _in_namespace(taken)
     return src_owner, dst_owner
 
@@ -123,9 +123,9 @@ def _host_port(packet: Packet, hops: Sequence[Hop], pod: Owner, cluster: Cluster
     return pod
 
 
-def _in_namespace(netns: str) -> Owner:
+def _in_namespace(netns: Netns) -> Owner:
     """The owner of an address in another namespace than the node's: an unknown pod."""
-    if netns in ("", HOST):
+    if netns in (NO_NETNS, HOST):
         return UNKNOWN
     return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop
-from tracer.model.namespace_name import in_netns
+from tracer.model.namespace_name import Netns, in_netns
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Packet
 
@@ -75,7 +75,7 @@ class ConnectionAttempt:
         )
 
     @property
-    def place(self) -> str:
+    def place(self) -> Netns:
         """The namespace where the client's last ACK made the connection.
 
         Without such an ACK: the last namespace of the SYN in which it was not a copy for another host.
@@ -123,7 +123,7 @@ class HandshakeVerdict:
     time: int
     asked: Endpoints
     reached: Endpoints
-    netns: str
+    netns: Netns
     cause: Cause
     again: int = 0
     after: int = 0

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.namespace_name import Netns
 from tracer.model.netfilter import PASSES, AnyVerdict, Hook, Verdict
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class HopBase:
     kind: ClassVar[HopKind]
 
     time: int
-    netns: str
+    netns: Netns
     hook: Hook = Hook.NONE
     evidence: Evidence = Evidence.OBSERVED
     in_iface: str = ""

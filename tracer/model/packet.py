@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import DecisionDetail, DetailHop, Drop, DropHop, Handshake, HandshakeHop, Hop
+from tracer.model.namespace_name import NO_NETNS, Netns
 
 if TYPE_CHECKING:
     from tracer.model.kube import Owner
@@ -50,7 +51,7 @@ class Flow:
     state: str
     is_reply: bool
     zone: int
-    netns: str = field(default="", compare=False)
+    netns: Netns = field(default=NO_NETNS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Packet:
 
     identity: int
     time: int
-    netns: str
+    netns: Netns
     iface: str
     family: str
     protocol: str

@@ -29,6 +29,7 @@ from tracer.model.hop import (
     SocketHop,
     TableHop,
 )
+from tracer.model.namespace_name import Netns
 from tracer.model.netfilter import AnyVerdict, Hook, Verdict
 from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import Namespaces
@@ -57,7 +58,7 @@ class _Step(TypedDict):
     """The fields that every hop has."""
 
     time: int
-    netns: str
+    netns: Netns
     hook: Hook
     in_iface: str
     out_iface: str

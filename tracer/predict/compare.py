@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tracer.model.hop import RewriteHop, RuleHop, decision_of
-from tracer.model.namespace_name import HOST
+from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
@@ -36,7 +36,7 @@ class ComparedStep:
         return " ".join(filter(None, self.key))
 
 
-def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
+def steps(packet: Packet, netns: Netns = HOST) -> list[ComparedStep]:
     """The steps of a packet in a namespace, in order.
 
     Translations repeated from conntrack are omitted, and so are steps after the packet had left and was sent back.
@@ -64,13 +64,13 @@ def _rule(hop: RuleHop) -> str:
     return format_path(decision.path) if decision else ""
 
 
-def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: str = HOST) -> PredictionCheck:
+def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: Netns = HOST) -> PredictionCheck:
     """Compares a traced packet with the predicted path that agrees longest with it."""
     every_path = [each for path in predicted_paths for each in path.with_twins()]
     return max((_compare_path(path, packet, netns) for path in every_path), key=lambda c: (not c.difference, c.agreed))
 
 
-def _compare_path(predicted: PredictedPath, packet: Packet, netns: str) -> PredictionCheck:
+def _compare_path(predicted: PredictedPath, packet: Packet, netns: Netns) -> PredictionCheck:
     expected_steps, seen = steps(predicted.packet), steps(packet, netns)
     keys = {s.key for s in seen}, {s.key for s in expected_steps}
     expected_steps = _placed([s for s in expected_steps if s.key in keys[0] or _counts(s)], seen, predicted)

@@ -14,6 +14,7 @@ from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, HookHop, TableHop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 
@@ -21,8 +22,8 @@ ENDS = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
 
 
 def packet(hook: Hook = Hook.PREROUTING) -> Packet:
-    dropped = DropHop(1, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))
-    return f.packet([HookHop(0, "node", hook, verdict=Verdict.DROP), dropped], ENDS)
+    dropped = DropHop(1, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))
+    return f.packet([HookHop(0, HOST, hook, verdict=Verdict.DROP), dropped], ENDS)
 
 
 def found(made: Packet, count: str = "65536", limit: str = "65536") -> list[Finding]:
@@ -42,7 +43,7 @@ def test_full() -> None:
 )
 def test_a_failed_eviction_in_the_kernel_is_certain(count: str, limit: str, expected: str) -> None:
     """Certain, whatever the numbers are a moment later. The packet has no hook: it was not tracked before it was dropped."""
-    hops = [decision_detail("table-full", 0, "node"), DropHop(1, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    hops = [decision_detail("table-full", 0, HOST), DropHop(1, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
     (finding,) = found(replace(f.packet(hops, ENDS), complete=False), count, limit)
     assert finding.certain and finding.cause.startswith("The conntrack table is full" + expected)
     figures = [f"nf_conntrack_count = {count}, nf_conntrack_max = {limit}, read after the packet (/proc/sys)"] if limit else []
@@ -58,7 +59,7 @@ def test_not_full_or_not_known(count: str, limit: str) -> None:
 def test_a_drop_elsewhere_by_a_table_or_of_a_connection_is_no_finding() -> None:
     assert found(packet(Hook.FORWARD)) == []
     by_raw = packet()
-    by_raw = replace(by_raw, hops=(TableHop(0, "node", Hook.PREROUTING, table="raw", verdict=Verdict.DROP), *by_raw.hops))
+    by_raw = replace(by_raw, hops=(TableHop(0, HOST, Hook.PREROUTING, table="raw", verdict=Verdict.DROP), *by_raw.hops))
     assert found(by_raw) == []
     assert found(replace(packet(), flow=Flow(ENDS, ENDS.reversed, "NEW", False, 0))) == []
     assert found(replace(packet(), complete=False)) == []

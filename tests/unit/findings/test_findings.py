@@ -15,6 +15,7 @@ from tracer.findings.context import FindingContext
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import HookHop
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.node import kube_proxy, procnet
 from tracer.node.node import HostReader
@@ -253,7 +254,7 @@ def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     user_warnings.read()
     evictions.read()
     findings = Findings(FindingContext())
-    packets = [f.packet([HookHop(n, "node")], Endpoints("10.0.0.1", n % 10, "10.0.0.2", 80)) for n in range(20)]
+    packets = [f.packet([HookHop(n, HOST)], Endpoints("10.0.0.1", n % 10, "10.0.0.2", 80)) for n in range(20)]
     new = [findings.look(packet) for packet in packets]
     assert sum(map(len, new)) == 3 and [each.packets for each in findings.all] == [2, 2, 2]
     assert evictions.read()["findings"] == 14

@@ -11,6 +11,7 @@ from tests.support.nodes import node
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import HookHop, Nat, NatHop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 
@@ -24,9 +25,9 @@ def packet(after: Endpoints = ITSELF, masquerade: bool = False, left: bool = Tru
                   ("KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP"), ("KUBE-SEP-66PQAUDBO7BH47NT", "DNAT"))  # fmt: skip
     hops = [f.nat(rules, Hook.PREROUTING, "DNAT", ORIGINAL, after, hit)]
     if masquerade:
-        hops.append(NatHop(0, "node", Hook.POSTROUTING, nat=Nat("MASQUERADE", after, replace(after, src="10.244.0.1"))))
+        hops.append(NatHop(0, HOST, Hook.POSTROUTING, nat=Nat("MASQUERADE", after, replace(after, src="10.244.0.1"))))
     if left:
-        hops.append(HookHop(1, "node", Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="cni0", in_iface="cni0"))
+        hops.append(HookHop(1, HOST, Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="cni0", in_iface="cni0"))
     return f.packet(hops, ORIGINAL)
 
 

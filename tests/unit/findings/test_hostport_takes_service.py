@@ -15,6 +15,7 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.hop import Nat, NatHop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
@@ -106,7 +107,7 @@ def test_in_nftables_the_order_of_registration_decides(tmp_path: Path) -> None:
     hit = (RuleLocation("prerouting", 1), RuleLocation("hostports", dnat.number))
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
     trace = RuleTrace((RuleHit(hit, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
-    hop = NatHop(0, "node", Hook.PREROUTING, nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace)
+    hop = NatHop(0, HOST, Hook.PREROUTING, nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace)
     (finding,) = found(f.packet([hop], before), one.cluster_view(tmp_path))
     assert finding.cause.endswith(
         "portmap's base chain ran before kube-proxy's: of two chains at one priority the one registered last runs first."

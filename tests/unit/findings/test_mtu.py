@@ -12,6 +12,7 @@ from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, HookHop, Hop
+from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 
@@ -19,8 +20,8 @@ ENDS = Endpoints("10.244.0.11", 40000, "10.244.3.7", 8080)
 
 
 def packet(reason: str, function: str) -> Packet:
-    made = f.packet([HookHop(0, "node", Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="cni0", out_iface="flannel.1"),
-                     DropHop(1, "node", drop=Drop(reason, function))], ENDS)  # fmt: skip
+    made = f.packet([HookHop(0, HOST, Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="cni0", out_iface="flannel.1"),
+                     DropHop(1, HOST, drop=Drop(reason, function))], ENDS)  # fmt: skip
     return replace(made, length=1500)
 
 
@@ -51,9 +52,9 @@ def test_other_drops(reason: str, function: str) -> None:
 def test_a_forwarded_packet_is_dropped_before_a_hook_reports_its_interface() -> None:
     """The client sent the packet by eth0, which is not the interface with the small MTU."""
     hops: list[Hop] = [
-        HookHop(0, "client", Hook.OUTPUT, verdict=Verdict.ACCEPT, out_iface="eth0"),
-        HookHop(1, "node", Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0"),
-        DropHop(2, "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),
+        HookHop(0, Netns("client"), Hook.OUTPUT, verdict=Verdict.ACCEPT, out_iface="eth0"),
+        HookHop(1, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0"),
+        DropHop(2, HOST, drop=Drop("PKT_TOO_BIG", "ip_forward")),
     ]
     on = f.FakeNode(mtus={"eth0": 1500, "cni0": 1000}, ways={ENDS.dst: "cni0"})
     (finding,) = f.findings_of([f.packet(hops, ENDS)], ClusterView(), on)[1]
@@ -62,8 +63,8 @@ def test_a_forwarded_packet_is_dropped_before_a_hook_reports_its_interface() -> 
 
 def test_another_namespaces_interface_is_not_measured_here() -> None:
     hops: list[Hop] = [
-        HookHop(0, "pod-a", Hook.OUTPUT, verdict=Verdict.ACCEPT, out_iface="eth0"),
-        DropHop(1, "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
+        HookHop(0, Netns("pod-a"), Hook.OUTPUT, verdict=Verdict.ACCEPT, out_iface="eth0"),
+        DropHop(1, Netns("pod-a"), drop=Drop("PKT_TOO_BIG", "ip_fragment")),
     ]
     (finding,) = f.findings_of([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]
     assert "is too long for eth0 and must not be fragmented" in finding.cause and not f.proofs(finding, "setting")

@@ -16,6 +16,7 @@ from tracer.kube.store import ObjectStore
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, Hop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.model.rule import Ruleset
@@ -59,7 +60,7 @@ def dropped_at_once() -> Packet:
 
 
 def dropped(rules: Ruleset, *hops: Hop) -> Packet:
-    return f.packet([*hops, DropHop(9, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
+    return f.packet([*hops, DropHop(9, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
 
 
 def found(made: Packet, cluster: ClusterView, proxy: KubeProxy | None) -> list[Finding]:

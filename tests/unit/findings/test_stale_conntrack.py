@@ -13,6 +13,7 @@ from tests.support.nodes import node
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Nat, NatHop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.rules.rule_resolver import DECIDED_EARLIER
@@ -22,7 +23,7 @@ GONE, LIVE = replace(ORIGINAL, dst="10.244.0.99", dport=8080), replace(ORIGINAL,
 
 
 def packet(after: Endpoints, **more: object) -> Packet:
-    hop = NatHop(0, "node", Hook.PREROUTING, nat=Nat("DNAT", ORIGINAL, after), rule_trace=DECIDED_EARLIER, from_conntrack=True)
+    hop = NatHop(0, HOST, Hook.PREROUTING, nat=Nat("DNAT", ORIGINAL, after), rule_trace=DECIDED_EARLIER, from_conntrack=True)
     return f.packet([replace(hop, **more)], ORIGINAL)  # type: ignore[arg-type]
 
 

@@ -39,6 +39,7 @@ from tracer.model.hop import (
     verdict_of,
 )
 from tracer.model.kube import Owner
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
 
@@ -46,24 +47,24 @@ OWNER = Owner("Service", "default", "http-proxy")
 HIT = RuleHit((RuleLocation("INPUT", 0),), None, "DROP", Evidence.OBSERVED)
 TRACE = RuleTrace((HIT,))
 NAT = Nat("DNAT", Endpoints("10.0.0.1", 5, "10.0.0.2", 80), Endpoints("10.0.0.1", 5, "10.0.0.3", 8080))
-TABLE = TableHop(0, "node", Hook.INPUT, table="filter", verdict=Verdict.DROP, rule_trace=TRACE, owner=OWNER)
-CHAIN = ChainHop(0, "node", Hook.INPUT, table="ip kube-proxy", chain="filter-input", verdict=Verdict.DROP)
-TRANSLATED = NatHop(0, "node", Hook.PREROUTING, nat=NAT, rule_trace=TRACE, owner=OWNER, from_conntrack=True)
-BY_IPVS = IpvsNatHop(0, "node", Hook.INPUT, nat=NAT, owner=OWNER, decision=IpvsDecision(real="10.0.0.3"))
-REFUSED = IpvsRefusalHop(0, "node", Hook.INPUT, verdict=Verdict.REJECT, owner=OWNER, decision=IpvsDecision())
+TABLE = TableHop(0, HOST, Hook.INPUT, table="filter", verdict=Verdict.DROP, rule_trace=TRACE, owner=OWNER)
+CHAIN = ChainHop(0, HOST, Hook.INPUT, table="ip kube-proxy", chain="filter-input", verdict=Verdict.DROP)
+TRANSLATED = NatHop(0, HOST, Hook.PREROUTING, nat=NAT, rule_trace=TRACE, owner=OWNER, from_conntrack=True)
+BY_IPVS = IpvsNatHop(0, HOST, Hook.INPUT, nat=NAT, owner=OWNER, decision=IpvsDecision(real="10.0.0.3"))
+REFUSED = IpvsRefusalHop(0, HOST, Hook.INPUT, verdict=Verdict.REJECT, owner=OWNER, decision=IpvsDecision())
 EVERY: list[Hop] = [
     TABLE,
     CHAIN,
     TRANSLATED,
     BY_IPVS,
     REFUSED,
-    HookHop(0, "node", Hook.INPUT, verdict=Verdict.DROP),
-    NatHookHop(0, "node", Hook.INPUT, verdict=Verdict.DROP),
-    SocketHop(0, "node", socket=Socket(1, "LISTEN", 0, "")),
-    HandshakeHop(0, "node", handshake=Handshake("SYN", False, 1, 1, 1)),
-    DetailHop(0, "node", detail=DecisionDetail("route", {})),
-    DropHop(0, "node", verdict=Verdict.DROP, drop=Drop("NO_SOCKET", "tcp_v4_rcv")),
-    RouteHop(0, "node", route="local"),
+    HookHop(0, HOST, Hook.INPUT, verdict=Verdict.DROP),
+    NatHookHop(0, HOST, Hook.INPUT, verdict=Verdict.DROP),
+    SocketHop(0, HOST, socket=Socket(1, "LISTEN", 0, "")),
+    HandshakeHop(0, HOST, handshake=Handshake("SYN", False, 1, 1, 1)),
+    DetailHop(0, HOST, detail=DecisionDetail("route", {})),
+    DropHop(0, HOST, verdict=Verdict.DROP, drop=Drop("NO_SOCKET", "tcp_v4_rcv")),
+    RouteHop(0, HOST, route="local"),
 ]
 
 
@@ -95,23 +96,23 @@ def test_what_is_asked_of_a_hop_of_any_kind() -> None:
 
 
 def test_an_undecided_trace_has_no_decision() -> None:
-    hop = TableHop(0, "node", Hook.INPUT, table="filter", rule_trace=RuleTrace((HIT,), undecided="the rules were replaced"))
+    hop = TableHop(0, HOST, Hook.INPUT, table="filter", rule_trace=RuleTrace((HIT,), undecided="the rules were replaced"))
     assert trace_of(hop) and decision_of(hop) is None
 
 
 @pytest.mark.parametrize(
     ("hop", "is_decisive"),
     [
-        (HookHop(0, "node", verdict=Verdict.ACCEPT), False),
-        (HookHop(0, "node"), False),
-        (HookHop(0, "node", verdict=Verdict.STOLEN), True),
-        (NatHookHop(0, "node", verdict=Verdict.ACCEPT), False),
-        (TableHop(0, "node", table="filter", verdict=Verdict.ACCEPT), False),
+        (HookHop(0, HOST, verdict=Verdict.ACCEPT), False),
+        (HookHop(0, HOST), False),
+        (HookHop(0, HOST, verdict=Verdict.STOLEN), True),
+        (NatHookHop(0, HOST, verdict=Verdict.ACCEPT), False),
+        (TableHop(0, HOST, table="filter", verdict=Verdict.ACCEPT), False),
         (CHAIN, True),
-        (IpvsRefusalHop(0, "node", decision=IpvsDecision()), True),
-        (DropHop(0, "node", drop=Drop("NO_SOCKET", "")), True),
-        (DetailHop(0, "node", detail=DecisionDetail("route", {})), False),
-        (RouteHop(0, "node", route="local"), True),
+        (IpvsRefusalHop(0, HOST, decision=IpvsDecision()), True),
+        (DropHop(0, HOST, drop=Drop("NO_SOCKET", "")), True),
+        (DetailHop(0, HOST, detail=DecisionDetail("route", {})), False),
+        (RouteHop(0, HOST, route="local"), True),
     ],
 )
 def test_hops_that_only_let_the_packet_pass_are_not_decisive(hop: Hop, is_decisive: bool) -> None:
@@ -130,9 +131,9 @@ def test_hops_that_only_let_the_packet_pass_are_not_decisive(hop: Hop, is_decisi
     ],
 )
 def test_a_handshake(stage: str, accepted: bool | None, verdict: str, is_decisive: bool) -> None:
-    hop = HandshakeHop(0, "node", handshake=Handshake(stage, accepted, 0, 128, 0))
+    hop = HandshakeHop(0, HOST, handshake=Handshake(stage, accepted, 0, 128, 0))
     assert (hop.verdict, hop.is_decisive) == (verdict, is_decisive)
 
 
 def test_a_predicted_drop_has_no_verdict() -> None:
-    assert DropHop(0, "node", drop=Drop("NO_SOCKET", "")).verdict == ""
+    assert DropHop(0, HOST, drop=Drop("NO_SOCKET", "")).verdict == ""

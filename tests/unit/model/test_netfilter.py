@@ -10,6 +10,7 @@ from tests.support.builders import event
 from tracer.events import record
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import HookHop, TableHop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import KERNEL_VERDICTS, PASSES, REFUSALS, Hook, Verdict, decode_hook, decode_verdict
 from tracer.model.packet import Packet
 from tracer.packets.outcome import classify
@@ -43,8 +44,8 @@ def test_numbers_of_a_newer_kernel() -> None:
 
 def test_a_packet_with_an_unknown_verdict_is_shown_and_has_an_outcome() -> None:
     verdict = decode_verdict("6")
-    hops = (TableHop(0, "node", Hook.INPUT, table="filter", verdict=verdict), HookHop(1, "node", Hook.INPUT, verdict=verdict))
-    packet = Packet(1, 1, "node", "eth0", "IPv4", "TCP", Endpoints("10.0.0.1", 5, "10.0.0.2", 80), hops=hops)
+    hops = (TableHop(0, HOST, Hook.INPUT, table="filter", verdict=verdict), HookHop(1, HOST, Hook.INPUT, verdict=verdict))
+    packet = Packet(1, 1, HOST, "eth0", "IPv4", "TCP", Endpoints("10.0.0.1", 5, "10.0.0.2", 80), hops=hops)
     assert all(hop.is_decisive for hop in hops)
     assert classify(packet)[0] == "accepted in INPUT, no socket took it while watched"
     out, text = io.StringIO(), io.StringIO()

@@ -11,6 +11,7 @@ from tracer.events.record import Flag
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Nat, NatHop, RewriteHop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Flow
 from tracer.packets.assembler import PacketAssembler
@@ -67,7 +68,7 @@ def test_a_header_that_changes_without_an_announcement() -> None:
     p = packet(t.now(header=after).hook("PREROUTING"))
     changed = Nat("rewritten", Endpoints(*before[:1], 0, before[2], 0), Endpoints(after[0], 0, after[2], 0))
     assert [h.kind for h in p.hops] == ["table", "nat", "hook"]
-    assert p.hops[1] == NatHop(SECOND + 1000, "node", Hook.PREROUTING, nat=changed, evidence=Evidence.DERIVED)
+    assert p.hops[1] == NatHop(SECOND + 1000, HOST, Hook.PREROUTING, nat=changed, evidence=Evidence.DERIVED)
     assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(INSIDE)), "RELATED", True, 0)
 
 

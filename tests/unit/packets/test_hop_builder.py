@@ -14,6 +14,7 @@ from tracer.events.record import Kind
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Drop, Handshake, HookHop, Hop, Nat, Socket, nat_of, verdict_of
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.packets.hop_builder import rewrite
 
@@ -30,7 +31,7 @@ def make(kind: str, **fields: Any) -> Hop:
 
 def test_hook() -> None:
     hop = make("HOOK", hook="FORWARD", time=77, in_name="eth0", out_name="cni0", mark=0x4000)
-    assert hop == HookHop(77, "node", Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="eth0", out_iface="cni0", mark=0x4000)
+    assert hop == HookHop(77, HOST, Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="eth0", out_iface="cni0", mark=0x4000)
 
 
 def test_names_end_at_the_first_zero_byte() -> None:

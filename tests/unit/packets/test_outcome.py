@@ -11,6 +11,7 @@ import pytest
 from tests.support.builders import POD, SECOND, Ends, Trail, packet, swapped
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import DecisionDetail, DetailHop, Drop, NatHookHop, verdict_of
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.packets.outcome import BAD, RULES, classify, is_benign
 
@@ -244,8 +245,8 @@ def test_conntrack_state_is_reported_for_drops_only() -> None:
 
 
 def test_an_unknown_outcome() -> None:
-    p = Packet(1, SECOND, "node", "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
-    p = replace(p, hops=(NatHookHop(SECOND, "node"),))
+    p = Packet(1, SECOND, HOST, "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
+    p = replace(p, hops=(NatHookHop(SECOND, HOST),))
     assert classify(p) == ("seen, but not how it ended", "unknown")
 
 
@@ -280,6 +281,6 @@ def test_benign_drops() -> None:
 )
 def test_the_sender_of_the_reset_decides_without_a_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
     p = packet(came().hook("INPUT").add("DROP", object=IN_TCP))
-    detail = DetailHop(0, "node", detail=DecisionDetail("reset", {"reason": 0, **answering}))
+    detail = DetailHop(0, HOST, detail=DecisionDetail("reset", {"reason": 0, **answering}))
     p = replace(p, hops=(*p.hops[:-1], detail, p.hops[-1]))
     assert classify(p) == ending

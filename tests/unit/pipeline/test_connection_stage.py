@@ -21,6 +21,7 @@ from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import HookHop, RewriteHop
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Flow, Outcome, Packet
 from tracer.model.summary import RunSummary
 from tracer.pipeline import connection_stage
@@ -175,12 +176,12 @@ def test_neighbor_discovery_is_no_connection() -> None:
     ask = Packet(
         1,
         0,
-        "node",
+        HOST,
         "eth0",
         "IPv6",
         "ICMPv6",
         ends,
-        hops=(HookHop(0, "node"),),
+        hops=(HookHop(0, HOST),),
         outcome=Outcome.DELIVERED,
         icmp=(135, 0),
     )

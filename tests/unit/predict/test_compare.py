@@ -20,6 +20,7 @@ from tracer.commands.explain import is_first_packet_of
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import HookHop, Hop, NatHop, RewriteHop, RouteHop, TableHop
+from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.model.prediction import PredictedPath
@@ -45,7 +46,7 @@ def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
     for at, hop in changes:
         hops[at] = hop
     ends = replace(predicted.packet.endpoints, sport=40812)
-    hops.append(HookHop(9, "pod-a", Hook.PREROUTING, verdict=Verdict.ACCEPT))
+    hops.append(HookHop(9, Netns("pod-a"), Hook.PREROUTING, verdict=Verdict.ACCEPT))
     return replace(predicted.packet, hops=tuple(hops), endpoints=ends, outcome=Outcome.DELIVERED)
 
 
@@ -86,8 +87,8 @@ def test_a_predicted_translation_that_was_not_seen(predictions: list[PredictedPa
 def test_hops_of_other_namespaces_and_copies_do_not_count(predictions: list[PredictedPath]) -> None:
     one = seen(predictions[0])
     before = steps(one)
-    elsewhere = TableHop(0, "pod-a", Hook.OUTPUT, table="filter", verdict=Verdict.DROP)
-    of_a_copy = TableHop(0, "node", Hook.FORWARD, table="filter", verdict=Verdict.DROP, clone=True)
+    elsewhere = TableHop(0, Netns("pod-a"), Hook.OUTPUT, table="filter", verdict=Verdict.DROP)
+    of_a_copy = TableHop(0, HOST, Hook.FORWARD, table="filter", verdict=Verdict.DROP, clone=True)
     assert steps(replace(one, hops=(of_a_copy, elsewhere, *one.hops))) == before
 
 

@@ -13,6 +13,7 @@ from tests.support import audits, hop_fields
 from tests.support.audits import CLIENT, NODE
 from tracer.audit.state import NodeState
 from tracer.findings.context import FindingContext
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
 from tracer.predict.compare import compare
@@ -105,7 +106,7 @@ def test_a_packet_that_met_them_in_the_other_order_agrees() -> None:
     other = list(packet.hops)
     for place, hop in zip(at, reversed(chains), strict=True):
         other[place] = hop
-    reversed_packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=tuple(other), outcome=packet.outcome)
+    reversed_packet = Packet(1, 0, HOST, "eth0", "IPv4", "TCP", packet.endpoints, hops=tuple(other), outcome=packet.outcome)
     assert [hop_fields.chain(h) for h in reversed_packet.hops if hop_fields.chain(h)] == list(reversed(chains_met(packet)))
     found = compare(predicted_paths, reversed_packet)
     assert not found.difference and found.agreed == 2

@@ -7,6 +7,7 @@ import io
 
 from tests.support import sample_packets as samples
 from tracer.model.hop import IpvsDecision, IpvsRefusalHop
+from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Verdict
 from tracer.render import _ipvs
 from tracer.render.text import TextOutput
@@ -33,7 +34,7 @@ def test_no_real_server() -> None:
 
 
 def test_unknown_fields_are_left_out() -> None:
-    assert _ipvs.describe(IpvsRefusalHop(0, "node", verdict=Verdict.DROP, decision=IpvsDecision())) == (
+    assert _ipvs.describe(IpvsRefusalHop(0, HOST, verdict=Verdict.DROP, decision=IpvsDecision())) == (
         "IPVS",
         "DROP, no reason given",
     )

@@ -23,6 +23,7 @@ from tracer.model.check import CheckResult
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import DecisionDetail, DetailHop, Drop, Nat, NatHop, Socket
 from tracer.model.kube import Owner
+from tracer.model.namespace_name import HOST, Netns
 from tracer.model.packet import Outcome, Packet
 from tracer.model.summary import RunSummary
 from tracer.render.text import TextOutput
@@ -159,7 +160,7 @@ def test_a_full_queue_and_an_incomplete_packet() -> None:
      ({"ipv4": "10.244.0.99", "ipv6": "af4:63::"}, "ipv4 10.244.0.99, state 1")],
 )  # fmt: skip
 def test_a_next_hop_has_one_address(facts: dict[str, str | int], expected: str) -> None:
-    hop = DetailHop(0, "node", detail=DecisionDetail("neighbour", {**facts, "state": 1}))
+    hop = DetailHop(0, HOST, detail=DecisionDetail("neighbour", {**facts, "state": 1}))
     packet = samples.with_hops(samples.ping(), hop)
     assert any(line.rstrip().endswith(f"neighbour    {expected}") for line in written(packet, verbose=True))
 
@@ -228,7 +229,7 @@ def different_paths() -> Iterator[Packet]:
     yield later(first, 3, verdict="forwarded to eth1 in node")
     yield later(first, 4, hops=[hops[0], unchanged, *hops[2:]])
     yield later(first, 5, hops=[hops[0], *hops[2:]])
-    yield later(first, 6, hops=[hops[0], replace(hops[1], netns="pod other"), *hops[2:]])
+    yield later(first, 6, hops=[hops[0], replace(hops[1], netns=Netns("pod other")), *hops[2:]])
     yield later(first, 7, hops=[*hops, samples.hop(70, "socket", socket=Socket(1, "ESTABLISHED", 7, "a"))])
     yield later(first, 8, hops=[*hops, samples.hop(70, "socket", socket=Socket(1, "ESTABLISHED", 8, "b"))])
     yield later(first, 9, flow=None)

@@ -57,6 +57,7 @@ from tracer.model.hop import (
 )
 from tracer.model.kube import Owner
 from tracer.model.loss import Loss
+from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
@@ -77,11 +78,11 @@ SKIPPED = {"ruleset"}
 
 VERDICT = at_a_listener.verdicts(at_a_listener.syn(*at_a_listener.at_listener(True)), at_a_listener.synack())[0]
 TOTALS = RunSummary(
-    2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [CounterMismatch("pod-a", "ListenDrops", 2, 1)],
+    2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [CounterMismatch(Netns("pod-a"), "ListenDrops", 2, 1)],
     {"timelines": 1}, 4
 )  # fmt: skip
 OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
-DETAILED = replace(samples.ping(), hops=(DetailHop(0, "node", detail=DecisionDetail("route", {"error": 113, "text": "x"})),))
+DETAILED = replace(samples.ping(), hops=(DetailHop(0, HOST, detail=DecisionDetail("route", {"error": 113, "text": "x"})),))
 NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
 RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
 TRACE = RuleTrace(
@@ -90,7 +91,7 @@ TRACE = RuleTrace(
 MORE: list[Hop] = [
     NatHop(
         0,
-        "node",
+        HOST,
         Hook.PREROUTING,
         nat=NAT,
         rule_trace=TRACE,
@@ -99,24 +100,22 @@ MORE: list[Hop] = [
     ),
     TableHop(
         1,
-        "node",
+        HOST,
         Hook.INPUT,
         table="filter",
         verdict=Verdict.REJECT,
         reject="x",
         rule_trace=replace(TRACE, undecided="why"),
     ),
-    ChainHop(1, "node", Hook.INPUT, table="ip filter", chain="INPUT", verdict=Verdict.DROP, rule_trace=TRACE),
-    HookHop(2, "node", Hook.INPUT, verdict=Verdict.DROP),
-    NatHookHop(2, "node", Hook.INPUT, verdict=Verdict.DROP),
-    IpvsRefusalHop(
-        2, "node", Hook.INPUT, verdict=Verdict.REJECT, reject="x", decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr")
-    ),
-    DropHop(2, "node", verdict=Verdict.DROP, drop=Drop("REASON", "function")),
-    SocketHop(3, "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
-    HandshakeHop(4, "pod", handshake=Handshake("SYN", False, 3, 2, 1)),
-    IpvsNatHop(5, "node", Hook.INPUT, nat=NAT, decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
-    RouteHop(6, "node", out_iface="eth1", route="unicast"),
+    ChainHop(1, HOST, Hook.INPUT, table="ip filter", chain="INPUT", verdict=Verdict.DROP, rule_trace=TRACE),
+    HookHop(2, HOST, Hook.INPUT, verdict=Verdict.DROP),
+    NatHookHop(2, HOST, Hook.INPUT, verdict=Verdict.DROP),
+    IpvsRefusalHop(2, HOST, Hook.INPUT, verdict=Verdict.REJECT, reject="x", decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr")),
+    DropHop(2, HOST, verdict=Verdict.DROP, drop=Drop("REASON", "function")),
+    SocketHop(3, Netns("pod"), socket=Socket(1, "LISTEN", 7, "nginx")),
+    HandshakeHop(4, Netns("pod"), handshake=Handshake("SYN", False, 3, 2, 1)),
+    IpvsNatHop(5, HOST, Hook.INPUT, nat=NAT, decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
+    RouteHop(6, HOST, out_iface="eth1", route="unicast"),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
     *((packet, Output.packet) for packet in (*samples.every(), OWNED, DETAILED, replace(samples.ping(), hops=tuple(MORE)))),

@@ -15,6 +15,7 @@ from functools import lru_cache
 from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Network
 from tracer.model.hop import RewriteHop
+from tracer.model.namespace_name import NO_NETNS, Netns
 from tracer.model.packet import Packet
 
 
@@ -28,7 +29,7 @@ class DisplayFilter:
         protocol: name in lower case; "" = any.
         family: 4 or 6; 0 = any.
         iface: name of an interface; "" = any.
-        netns: name of a network namespace; "" = any.
+        netns: a network namespace; NO_NETNS = any.
     """
 
     ports: tuple[int, ...] = ()
@@ -36,7 +37,7 @@ class DisplayFilter:
     protocol: str = ""
     family: int = 0
     iface: str = ""
-    netns: str = ""
+    netns: Netns = NO_NETNS
 
     def __call__(self, packet: Packet) -> bool:
         if self.protocol and packet.protocol.lower() != self.protocol:
