@@ -58,13 +58,12 @@ class JournaledNamespaces(Namespaces):
         self._unknown = LruDict(NAMES_KEPT, "namespaces without a name")
 
     def name(self, inode: int) -> Netns:
-        default = unnamed(inode)
         live = self._live
         if live is None:
-            recorded = self._names.get(inode, default)
+            recorded = self._names.get(inode) or unnamed(inode)
             name = answered(lambda: self._journal(("netns", inode), lambda: NO_NETNS, recorded), recorded)
             return name if inode == self.node else distinct_name(name, inode)
-        return self._journal(("netns", inode), lambda: live.name(inode), default)
+        return self._journal(("netns", inode), lambda: live.name(inode), unnamed(inode))
 
     def own_name(self) -> Netns:
         # No question of the journal: a capture has this name among those that were known at its start.

@@ -48,12 +48,14 @@ def classify(packet: Packet, untracked: str = "") -> tuple[str, Outcome]:
         (sentence, word): the verdict as shown, and the outcome.
     """
     hops = [h for h in packet.hops if not h.clone]
-    if any(for_another_host(h) for h in hops) and len(hops) < len(packet.hops):
+    drops = [h for h in hops if isinstance(h, DropHop)]
+    if any(for_another_host(h) for h in drops) and len(hops) < len(packet.hops):
         # A bridge flooded it: the packets of the other ports are dropped, and a copy may be the one that was delivered.
         hops = [h for h in packet.hops if not for_another_host(h)]
-    if any(_has_unknown_receiver(h) for h in hops) and len(hops) < len(packet.hops):
+        drops = [h for h in hops if isinstance(h, DropHop)]
+    if any(purged.has_unknown_receiver(h.drop) for h in drops) and len(hops) < len(packet.hops):
         # A packet socket may have received the packet itself, and the stack a copy (deliver_skb).
-        hops = [h for h in packet.hops if not _has_unknown_receiver(h)]
+        hops = [h for h in packet.hops if not (isinstance(h, DropHop) and purged.has_unknown_receiver(h.drop))]
     if not hops:
         return "only a copy of it was seen", Outcome.UNKNOWN
     for rule in RULES:
@@ -69,10 +71,6 @@ def classify(packet: Packet, untracked: str = "") -> tuple[str, Outcome]:
 def is_benign(drop: Drop) -> bool:
     """Whether the kernel freed a packet that had already been delivered."""
     return bool(purged.receiver(drop))
-
-
-def _has_unknown_receiver(hop: Hop) -> bool:
-    return isinstance(hop, DropHop) and purged.has_unknown_receiver(hop.drop)
 
 
 def _last_drop(hops: list[Hop]) -> DropHop | None:
