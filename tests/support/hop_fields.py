@@ -4,18 +4,12 @@
 from __future__ import annotations
 
 from tracer.model.hop import (
-    DecisionDetail,
-    DetailHop,
+    DecidingHop,
     Drop,
     DropHop,
     Handshake,
     HandshakeHop,
     Hop,
-    IpvsDecision,
-    IpvsNatHop,
-    IpvsRefusalHop,
-    Nat,
-    RewriteHop,
     RuleHop,
     Socket,
     SocketHop,
@@ -24,17 +18,7 @@ from tracer.model.hop import (
     trace_of,
 )
 from tracer.model.kube import Owner
-from tracer.model.rule import RuleHit, RuleTrace
-
-
-def nat(hop: Hop) -> Nat:
-    assert isinstance(hop, RewriteHop), hop
-    return hop.nat
-
-
-def ipvs(hop: Hop) -> IpvsDecision:
-    assert isinstance(hop, (IpvsNatHop, IpvsRefusalHop)), hop
-    return hop.decision
+from tracer.model.rule import RuleHit
 
 
 def socket(hop: Hop) -> Socket:
@@ -50,17 +34,6 @@ def handshake(hop: Hop) -> Handshake:
 def drop(hop: Hop) -> Drop:
     assert isinstance(hop, DropHop), hop
     return hop.drop
-
-
-def detail(hop: Hop) -> DecisionDetail:
-    assert isinstance(hop, DetailHop), hop
-    return hop.detail
-
-
-def rule_trace(hop: Hop) -> RuleTrace:
-    trace = trace_of(hop)
-    assert trace, hop
-    return trace
 
 
 def owner(hop: Hop) -> Owner:
@@ -99,4 +72,4 @@ def hits(hop: Hop) -> tuple[RuleHit, ...]:
 
 def reject(hop: Hop) -> str:
     """How REJECT answered the packet; "" = it did not."""
-    return hop.reject if isinstance(hop, (RuleHop, IpvsRefusalHop)) else ""
+    return hop.reject if isinstance(hop, DecidingHop) else ""

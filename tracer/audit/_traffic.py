@@ -11,7 +11,7 @@ from tracer.audit.state import NodeState
 from tracer.findings.proofs import rule_proof
 from tracer.kube.attribution import attribute_path
 from tracer.model.finding import FindingEvidence
-from tracer.model.hop import IpvsRefusalHop, OwnedHop, RewriteHop, RuleHop, decision_of, trace_of
+from tracer.model.hop import DecidingHop, OwnedHop, RewriteHop, decision_of, trace_of
 from tracer.model.kube import Owner
 from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Outcome
@@ -61,7 +61,7 @@ class TrafficPath:
     @property
     def decided(self) -> OwnedHop | None:
         """The hop that decided about its destination: the translation, or the table or chain that refused it."""
-        deciding = (h for h in self.predicted.packet.hops if isinstance(h, (RuleHop, IpvsRefusalHop)))
+        deciding = (h for h in self.predicted.packet.hops if isinstance(h, DecidingHop))
         return self.translated or next((h for h in deciding if h.verdict in REFUSALS), None)
 
     @property

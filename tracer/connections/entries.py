@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from tracer.model.evidence import Evidence
 from tracer.model.hop import (
+    DecidingHop,
     DecisionDetail,
     DetailHop,
     DropHop,
@@ -149,7 +150,7 @@ def _format_detail(detail: DecisionDetail) -> str:
     return ""
 
 
-def _format_verdict(hop: RuleHop | IpvsRefusalHop) -> str:
+def _format_verdict(hop: DecidingHop) -> str:
     return f"{hop.verdict}{f' with {hop.reject}' if hop.reject else ''}"
 
 

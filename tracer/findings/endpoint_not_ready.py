@@ -13,7 +13,7 @@ from tracer.findings.no_local_endpoints import port_of, runs_here, turned_away
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.kube.missing_endpoints import NONE
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import IpvsRefusalHop, RuleHop, decision_of
+from tracer.model.hop import DecidingHop, IpvsRefusalHop, decision_of
 from tracer.model.kube import Endpoint, ServicePort
 from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
@@ -48,7 +48,7 @@ def _not_here(packet: Packet, context: FindingContext) -> Finding | None:
 def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
     """No pod of the Service is ready."""
     for hop in packet.hops:
-        if not isinstance(hop, (RuleHop, IpvsRefusalHop)) or hop.verdict is not Verdict.REJECT or hop.clone:
+        if not isinstance(hop, DecidingHop) or hop.verdict is not Verdict.REJECT or hop.clone:
             continue
         by_rule = decision_of(hop) and hop.owner and NONE in hop.owner.detail
         by_ipvs = isinstance(hop, IpvsRefusalHop)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import IpvsNatHop, IpvsRefusalHop, NatHop, OwnedHop, RewriteHop, RuleHop, decision_of
+from tracer.model.hop import DecidingHop, IpvsNatHop, IpvsRefusalHop, NatHop, OwnedHop, RewriteHop, decision_of
 from tracer.model.kube import Owner
 from tracer.model.namespace_name import is_host
 from tracer.model.netfilter import Verdict
@@ -31,7 +31,7 @@ REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        if not isinstance(hop, (RuleHop, RewriteHop, IpvsRefusalHop)):
+        if not isinstance(hop, (DecidingHop, RewriteHop)):
             continue
         port = _node_port(hop)
         if port and hop.owner:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.hop import DecisionDetail, HandshakeHop, Hop, IpvsRefusalHop, RuleHop, decision_of
+from tracer.model.hop import DecidingHop, DecisionDetail, HandshakeHop, Hop, IpvsRefusalHop, RuleHop, decision_of
 from tracer.model.packet import Packet
 from tracer.util.endpoint_format import format_endpoint
 
@@ -37,7 +37,7 @@ def formatted_actor(packet: Packet, hop: RuleHop | IpvsRefusalHop) -> str:
     return f"by IPVS in {hop.hook}{answer}{server if decision.virtual else ''}"
 
 
-def formatted_owner(hop: RuleHop | IpvsRefusalHop) -> str:
+def formatted_owner(hop: DecidingHop) -> str:
     """ ": " and the owner of the rule that decided; "" when it is not known."""
     return f": {hop.owner.text}" if hop.owner and hop.owner.known else ""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hops: the steps of a packet, one class a kind, each with the fields of its kind only.
 
-What several kinds have in common is in their base classes: `VerdictHop`, `RuleHop`, `RewriteHop`. A `Hop` is one of the final
-classes. The functions at the end answer what is asked of a hop of any kind.
+What several kinds have in common is in their base classes: `VerdictHop`, `DecidingHop`, `RuleHop`, `RewriteHop`. A `Hop` is an
+object of one of the final classes. The functions at the end answer what is asked of a hop of any kind.
 """
 
 from __future__ import annotations
@@ -161,6 +161,7 @@ class HopBase:
     """What every hop has.
 
     Attributes:
+        kind: The kind, the same for all hops of a class.
         time: ns, CLOCK_MONOTONIC.
         netns: The namespace.
         hook: The hook; NONE = outside of netfilter.
@@ -216,20 +217,29 @@ class NatHookHop(VerdictHop):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleHop(VerdictHop):
+class DecidingHop(VerdictHop):
+    """Rules or IPVS decided about the packet.
+
+    Attributes:
+        reject: How REJECT answered the packet; "" = another verdict.
+        owner: Owner of the deciding rule or of the virtual server; None = not requested.
+    """
+
+    reject: str = ""
+    owner: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleHop(DecidingHop):
     """Rules were run.
 
     Attributes:
         table: "filter"; with nftables "ip kube-proxy".
-        reject: How REJECT answered the packet; "" = another verdict.
         rule_trace: Rules that acted; None = not requested.
-        owner: Owner of the deciding rule; None = not requested.
     """
 
     table: str
-    reject: str = ""
     rule_trace: RuleTrace | None = None
-    owner: Owner | None = None
 
     @property
     def base_chain(self) -> str:
@@ -305,20 +315,12 @@ class IpvsNatHop(RewriteHop):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IpvsRefusalHop(VerdictHop):
-    """IPVS refused the packet.
-
-    Attributes:
-        decision: It has no real server.
-        reject: How IPVS answered the packet; "" = not at all.
-        owner: Owner of the virtual server; None = not requested.
-    """
+class IpvsRefusalHop(DecidingHop):
+    """IPVS refused the packet. decision: It has no real server."""
 
     kind = HopKind.IPVS
 
     decision: IpvsDecision
-    reject: str = ""
-    owner: Owner | None = None
 
     @property
     def is_decisive(self) -> bool:
@@ -395,9 +397,9 @@ IpvsHop: TypeAlias = IpvsNatHop | IpvsRefusalHop
 Hop: TypeAlias = (
     HookHop | NatHookHop | TableHop | ChainHop | NatHop | IpvsHop | SocketHop | HandshakeHop | DetailHop | DropHop | RouteHop
 )
-OwnedHop: TypeAlias = RuleHop | RewriteHop | IpvsRefusalHop
+OwnedHop: TypeAlias = DecidingHop | RewriteHop
 """A hop that a rule or a virtual server decided."""
-_OWNED, _TRACED, _JUDGED = (RuleHop, RewriteHop, IpvsRefusalHop), (RuleHop, NatHop), (VerdictHop, HandshakeHop)
+_OWNED, _TRACED, _JUDGED = (DecidingHop, RewriteHop), (RuleHop, NatHop), (VerdictHop, HandshakeHop)
 
 
 def verdict_of(hop: HopBase) -> AnyVerdict:

@@ -12,14 +12,14 @@ from tracer.handshakes import _cause_helpers
 from tracer.kube.missing_endpoints import NONE, NONE_HERE, fate_in
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.hop import IpvsRefusalHop, RuleHop, decision_of
+from tracer.model.hop import DecidingHop, IpvsRefusalHop, decision_of
 from tracer.model.netfilter import REFUSALS, Verdict
 from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     for hop in _cause_helpers.own_hops(attempt):
-        if not isinstance(hop, (RuleHop, IpvsRefusalHop)) or hop.verdict not in REFUSALS:
+        if not isinstance(hop, DecidingHop) or hop.verdict not in REFUSALS:
             continue
         fate = _fate(hop)
         if fate:
@@ -34,7 +34,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     return None
 
 
-def _fate(hop: RuleHop | IpvsRefusalHop) -> str:
+def _fate(hop: DecidingHop) -> str:
     """The reason from the rule's comment, or from its owner, whose text includes the comments of earlier rules."""
     if isinstance(hop, IpvsRefusalHop):
         return fate_in(hop.owner)

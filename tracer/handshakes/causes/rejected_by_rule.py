@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.hop import IpvsRefusalHop, RuleHop
+from tracer.model.hop import DecidingHop
 from tracer.model.netfilter import Verdict
 from tracer.node.namespace_view import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    deciding = (h for h in _cause_helpers.own_hops(attempt) if isinstance(h, (RuleHop, IpvsRefusalHop)))
+    deciding = (h for h in _cause_helpers.own_hops(attempt) if isinstance(h, DecidingHop))
     hop = next((h for h in deciding if h.verdict is Verdict.REJECT), None)
     if not hop:
         return None

@@ -10,6 +10,7 @@ from typing import Any
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import (
+    DecidingHop,
     DetailHop,
     Drop,
     DropHop,
@@ -80,7 +81,7 @@ def _hop(hop: Hop, began: int) -> Object:
         ("chain", chain),
         ("route", hop.route if isinstance(hop, RouteHop) else ""),
         ("verdict", verdict_of(hop)),
-        ("reject", hop.reject if isinstance(hop, (RuleHop, IpvsRefusalHop)) else ""),
+        ("reject", hop.reject if isinstance(hop, DecidingHop) else ""),
         ("in_ifname", hop.in_iface),
         ("out_ifname", hop.out_iface),
         ("mark", hop.mark),
