@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TypeVar
 
-from tracer.model.namespace_name import HOST, distinct_name
+from tracer.model.namespace_name import HOST, NO_NETNS, Netns, distinct_name, unnamed
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import NAMES_KEPT, Namespaces
 from tracer.node.node import KEPT_SECONDS, HostReader, ListeningSocket
@@ -49,7 +49,7 @@ class JournaledNamespaces(Namespaces):
     """
 
     def __init__(
-        self, journal: Journal, live: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, str] | None = None
+        self, journal: Journal, live: Namespaces | None, node: int = 0, own: int = 0, names: dict[int, Netns] | None = None
     ) -> None:
         self._journal, self._live = journal, live
         self.node, self.own = (live.node, live.own) if live else (node, own)
@@ -57,20 +57,19 @@ class JournaledNamespaces(Namespaces):
         self._names.update(names or {})
         self._unknown = LruDict(NAMES_KEPT, "namespaces without a name")
 
-    def name(self, inode: int) -> str:
-        default = f"netns {inode}" if inode else ""
+    def name(self, inode: int) -> Netns:
         live = self._live
         if live is None:
-            recorded = self._names.get(inode, default)
-            name = answered(lambda: self._journal(("netns", inode), str, recorded), recorded)
+            recorded = self._names.get(inode) or unnamed(inode)
+            name = answered(lambda: self._journal(("netns", inode), lambda: NO_NETNS, recorded), recorded)
             return name if inode == self.node else distinct_name(name, inode)
-        return self._journal(("netns", inode), lambda: live.name(inode), default)
+        return self._journal(("netns", inode), lambda: live.name(inode), unnamed(inode))
 
-    def own_name(self) -> str:
+    def own_name(self) -> Netns:
         # No question of the journal: a capture has this name among those that were known at its start.
         if self._live:
             return self._live.own_name()
-        return HOST if self.own and self.own == self.node else self._names.get(self.own, "")
+        return HOST if self.own and self.own == self.node else self._names.get(self.own, NO_NETNS)
 
     def named(self) -> list[int]:
         return self._live.named() if self._live else list(self._names)
@@ -113,16 +112,16 @@ class JournaledNamespaceInspector(NamespaceInspector):
         super().__init__(namespaces, processes)
         self._journal = journal
 
-    def names(self) -> list[str]:
+    def names(self) -> list[Netns]:
         ask = super().names
         return answered(lambda: self._journal(("space names",), ask, []), [])
 
-    def _read_cached(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
+    def _read_cached(self, name: Netns, what: str, look: Callable[[], T], otherwise: T) -> T:
         ask = super()._read_cached
         question = "space", name, what
         return answered(lambda: self._journal(question, lambda: ask(name, what, look, otherwise), otherwise), otherwise)
 
-    def counters(self, name: str) -> dict[str, int]:
+    def counters(self, name: Netns) -> dict[str, int]:
         ask = super().counters
         return answered(lambda: self._journal(("space", name, "counters"), lambda: ask(name), {}), {})
 

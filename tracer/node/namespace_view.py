@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tracer.errors import TraceError
+from tracer.model.namespace_name import Netns
 from tracer.node import netns, procnet
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
@@ -34,15 +35,15 @@ class NamespaceInspector:
         self._processes = processes or Processes()
         self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT, "answers about namespaces")
 
-    def bound(self, name: str) -> tuple[BoundSocket, ...]:
+    def bound(self, name: Netns) -> tuple[BoundSocket, ...]:
         """The listening TCP sockets of a namespace."""
         return self._read_cached(name, "bound", lambda: procnet.bound(NET, "tcp"), ())
 
-    def setting(self, name: str, setting: str) -> str:
+    def setting(self, name: Netns, setting: str) -> str:
         """A sysctl, given as a path ("net/ipv4/tcp_syncookies"); "" = no such sysctl."""
         return self._read_cached(name, setting, lambda: _read(Path("/proc/sys") / setting), "")
 
-    def counters(self, name: str) -> dict[str, int]:
+    def counters(self, name: Netns) -> dict[str, int]:
         """TcpExt counters, and conntrack's statistics as conntrack_drop and so on. Not kept, because they are compared."""
         return self._read_inside(name, _counters, {})
 
@@ -51,11 +52,11 @@ class NamespaceInspector:
         pid, command = self._processes.owner(inode)
         return f"{command} (pid {pid})" if pid else ""
 
-    def names(self) -> list[str]:
+    def names(self) -> list[Netns]:
         """Names of the namespaces that have a name now."""
         return [self._namespaces.name(inode) for inode in self._namespaces.named()]
 
-    def _read_cached(self, name: str, what: str, look: Callable[[], T], otherwise: T) -> T:
+    def _read_cached(self, name: Netns, what: str, look: Callable[[], T], otherwise: T) -> T:
         kept = self._kept.get((name, what))
         if kept and time.monotonic() - kept[0] < KEPT_SECONDS:
             return kept[1]  # type: ignore[return-value]
@@ -63,7 +64,7 @@ class NamespaceInspector:
         self._kept[name, what] = time.monotonic(), found
         return found
 
-    def _read_inside(self, name: str, look: Callable[[], T], otherwise: T) -> T:
+    def _read_inside(self, name: Netns, look: Callable[[], T], otherwise: T) -> T:
         with suppress(OSError, LookupError, ValueError, TraceError):
             inode = self._namespaces.find(name)
             if inode == self._namespaces.own:

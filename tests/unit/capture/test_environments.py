@@ -30,6 +30,7 @@ from tracer.kube import objects
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import parse_host
+from tracer.model.namespace_name import HOST, Netns
 from tracer.pipeline.assembly import AssemblyParts, KernelNames
 from tracer.rules.nftables.namespace_snapshots import GENERATIONS_KEPT
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
@@ -135,7 +136,7 @@ def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
     def journal(question: Any, ask: Any, default: Any) -> Any:
         return "node"
 
-    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node", 9: "node"})
+    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: HOST, 9: HOST})
     assert (spaces.name(NODE), spaces.name(9)) == ("node", "node (netns 9)")
 
 
@@ -147,7 +148,7 @@ def test_journaled_classes_ask_through_their_journal(tmp_path: Path) -> None:
         return default
 
     assert JournaledProcesses(journal).owner(7) == (0, "")
-    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node"})
+    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: HOST})
     assert (spaces.name(NODE), spaces.name(9), spaces.named()) == ("node", "netns 9", [NODE])
     node = JournaledHostReader(journal, tmp_path, tmp_path)
     assert node.listener("10.0.0.1", 80, "tcp") is None and node.setting("a/b") == "" and not node.is_kube_proxy(1)
@@ -296,7 +297,8 @@ def test_a_zone_without_a_file_is_recorded_as_its_offset(tmp_path: Path, monkeyp
         (DisplayFilter(hosts=(parse_host("10.244.0.11"),)), True),
         (DisplayFilter(hosts=(parse_host("fd00::/8"),)), False), (DisplayFilter(protocol="tcp", family=4), True),
         (DisplayFilter(family=6), False),
-        (DisplayFilter(protocol="udp"), False), (DisplayFilter(netns="node"), True), (DisplayFilter(netns="nowhere"), False),
+        (DisplayFilter(protocol="udp"), False), (DisplayFilter(netns=HOST), True),
+        (DisplayFilter(netns=Netns("nowhere")), False),
         (DisplayFilter(iface="eth0"), True), (DisplayFilter(iface="wlan0"), False),
         (DisplayFilter(ports=(30285,), hosts=(parse_host("172.16.0.0/12"),)), False),
     ],

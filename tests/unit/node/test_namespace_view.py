@@ -6,12 +6,13 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+from tracer.model.namespace_name import Netns
 from tracer.node import namespace_view
 from tracer.node.namespace_view import NamespaceInspector
 from tracer.node.namespaces import Namespaces
 
 
-def own() -> tuple[NamespaceInspector, str]:
+def own() -> tuple[NamespaceInspector, Netns]:
     names = Namespaces()
     return NamespaceInspector(names), names.name(names.own)
 
@@ -32,7 +33,7 @@ def test_listening_sockets_settings_and_counters() -> None:
 
 def test_an_answer_that_cannot_be_read_is_empty() -> None:
     inspector, namespace = own()
-    assert inspector.bound("no such namespace") == () and inspector.counters("no such namespace") == {}
+    assert inspector.bound(Netns("no such namespace")) == () and inspector.counters(Netns("no such namespace")) == {}
     assert inspector.setting(namespace, "net/ipv4/tcp_tw_recycle") == "", "Linux does not have it since 4.12"
     assert inspector.process(0) == ""
 

@@ -23,6 +23,7 @@ from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.source import ReplaySource
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import OwnerResolver
+from tracer.model.namespace_name import Netns
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
@@ -92,7 +93,7 @@ class ReplayEnvironment:
         stored = self.meta.get("namespaces")
         stored = stored if isinstance(stored, dict) else {}
         try:
-            names = {int(k): str(v) for k, v in from_json(stored.get("names", {"dict": []})).items()}
+            names = {int(k): Netns(str(v)) for k, v in from_json(stored.get("names", {"dict": []})).items()}
         except (MalformedRecord, ValueError, TypeError, AttributeError):
             names = {}
         return JournaledNamespaces(self._source.journal, None, _int(stored.get("node")), _int(stored.get("own")), names)

@@ -28,6 +28,7 @@ from tracer.capture.replay.runner import ReplayRequest
 from tracer.capture.replay.source import _has_all_answers
 from tracer.kube.catalog import ClusterView
 from tracer.model.finding import Finding
+from tracer.model.namespace_name import HOST
 from tracer.model.summary import RunSummary
 from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader, ListeningSocket
@@ -104,7 +105,7 @@ def test_unasked_processes_and_namespaces() -> None:
     processes = JournaledProcesses(journal)
     assert processes.owner(7) == NOT_RECORDED
     spaces = JournaledNamespaceInspector(journal, Namespaces(), processes)
-    assert (spaces.names(), spaces.bound("node"), spaces.setting("node", "x"), spaces.counters("node")) == ([], (), "", {})
+    assert (spaces.names(), spaces.bound(HOST), spaces.setting(HOST, "x"), spaces.counters(HOST)) == ([], (), "", {})
     assert spaces.process(7) == ""
 
 
