@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
@@ -41,6 +42,8 @@ pytestmark = pytest.mark.thorough
 T = TypeVar("T")
 START_SECONDS = 120.0
 """Maximum time until both runs have begun, seconds."""
+VERDICT_SECONDS = 25.0
+"""Maximum time until the explained run has its verdict, seconds; packets wait for rules for ten seconds."""
 READ_LATER = ("/proc", "/sys", "netlink")
 """Sources of evidence that is read some time after the packet: its numbers may differ."""
 
@@ -99,6 +102,21 @@ def taken(queue: SimpleQueue[T]) -> list[T]:
     return [queue.get() for _ in range(queue.qsize())]
 
 
+def has_found(path: Path, each: QuestionScene) -> bool:
+    """Whether a run that is not over has printed what the scene must show."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    if each.cause:
+        return any(line["type"] == "syn" and line["cause"] == each.cause for line in lines)
+    return any(line["type"] == "finding" and line["name"] == each.asks for line in lines)
+
+
+def eventually(is_done: Callable[[], bool]) -> None:
+    """Waits until something is done; at most VERDICT_SECONDS."""
+    began = time.monotonic()
+    while not is_done() and time.monotonic() - began < VERDICT_SECONDS:
+        time.sleep(0.2)
+
+
 def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Recorded]:
     """(explained run, recording without explanation) of the traffic of a scene that is up."""
     shared = SharedSession(recorder.session)
@@ -109,7 +127,8 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
     def traffic() -> None:
         try:
             started.wait(START_SECONDS)
-            each.traffic()
+            with each.traffic():
+                eventually(lambda: has_found(recorder.directory / "live.json", each))
         finally:
             ended.set()
 
