@@ -65,8 +65,7 @@ class NamespaceListeners(NamespaceQuestion[[str], tuple[BoundSocket, ...]]):
 class ListenerProcess(NamespaceQuestion[[int], str]):
     """The process that holds a listening socket, given by its inode: "nginx (pid 42)"; "" = not found.
 
-    It is asked ahead only where packets were dropped: a search for sockets that no process holds delays the search for the
-    sockets that packets meet.
+    It is asked ahead only where packets were dropped: a cause asks it where no socket took the SYN.
     """
 
     def ask(self, reader: NamespaceReader, journal: Journal, inode: int, /) -> Answer[str]:
