@@ -26,6 +26,7 @@ from tracer.capture.replay.answers import ReplayedAnswers
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.capture.replay.source import _has_all_answers
+from tracer.events.record import Flag
 from tracer.findings import missing_masquerade
 from tracer.findings.conntrack_full import COUNT, LIMIT
 from tracer.findings.context import FindingContext
@@ -246,12 +247,17 @@ def test_an_unasked_process_is_not_recorded(tmp_path: Path, monkeypatch: pytest.
     assert "process not recorded (inode 48213)" in text and "not found" not in text
 
 
-def test_recording_without_explaining_asks_for_the_counters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_short", [False, True])
+def test_recording_without_explaining_asks_for_the_counters(tmp_path: Path, is_short: bool) -> None:
+    """Also if the event of the drop is short: it leaves out the packet's header, which an earlier event has."""
     from contextlib import closing
     from sqlite3 import connect
 
     trail = Trail(("10.244.0.11", 40000, "10.244.3.7", 53), 1 << 8, 1000, in_name="cni0", length=1500)
     batch = trail.hook("PREROUTING").add("DROP", object=0x10, reason=6).batch
+    if is_short:
+        batch["flags"][-1] |= Flag.FLAG_SAME
+        batch["length"][-1], batch["dst"][-1] = 0, b""
     made = captures.capture(tmp_path / "a.k8st", [(batch, [])], explained=False)
     with closing(connect(made.path)) as db:
         keys = {key for (key,) in db.execute("SELECT key FROM records WHERE kind = 'answer'")}
