@@ -48,7 +48,7 @@ class NoSpaces(NamespaceReader):
     def names(self) -> list[str]:
         return []
 
-    def setting(self, name: str, setting: str) -> str:
+    def setting(self, name: str, setting: str, kept_seconds: float = 0) -> str:
         return ""
 
 

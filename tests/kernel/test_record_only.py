@@ -76,15 +76,21 @@ class SharedSession:
 
 
 class Branch:
-    """A session of one of the two runs. It has all other attributes of the shared session."""
+    """A session of one of the two runs. It has all other attributes of the shared session.
+
+    Attributes:
+        read: Number of batches that were read.
+    """
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
+        self.read = 0
         self.slots: SimpleQueue[npt.NDArray[np.uint8]] = SimpleQueue()
         self.lost: SimpleQueue[list[Loss]] = SimpleQueue()
 
     def drain(self) -> npt.NDArray[np.uint8]:
         self._shared.drain()
+        self.read += 1
         return np.concatenate([np.zeros((0, SLOT), np.uint8), *taken(self.slots)])
 
     def losses(self) -> list[Loss]:
@@ -120,6 +126,7 @@ def eventually(is_done: Callable[[], bool]) -> None:
 def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Recorded]:
     """(explained run, recording without explanation) of the traffic of a scene that is up."""
     shared = SharedSession(recorder.session)
+    live_session, beside_session = shared.branches
     started, ended = threading.Barrier(2), threading.Event()
     made: dict[str, Recorded] = {}
     failed: list[Exception] = []
@@ -129,6 +136,9 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
             started.wait(START_SECONDS)
             with each.traffic():
                 eventually(lambda: has_found(recorder.directory / "live.json", each))
+                # The recording has asked all questions about the events of a batch when it reads the next one.
+                read = beside_session.read
+                eventually(lambda: beside_session.read >= read + 2)
         finally:
             ended.set()
 
@@ -146,7 +156,9 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
             started.abort()
 
     # Made one after the other: bcc's cache of symbols is not safe for threads.
-    first, second = (Recorder(recorder.kernel, cast(Session, branch), recorder.directory) for branch in shared.branches)
+    first, second = (
+        Recorder(recorder.kernel, cast(Session, session), recorder.directory) for session in (live_session, beside_session)
+    )
     beside = threading.Thread(target=run, args=("recorded", second, wait, False))
     beside.start()
     run("live", first, traffic, True)

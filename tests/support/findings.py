@@ -55,7 +55,7 @@ class FakeNode(HostReader):
     def kube_proxy(self) -> KubeProxy | None:
         return self.proxy
 
-    def setting(self, name: str, pid: int = 0) -> str:
+    def setting(self, name: str, pid: int = 0, kept_seconds: float = 0) -> str:
         return self.settings.get(name, "")
 
     def counters(self, pid: int) -> dict[str, int]:

@@ -32,7 +32,7 @@ class FakeReader(NamespaceReader):
     def bound(self, name: str) -> tuple[BoundSocket, ...]:
         return self.listening
 
-    def setting(self, name: str, setting: str) -> str:
+    def setting(self, name: str, setting: str, kept_seconds: float = 0) -> str:
         return self.settings.get(setting, "")
 
     def counters(self, name: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
 
 from tracer.node.namespace_view import NamespaceReader
+from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS
 from tracer.node.node_questions import Occasion
 from tracer.node.processes import NOT_RECORDED
 from tracer.node.procnet import BoundSocket
@@ -35,14 +36,15 @@ class NamespaceSetting(NamespaceQuestion[[str], str]):
 
     Attributes:
         name: Its path, "net/ipv4/tcp_syncookies".
-        is_volatile: Its value at the time of a dropped packet is needed.
+        is_volatile: Its value after a dropped packet is needed.
     """
 
     name: str
     is_volatile: bool = False
 
     def ask(self, reader: NamespaceReader, journal: Journal, namespace: str, /) -> Answer[str]:
-        return journal(("space", namespace, self.name), lambda: reader.setting(namespace, self.name), "")
+        kept = VOLATILE_SECONDS if self.is_volatile else KEPT_SECONDS
+        return journal(("space", namespace, self.name), lambda: reader.setting(namespace, self.name, kept), "")
 
     def prefetch(self, reader: NamespaceReader, journal: Journal, occasion: Occasion) -> None:
         for namespace in sorted({*occasion.namespaces, *(occasion.drop_namespaces if self.is_volatile else ())}):

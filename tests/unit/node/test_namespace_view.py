@@ -7,9 +7,12 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
 from tracer.node import namespace_view
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import Namespaces
+from tracer.node.node import VOLATILE_SECONDS
 
 
 def own() -> tuple[NamespaceReader, str]:
@@ -38,16 +41,17 @@ def test_an_answer_that_cannot_be_read_is_empty() -> None:
     assert reader.owner(0) == (0, "")
 
 
-def test_answers_are_kept_for_a_short_time() -> None:
+def test_answers_are_kept_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, namespace = own()
+    now = 100.0
+    monkeypatch.setattr("tracer.node.namespace_view.time.monotonic", lambda: now)
     before = reader.bound(namespace)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
         port = sock.getsockname()[1]
         assert reader.bound(namespace) is before
-        for key, (at, value) in list(reader._kept.items()):
-            reader._kept[key] = at - 2 * namespace_view.KEPT_SECONDS, value
+        now += 2 * VOLATILE_SECONDS
         assert port in [b.port for b in reader.bound(namespace)]
 
 
