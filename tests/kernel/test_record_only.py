@@ -199,6 +199,7 @@ def show(run: str, findings: Iterable[Finding], lines: Iterable[dict[str, Any]])
         if line["type"] == "packet":
             flags, ends = line.get("tcp_flags", line["proto"]), (line["src"], line.get("sport"), line["dst"], line.get("dport"))
             print(run, line["number"], line["time"], flags, *ends, line["verdict"])
+            print(*(f"  {hop}" for hop in line["hops"] if "nat" in hop), sep="\n")
         elif line["type"] == "syn":
             print(run, line["time"], line["cause"], line["text"])
 
