@@ -31,7 +31,8 @@ from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.model.summary import RunSummary
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.packets.outcome import classify
 from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.text import TextOutput
@@ -45,13 +46,13 @@ SERVER, POD, GATEWAY = ("192.168.56.10", 30285), ("10.244.0.11", 8080), "10.244.
 LISTENER = Socket(48213, "LISTEN", 4242, "nginx")
 
 
-class NoSpaces(NamespaceInspector):
+class NoSpaces(NamespaceReader):
     """Reads nothing from this machine's namespaces."""
 
     def names(self) -> list[Netns]:
         return []
 
-    def setting(self, name: str, setting: str) -> str:
+    def setting(self, name: str, setting: str, kept_seconds: float = 0) -> str:
         return ""
 
 
@@ -107,7 +108,8 @@ def measure(count: int) -> dict[str, float]:
     output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with closing(ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, conntrack=listener)) as following:
+    handshakes = HandshakeAnalyzer(NamespaceInspector(NoSpaces()))
+    with closing(ConnectionStage(handshakes, connections, conntrack=listener)) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)

@@ -126,6 +126,7 @@ class Recorder:
         redacted: RecordRedactor | None = None,
         job: TraceRequest | None = None,
         selectors: Selectors = Selectors(),  # noqa: B008
+        explains: bool = True,
     ) -> Recorded:
         """Records while `work` runs; raises what `work` raises.
 
@@ -140,10 +141,11 @@ class Recorder:
             redacted: Redacts all records; rules are then not read.
             job: Used instead of a request made from the other parameters.
             selectors: Selects packets by Kubernetes objects.
+            explains: Packets are also explained; False = only recorded, as `record` does.
         """
         for old in self.directory.glob(f"{name}.*"):
             old.unlink()
-        environment = RecordingEnvironment(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
+        environment = RecordingEnvironment(str((place or self.directory) / f"{name}.k8st"), sizes, redacted, explains)
         job = job or TraceRequest(said=name, follow=follow, no_rules=bool(redacted))
         printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "messages"))
         with ExitStack() as stack:

@@ -14,11 +14,8 @@ from tracer.events.record import DTYPE, Event, EventArray, Flag, Kind
 from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import IP_HOOKS, KERNEL_VERDICTS
 from tracer.model.packet import Packet
-from tracer.node.namespaces import NAMES_KEPT, Namespaces
-from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
-from tracer.util.lru_dict import LruDict
 
 Ends = tuple[str, int, str, int]
 NODE, POD, OTHER_POD = 100, 200, 300
@@ -117,19 +114,26 @@ class Trail:
         return np.concatenate(self.rows)
 
 
-class Names(Namespaces):
+class Names:
     """Namespaces that do not exist on the machine."""
 
     def __init__(self) -> None:
         self.node = self.own = NODE
-        self._names, self._unknown = LruDict(NAMES_KEPT), LruDict(NAMES_KEPT)
-        self._names.update(NAMES)
 
     def name(self, inode: int) -> Netns:
-        return self._names.get(inode, Netns(f"netns {inode}"))
+        return NAMES.get(inode, Netns(f"netns {inode}"))
+
+    def own_name(self) -> Netns:
+        return self.name(self.own)
+
+    def named(self) -> list[int]:
+        return list(NAMES)
+
+    def find(self, name: str) -> int:
+        return next(inode for inode, known in NAMES.items() if known == name)
 
 
-class Owners(Processes):
+class Owners:
     """Processes that do not exist on the machine: (pid, command) by socket inode."""
 
     def owner(self, inode: int) -> tuple[int, str]:

@@ -22,7 +22,9 @@ from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import HostReader, ListeningSocket
+from tracer.node.procnet import BoundSocket
 from tracer.packets.outcome import classify
+from tracer.util.questions import Journal, live
 
 CLIENT = "192.168.56.1"
 SECOND = 1_000_000_000
@@ -38,13 +40,19 @@ class FakeNode(HostReader):
     settings: dict[str, str] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
-    leases: tuple[str, ...] = ()
+    leases: tuple[str, ...] | None = ()
     conntrack: dict[str, int] = field(default_factory=dict)
     mtus: dict[str, int] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
 
-    def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
-        return self.listeners.get((port, protocol))
+    def bound(self, protocol: str) -> tuple[BoundSocket, ...]:
+        return tuple(
+            BoundSocket(s.address, port, n) for n, ((port, of), s) in enumerate(self.listeners.items()) if of == protocol
+        )
+
+    def owner(self, inode: int) -> tuple[int, str]:
+        found = list(self.listeners.values())[inode]
+        return found.pid, found.command
 
     def is_kube_proxy(self, pid: int) -> bool:
         return pid in self.proxies
@@ -52,7 +60,7 @@ class FakeNode(HostReader):
     def kube_proxy(self) -> KubeProxy | None:
         return self.proxy
 
-    def setting(self, name: str, pid: int = 0) -> str:
+    def setting(self, name: str, pid: int = 0, kept_seconds: float = 0) -> str:
         return self.settings.get(name, "")
 
     def counters(self, pid: int) -> dict[str, int]:
@@ -67,10 +75,10 @@ class FakeNode(HostReader):
     def way_out(self, address: str) -> str:
         return self.ways.get(address, "")
 
-    def interface_of(self, address: str) -> str:
-        return self.interfaces.get(address, "")
+    def addresses(self) -> dict[str, str]:
+        return {"127.0.0.1": "lo", **self.interfaces}
 
-    def flannel_subnets(self) -> tuple[str, ...]:
+    def flannel_subnets(self) -> tuple[str, ...] | None:
         return self.leases
 
 
@@ -105,9 +113,11 @@ def packet(hops: Sequence[Hop], ends: Endpoints, number: int = 1, protocol: str 
     return replace(made, verdict=verdict, outcome=outcome)
 
 
-def findings_of(packets: list[Packet], cluster: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
+def findings_of(
+    packets: list[Packet], cluster: ClusterView, node: HostReader, journal: Journal = live
+) -> tuple[list[Finding], list[Finding]]:
     """(findings in the order in which they became certain, all findings at the end) for these packets, in this order."""
-    findings, reported = Findings(FindingContext(cluster, node)), []
+    findings, reported = Findings(FindingContext(cluster, node, journal)), []
     settings = node.settings if isinstance(node, FakeNode) else {}
     syns = HandshakeAnalyzer(FakeInspector(settings))
     for each in (attribute(packet, cluster) for packet in packets):

@@ -25,9 +25,11 @@ from tracer.model.hop import (
 from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.node.procnet import BoundSocket
 from tracer.packets.outcome import classify
+from tracer.util.questions import Journal, live
 
 MS = 1_000_000
 POD_A = Netns("pod-a")
@@ -38,7 +40,7 @@ SEQ, SERVER_SEQ = 1000, 7000
 LISTENER = {"accept_queue": 0, "accept_limit": 128, "syn_queue": 0, "syncookies": 1, "syn_backlog": 128}
 
 
-class FakeInspector(NamespaceInspector):
+class FakeReader(NamespaceReader):
     """Answers with the given values, the same in every namespace. counted: what the next reading of counters returns."""
 
     def __init__(self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = ()) -> None:
@@ -47,17 +49,27 @@ class FakeInspector(NamespaceInspector):
     def bound(self, name: str) -> tuple[BoundSocket, ...]:
         return self.listening
 
-    def setting(self, name: str, setting: str) -> str:
+    def setting(self, name: str, setting: str, kept_seconds: float = 0) -> str:
         return self.settings.get(setting, "")
 
     def counters(self, name: str) -> dict[str, int]:
         return dict(self.counted)
 
-    def process(self, inode: int) -> str:
-        return "nginx (pid 4242)" if inode == 48213 else ""
+    def owner(self, inode: int) -> tuple[int, str]:
+        return (4242, "nginx") if inode == 48213 else (0, "")
 
     def names(self) -> list[Netns]:
         return [HOST, POD_A]
+
+
+class FakeInspector(NamespaceInspector):
+    """Answers from a FakeReader with these values. fake: that reader."""
+
+    def __init__(
+        self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = (), journal: Journal = live
+    ) -> None:
+        self.fake = FakeReader(settings, listening)
+        super().__init__(self.fake, journal)
 
 
 def packet(ends: Endpoints, flags: str, hops: Sequence[Hop], identity: int = 1, **more: Any) -> Packet:

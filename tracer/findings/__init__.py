@@ -6,8 +6,9 @@ A file has `find(packet, context)`, which returns a Finding or None. A finding t
 have the same cause and make one finding. A new file needs a test tests/unit/findings/test_NAME.py, a page
 docs/findings/NAME.md and a case in tests/kernel/cures.
 
-In a replay the recorded run may not have asked a question to the node (NotAsked). A finding that does not need the answer uses
-`answered(question, otherwise)`; the value `otherwise` makes it omit the statement. Any other finding is not made.
+A file that asks questions about the node declares them as ASKS (tracer/node/node_questions.py) and asks them by `context.ask`.
+A recording without explanation asks the questions of all files ahead. In a replay an answer may be NotAsked: then the finding
+omits the statement that rests on it, or is not made.
 
 Must not know: how packets are caught or shown, other findings.
 """
@@ -17,18 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import TypeVar
 
-from tracer.findings.context import FindingContext
+from tracer.findings.context import FindingContext, Questions
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.util.evictions import evictions
-from tracer.util.questions import answered
 from tracer.util.registry import Registry
 from tracer.util.worker import user_warnings
 
-T = TypeVar("T")
 Finder = Callable[[Packet, FindingContext], Finding | None]
 SynFinder = Callable[[HandshakeVerdict, FindingContext], Finding | None]
 
@@ -53,11 +51,18 @@ def syn_finders() -> tuple[tuple[str, SynFinder], ...]:
     return _SYN_FINDERS.entries()
 
 
+def declared_questions() -> dict[str, Questions]:
+    """Returns the questions about the node that each finding declares, by its file name."""
+    none: Questions = ()
+    return _FINDERS.values("ASKS", none)
+
+
 class Findings:
     """The findings of one run."""
 
     def __init__(self, context: FindingContext | None = None) -> None:
-        self._context = context or FindingContext()
+        context = context or FindingContext()
+        self._contexts = {name: context.restricted(questions) for name, questions in declared_questions().items()}
         self._found: dict[tuple[object, ...], Finding] = {}
 
     @property
@@ -67,18 +72,14 @@ class Findings:
 
     def look(self, packet: Packet) -> list[Finding]:
         """Processes a packet with owners; returns the findings that have become certain."""
-        return self._join(((name, self._run_finder(find, packet)) for name, find in finders()), packet)
+        return self._join(((name, find(packet, self._contexts[name])) for name, find in finders()), packet)
 
     def look_syn(self, verdict: HandshakeVerdict) -> list[Finding]:
         """Processes a SYN's verdict; returns the findings that have become certain."""
         if not verdict.attempt:
             return []
-        found = ((name, self._run_finder(find, verdict)) for name, find in syn_finders())
+        found = ((name, find(verdict, self._contexts[name])) for name, find in syn_finders())
         return self._join(found, verdict.attempt.syn)
-
-    def _run_finder(self, find: Callable[[T, FindingContext], Finding | None], subject: T) -> Finding | None:
-        """Runs one finder. Returns None if it needs an answer that the capture does not have."""
-        return answered(lambda: find(subject, self._context), None)
 
     def _has_room(self, key: tuple[object, ...]) -> bool:
         if key in self._found or len(self._found) < MOST_FINDINGS:

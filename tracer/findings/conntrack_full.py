@@ -12,9 +12,12 @@ from tracer.model.hop import DetailHop, HookHop, RuleHop
 from tracer.model.namespace_name import is_host
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
-from tracer.util.questions import answered
+from tracer.node.node_questions import ConntrackCounters, Setting
+from tracer.util.questions import value_of
 
-COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
+COUNT, LIMIT = (Setting(f"net/netfilter/nf_conntrack_{name}", is_volatile=True) for name in ("count", "max"))
+COUNTERS = ConntrackCounters()
+ASKS = (COUNT, LIMIT, COUNTERS)
 FULL_SHARE = 0.95
 """Share of the limit from which the table counts as full. Entries may have expired between the packet and the reading."""
 ENTRANCES = (Hook.PREROUTING, Hook.OUTPUT)
@@ -47,19 +50,14 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 
 def full(context: FindingContext) -> tuple[int, int]:
-    """Returns (entries, limit) of the conntrack table; 0 = not readable."""
-    values = [_setting(name, context) for name in (COUNT, LIMIT)]
-    count, most = (int(v) if v.isdigit() else 0 for v in values)
-    return count, most
-
-
-def _setting(name: str, context: FindingContext) -> str:
-    return answered(lambda: context.node.setting(name), "")
+    """Returns (entries, limit) of the conntrack table; (0, 0) = they cannot be read, or the capture does not have them."""
+    count, most = (value_of(context.ask(question)) or "" for question in (COUNT, LIMIT))
+    return (int(count), int(most)) if count.isdigit() and most.isdigit() else (0, 0)
 
 
 def make_finding(count: int, most: int, context: FindingContext, shown: list[FindingEvidence]) -> Finding:
     """Makes the finding. shown: the packet that shows it, or empty. The figures were read after that packet."""
-    counted: dict[str, int] = answered(context.node.conntrack_counters, {})
+    counted = value_of(context.ask(COUNTERS)) or {}
     grown = ", ".join(f"{name} {counted[name]}" for name in ("drop", "early_drop") if counted.get(name))
     numbers = f" ({count} entries, {most} are allowed)" if most and count >= FULL_SHARE * most else ""
     figures = f"nf_conntrack_count = {count}, nf_conntrack_max = {most}" + ", read after the packet" * bool(shown)

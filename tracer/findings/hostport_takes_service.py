@@ -8,8 +8,6 @@ first.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import rule_proof
 from tracer.model.finding import Finding, FindingEvidence
@@ -17,12 +15,14 @@ from tracer.model.hop import Nat, NatHop
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleTrace
-from tracer.node.node import ListeningSocket
+from tracer.node.node_questions import InterfaceOf, Listener
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import NotAsked, value_of
 
 IPVS = "kube-ipvs0"
+INTERFACE, LISTENER = InterfaceOf(), Listener()
+ASKS = (INTERFACE, LISTENER)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -51,7 +51,7 @@ def _expected_target(nat: Nat, protocol: str, context: FindingContext) -> tuple[
     names = cluster.store.by_service_ip.all(address)
     if names:
         return f"Service {'/'.join(names[0])} (at {address}, which has no port {port})", "Kubernetes API"
-    interface = answered(lambda: context.node.interface_of(address), None)
+    interface = value_of(context.ask(INTERFACE, address))
     if interface == IPVS:
         return f"the Service at {address}", f"address of {IPVS}"
     # An address that was added after the start also belongs to the node.
@@ -131,16 +131,14 @@ _HOST_PORTS = "NAMESPACE:.metadata.namespace,NAME:.metadata.name,HOSTPORT:.spec.
 
 
 def on_port(address: str, port: int, protocol: str, context: FindingContext) -> str:
-    """Returns what ss shows for the port, as a clause; "" if sockets were not read. A hostPort needs no socket."""
-    found: ListeningSocket | Literal[False] | None = answered(
-        lambda: context.node.listener(address, port, protocol) or False, None
-    )
-    if found is None:
+    """Returns what ss shows for the port, as a clause; "" if the sockets were not asked for. A hostPort needs no socket."""
+    listener = context.ask(LISTENER, address, port, protocol)
+    if isinstance(listener, NotAsked):
         return ""
     command = f"`{operator_commands.sockets(port, protocol)}`"
-    if not found:
+    if not listener.value:
         return f"{command} shows nothing, because a hostPort has no socket"
-    return f"{command} shows {found.text}, and not the pod, because a hostPort has no socket"
+    return f"{command} shows {listener.value.text}, and not the pod, because a hostPort has no socket"
 
 
 def cure(port: int, pod: str, way: str) -> str:
@@ -160,7 +158,7 @@ _CURES = {
 def _order(trace: RuleTrace, hit: RuleHit, address: str, context: FindingContext) -> tuple[str, str, list[FindingEvidence]]:
     """Returns (kind of conflict, why portmap's rule came first as a clause, evidence)."""
     proofs = []
-    interface = answered(lambda: context.node.interface_of(address), None)
+    interface = value_of(context.ask(INTERFACE, address))
     ipvs = interface == IPVS
     if ipvs:
         proofs.append(FindingEvidence("address", f"{address} is an address of {IPVS}, so --dst-type LOCAL fits it", "netlink"))

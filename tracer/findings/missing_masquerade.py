@@ -23,11 +23,15 @@ from tracer.model.kube import Owner
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, Ruleset
+from tracer.node.node_questions import FlannelSubnets
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
+
+FLANNEL_SUBNETS = FlannelSubnets()
+ASKS = (FLANNEL_SUBNETS,)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -130,7 +134,7 @@ def conflict(
     node = context.cluster.store.this_node()
     family = ":" in network
     by_api = tuple(c for c in node.pod_cidrs if (":" in c) == family) if node else ()
-    leased = answered(context.node.flannel_subnets, None)
+    leased = value_of(context.ask(FLANNEL_SUBNETS))
     leases = tuple(c for c in leased or () if (":" in c) == family)
     if network in (*by_api, *leases):
         return None
@@ -143,7 +147,7 @@ def conflict(
         proofs.append(FindingEvidence("setting", f"flannel's lease here is {', '.join(leases)}", "/run/flannel/subnet.env"))
     if holder:
         proofs.append(FindingEvidence("object", f"{network} is the podCIDR of node {holder.name}", "Kubernetes API"))
-    # Without flannel's lease file of this node, the network may be one that flannel leased here.
+    # If flannel's lease file was not asked for, or cannot be read, flannel may have leased the network to this node.
     is_certain = (mine and leased is not None) or elsewhere
     whose = f"node {holder.name}'s" if holder else "not this node's" if is_certain else "perhaps not this node's"
     program = _owner(rule, ruleset, context).program or "an unknown program"

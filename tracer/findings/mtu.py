@@ -14,11 +14,14 @@ from tracer.model.hop import DropHop, RewriteHop
 from tracer.model.namespace_name import Netns, is_host
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
-from tracer.util.questions import answered
+from tracer.node.node_questions import Mtu, WayOut
+from tracer.util.questions import value_of
 
 REASON = "PKT_TOO_BIG"
 FUNCTIONS = frozenset({"ip_fragment", "ip_do_fragment", "ip6_fragment", "ip6_pkt_too_big"})
 """Functions that drop packets only for this reason. Kernels before 5.19 give no reason."""
+MTU, WAY_OUT = Mtu(), WayOut()
+ASKS = (MTU, WAY_OUT)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -26,7 +29,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if not drop or not (drop.reason == REASON or drop.function in FUNCTIONS):
         return None
     netns, leaves = _way_out(packet, context)
-    mtu = answered(lambda: context.node.mtu(leaves), 0) if leaves and is_host(netns) else 0
+    mtu = value_of(context.ask(MTU, leaves)) if leaves and is_host(netns) else None
     limit = f", whose MTU is {mtu}," if mtu else ""
     ends, v6 = packet.endpoints, packet.family == "IPv6"
     # Lengths of the headers of IP and of an ICMP echo request.
@@ -66,4 +69,4 @@ def _way_out(packet: Packet, context: FindingContext) -> tuple[Netns, str]:
         return netns, leaves
     nat = next((h.nat for h in reversed(here) if isinstance(h, RewriteHop)), None)
     to = nat.after.dst if nat else packet.endpoints.dst
-    return netns, answered(lambda: context.node.way_out(to), "")
+    return netns, value_of(context.ask(WAY_OUT, to)) or ""

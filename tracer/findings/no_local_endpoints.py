@@ -21,8 +21,12 @@ from tracer.model.netfilter import Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
+from tracer.node.node_questions import RunningKubeProxy
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
+
+KUBE_PROXY = RunningKubeProxy()
+ASKS = (KUBE_PROXY,)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -96,7 +100,7 @@ def conflict(
     if not here:
         return None
     names = tuple(dict.fromkeys(e.node for e, _ in here if e.node))
-    proxy = answered(context.node.kube_proxy, None)
+    proxy = value_of(context.ask(KUBE_PROXY))
     wrong = _wrong_name(proxy, names)
     registered = " or ".join(names) or "another name"
     count = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here"

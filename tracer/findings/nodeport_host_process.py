@@ -19,11 +19,14 @@ from tracer.model.namespace_name import is_host
 from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 from tracer.node.node import ListeningSocket
+from tracer.node.node_questions import IsKubeProxy, Listener, Setting
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import Known, NotAsked, value_of
 
-PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
+PORTS, RESERVED = Setting("net/ipv4/ip_local_port_range"), Setting("net/ipv4/ip_local_reserved_ports")
+LISTENER, IS_KUBE_PROXY = Listener(), IsKubeProxy()
+ASKS = (PORTS, RESERVED, LISTENER, IS_KUBE_PROXY)
 NOT_KNOWN = FindingEvidence("process", "whether that is kube-proxy, which may hold the port, is not recorded", "capture")
 REFUSES = "which has no endpoints: the Service's rule refuses every request"
 REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
@@ -37,13 +40,14 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         if port and hop.owner:
             asked_ends = hop.nat.before if isinstance(hop, RewriteHop) else packet.endpoints
             address, asked = asked_ends.dst, asked_ends.dport
-            listener = context.node.listener(address, port, packet.protocol.lower()) if asked == port else None
+            listener = value_of(context.ask(LISTENER, address, port, packet.protocol.lower())) if asked == port else None
             if not listener:
                 continue
-            by_proxy = answered(lambda: context.node.is_kube_proxy(listener.pid), None)  # noqa: B023 - called here
-            if by_proxy is not True:
+            by_proxy = context.ask(IS_KUBE_PROXY, listener.pid)
+            if isinstance(by_proxy, NotAsked) or not by_proxy.value:
                 found = _finding(packet, hop, hop.owner, listener, context)
-                return found if by_proxy is False else replace(found, certain=False, proofs=(*found.proofs, NOT_KNOWN))
+                is_known = isinstance(by_proxy, Known)
+                return found if is_known else replace(found, certain=False, proofs=(*found.proofs, NOT_KNOWN))
     return None
 
 
@@ -114,7 +118,7 @@ def conflict(
         ),
         cure=(
             f"Give the Service another nodePort (`kubectl edit service {names}`) or the process another port. To prevent it:"
-            f" a ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.replace('/', '.')}."
+            f" a ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.name.replace('/', '.')}."
         ),
         # The process that holds the socket must be known: it may be kube-proxy.
         certain=listener.pid > 0,
@@ -123,10 +127,10 @@ def conflict(
 
 def _settings(port: int, context: FindingContext) -> list[FindingEvidence]:
     """The evidence that the kernel may also assign this port to a client socket of the node."""
-    low, _, high = answered(lambda: context.node.setting(PORTS), "").partition(" ")
-    reserved = answered(lambda: context.node.setting(RESERVED), None)
-    if reserved is None:
+    ports, reserved = value_of(context.ask(PORTS)), value_of(context.ask(RESERVED))
+    if ports is None or reserved is None:
         return []
+    low, _, high = ports.partition(" ")
     if not (low.isdigit() and high.isdigit() and int(low) <= port <= int(high)) or _within(port, reserved):
         return []
     text = (

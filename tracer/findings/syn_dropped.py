@@ -15,10 +15,20 @@ from tracer.model.hop import Handshake, HandshakeHop, RewriteHop, SocketHop
 from tracer.model.kube import Owner, pod_text
 from tracer.model.namespace_name import Netns, is_host
 from tracer.model.packet import Packet
+from tracer.node.node_questions import ListenerCounters, ListenerSetting
 from tracer.util.endpoint_format import format_endpoint as place_of
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
 
-RECYCLE = "net/ipv4/tcp_tw_recycle"
+RECYCLE, TIMESTAMPS = ListenerSetting("net/ipv4/tcp_tw_recycle"), ListenerSetting("net/ipv4/tcp_timestamps")
+SETTINGS = (
+    ListenerSetting("net/core/somaxconn"),
+    ListenerSetting("net/ipv4/tcp_max_syn_backlog"),
+    ListenerSetting("net/ipv4/tcp_syncookies"),
+    TIMESTAMPS,
+    RECYCLE,
+)
+COUNTERS = ListenerCounters()
+ASKS = (*SETTINGS, COUNTERS)
 KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}
 """SYN's cause -> the problem of the listener."""
 
@@ -121,7 +131,7 @@ def _why(
         )  # fmt: skip
     if kind == "timestamps":
         # With tw_recycle the timestamps are the likely reason. It is certain only if the kernel reported it.
-        value = answered(lambda: context.node.setting(RECYCLE, pid), None) if pid else None
+        value = _recycle(pid, context)
         recycle = value == "1"
         old = syn_cause.evidence is Evidence.OBSERVED
         word = "because" if old else "most likely because"
@@ -165,27 +175,25 @@ def _settings(pid: int, context: FindingContext) -> list[FindingEvidence]:
     """The evidence from the counters and settings of the listener's namespace; empty if the process is not known."""
     if not pid:
         return []
-    counted: dict[str, int] = answered(lambda: context.node.counters(pid), {})
+    counted = value_of(context.ask(COUNTERS, pid)) or {}
     grown = ", ".join(
         f"{n} {counted[n]}"
         for n in ("ListenOverflows", "ListenDrops", "PAWSPassive", "PAWSActive", "PAWSEstab")
         if counted.get(n)
     )
-    names = (
-        "net/core/somaxconn",
-        "net/ipv4/tcp_max_syn_backlog",
-        "net/ipv4/tcp_syncookies",
-        "net/ipv4/tcp_timestamps",
-        RECYCLE,
-    )
-    values = [(n.replace("/", "."), _setting(n, pid, context)) for n in names]
+    values = [(setting.name.replace("/", "."), value_of(context.ask(setting, pid))) for setting in SETTINGS]
     settings = ", ".join(f"{name} = {value}" for name, value in values if value)
     found = [FindingEvidence("counter", f"since boot, in its namespace: {grown}", f"/proc/{pid}/net/netstat")] if grown else []
     return found + ([FindingEvidence("setting", settings, "/proc/sys")] if settings else [])
 
 
-def _setting(name: str, pid: int, context: FindingContext) -> str:
-    return answered(lambda: context.node.setting(name, pid), "")
+def _recycle(pid: int, context: FindingContext) -> str | None:
+    """tcp_tw_recycle of the listener's namespace; "" = this kernel has no such setting, None = not read.
+
+    Every kernel has tcp_timestamps: without it, the settings of that namespace cannot be read.
+    """
+    value = value_of(context.ask(RECYCLE, pid)) if pid else None
+    return value if value or (pid and value_of(context.ask(TIMESTAMPS, pid))) else None
 
 
 def _shared(packet: Packet, kind: str) -> list[FindingEvidence]:

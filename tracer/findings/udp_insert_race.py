@@ -13,11 +13,14 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import HookHop, RewriteHop, RuleHop, is_from_conntrack
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
+from tracer.node.node_questions import ConntrackCounters
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
 
 EXITS = (Hook.POSTROUTING, Hook.INPUT)
 BEFORE = "insert_failed before"
+COUNTERS = ConntrackCounters()
+ASKS = (COUNTERS,)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -55,6 +58,6 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 
 def _counted(context: FindingContext) -> int | None:
-    """Returns insert_failed since boot; None = not read."""
-    counted: dict[str, int] = answered(context.node.conntrack_counters, {})
-    return counted.get("insert_failed")
+    """Returns insert_failed since boot; None = it cannot be read, or the capture does not have it."""
+    counted = value_of(context.ask(COUNTERS))
+    return counted.get("insert_failed") if counted else None

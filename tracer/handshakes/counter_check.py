@@ -15,7 +15,8 @@ from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.hop import DecisionDetail, DetailHop, DropHop, Handshake, HandshakeHop, Hop
 from tracer.model.namespace_name import Netns
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.util.questions import value_of
 
 COUNTERS = (
     "ListenOverflows", "ListenDrops", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent", "PAWSPassive", "PAWSEstab",
@@ -30,8 +31,8 @@ class CounterCheck:
         self._inspector = inspector
         self._before: dict[Netns, dict[str, int]] = {}
         self._explained: Counter[tuple[Netns, str]] = Counter()
-        for name in inspector.names():
-            self._before[name] = inspector.counters(name)
+        for name in value_of(inspector.names()) or ():
+            self._before[name] = value_of(inspector.counters(name)) or {}
 
     def feed(self, packet: Packet) -> None:
         """Takes a closed packet."""
@@ -43,7 +44,7 @@ class CounterCheck:
         """Each counter that changed or should have changed, by namespace, also where both numbers agree."""
         found = []
         for netns, before in sorted(self._before.items()):
-            after = self._inspector.counters(netns)
+            after = value_of(self._inspector.counters(netns)) or {}
             for counter in COUNTERS:
                 # A difference needs a value from the start. The counters of a module that was loaded later began with 0.
                 if not before or counter not in after:

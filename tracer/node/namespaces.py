@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tracer.errors import BadOption
 from tracer.model.namespace_name import HOST, Netns, distinct_name, is_host, unnamed
@@ -78,8 +79,36 @@ class _Holder:
     checked_at: float
 
 
+class NamespaceNames(Protocol):
+    """Names of network namespaces by inode: of this machine, recorded, or from a capture.
+
+    Attributes:
+        node: Inode of the namespace of the node's PID 1; 0 = it cannot be read.
+        own: Inode of the tracer's namespace.
+    """
+
+    node: int
+    own: int
+
+    def name(self, inode: int) -> Netns:
+        """The name of a namespace; "netns N" = no name and no process."""
+        ...
+
+    def own_name(self) -> Netns:
+        """The name of the tracer's namespace."""
+        ...
+
+    def named(self) -> list[int]:
+        """Inodes of the node's namespace, of the tracer's, and of those with a name."""
+        ...
+
+    def find(self, name: str) -> int:
+        """The inode of a namespace. Raises BadOption: There is no such namespace."""
+        ...
+
+
 class Namespaces:
-    """Names of network namespaces by inode, read again when an unknown inode is looked up.
+    """Names of the network namespaces of this machine by inode, read again when an unknown inode is looked up.
 
     Attributes:
         node: Inode of PID 1's namespace; 0 = it cannot be read.

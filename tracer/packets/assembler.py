@@ -8,7 +8,7 @@ event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_hi
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tracer.events import payload, record
 from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
@@ -72,6 +72,24 @@ class _ClosedPacket(NamedTuple):
     whole: Event | None
 
 
+_Ends: TypeAlias = frozenset[tuple[bytes, int]]
+"""Two addresses with their ports, in no order: the same for both directions."""
+
+
+def _ends_of(records: Iterable[EventRow]) -> list[_Ends]:
+    """The endpoints of a packet where it was first seen, and those of its connection where it was first tracked."""
+    found: list[_Ends] = []
+    for e in records:
+        if isinstance(e, Event) and e.kind != Kind.EVENT_CLUE and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_SAME):
+            if not found:
+                found.append(frozenset(((e.src, e.sport), (e.dst, e.dport))))
+            if e.flags & Flag.FLAG_HAS_CT:
+                found.append(frozenset(((e.orig_src, e.orig_sport), (e.orig_dst, e.orig_dport))))
+                found.append(frozenset(((e.reply_src, e.reply_sport), (e.reply_dst, e.reply_dport))))
+                break
+    return found
+
+
 class PacketAssembler:
     """Assembles packets; keeps the open ones by identity. All state of a packet is forgotten when it is closed.
 
@@ -107,6 +125,7 @@ class PacketAssembler:
         self._tracked.update(dict.fromkeys(tracking))
         self._open_events = 0
         self._number = self._newest = 0
+        self._waiting_since: int | None = None
         self.events = 0
 
     def feed(self, batch: EventArray) -> None:
@@ -136,6 +155,10 @@ class PacketAssembler:
         """Number of packets not yet emitted."""
         return len(self._open)
 
+    def horizon(self, now: int) -> int:
+        """Time up to which all packets are closed, ns: `now`, or the beginning of a packet that waits for its rules."""
+        return now if self._waiting_since is None else min(now, self._waiting_since)
+
     def closed(self, now: int) -> list[Packet]:
         """Closes idle packets; oldest first. `now`: ns, CLOCK_MONOTONIC, taken before the last drain."""
         return [packet for chunk in self.chunks(now) for packet in chunk]
@@ -147,6 +170,7 @@ class PacketAssembler:
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
+        self._waiting_since = None
         closing = list(self._open) if now is None else self._idle_since(now)
         early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
         closing += early
@@ -155,9 +179,26 @@ class PacketAssembler:
             yield self._close(closing[at : at + CHUNK_PACKETS], early)
 
     def _idle_since(self, now: int) -> list[int]:
+        """Packets without an event for the idle timeout.
+
+        A packet stays open while its rules are being read, and so do the later packets of its connection: an answer is never
+        closed before the packet that it answers.
+        """
         idle = [(identity, events) for identity, events in self._open.items() if now - events[-1].time > self._idle_ns]
         waits = self._rules.is_waiting_for
-        return [identity for identity, events in idle if now - events[-1].time > RULES_WAIT_NS or not waits(events)]
+        waiting = {n: events for n, events in idle if now - events[-1].time <= RULES_WAIT_NS and waits(events)}
+        if not waiting:
+            return [identity for identity, _ in idle]
+        since: dict[_Ends, int] = {}
+        for events in waiting.values():
+            for ends in _ends_of(events):
+                since[ends] = min(events[0].time, since.get(ends, events[0].time))
+        self._waiting_since = min(events[0].time for events in waiting.values())
+
+        def follows(events: list[EventRow]) -> bool:
+            return any(since.get(ends, events[0].time) < events[0].time for ends in _ends_of(events))
+
+        return [identity for identity, events in idle if identity not in waiting and not follows(events)]
 
     def _surplus(self, closing: list[int]) -> set[int]:
         """Packets to close before they are idle, those without an event for the longest time first."""

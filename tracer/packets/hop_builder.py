@@ -32,8 +32,8 @@ from tracer.model.hop import (
 from tracer.model.namespace_name import Netns
 from tracer.model.netfilter import AnyVerdict, Hook, Verdict
 from tracer.model.rule import NFT_FAMILIES
-from tracer.node.namespaces import Namespaces
-from tracer.node.processes import Processes
+from tracer.node.namespaces import NamespaceNames
+from tracer.node.processes import SocketOwners
 from tracer.packets.ipvs_connections import IpvsConnections
 from tracer.rules.rule_resolver import NO_RULES, ResolvedRules
 from tracer.util.lru_dict import LruDict
@@ -71,15 +71,15 @@ class HopBuilder:
 
     Args:
         namespaces: Names of network namespaces, by inode.
-        processes: Processes that own sockets.
+        processes: SocketOwners that own sockets.
         drop_reasons: Drop reason name by number, of the kernel that wrote the events.
         function: Gives the name of the kernel function that contains an address.
     """
 
     def __init__(
         self,
-        namespaces: Namespaces,
-        processes: Processes,
+        namespaces: NamespaceNames,
+        processes: SocketOwners,
         drop_reasons: Mapping[int, str],
         function: Callable[[int], str],
     ) -> None:

@@ -10,13 +10,14 @@ from typing import Protocol
 from tracer.events.record import EventArray
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import NamespaceInspector
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
+from tracer.node.processes import SocketOwners
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal
 
 
 class Assembler(Protocol):
@@ -38,6 +39,10 @@ class Assembler(Protocol):
 
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         """Yields closed packets in chunks, oldest first. now: ns, CLOCK_MONOTONIC; None = all packets are closed."""
+        ...
+
+    def horizon(self, now: int) -> int:
+        """Time up to which all packets have been yielded, ns, CLOCK_MONOTONIC; `now` unless a packet waits for its rules."""
         ...
 
     @property
@@ -72,17 +77,19 @@ class AssemblyParts:
         namespaces: Names of network namespaces.
         processes: Owners of sockets.
         inspector: Answers what SYN verdicts need to know about network namespaces.
-        node: Answers what findings need to know about the node.
+        node: Reads what findings need to know about the node.
+        journal: Answers the questions of findings.
         rules: Gives the rules that a packet met.
         names: Names of the kernel's numbers.
         clock: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
         tracking: Inodes of namespaces that track connections.
     """
 
-    namespaces: Namespaces
-    processes: Processes
+    namespaces: NamespaceNames
+    processes: SocketOwners
     inspector: NamespaceInspector
     node: HostReader
+    journal: Journal
     rules: RuleResolver
     names: KernelNames
     clock: int

@@ -27,7 +27,9 @@ def packet(hook: Hook = Hook.PREROUTING) -> Packet:
 
 
 def found(made: Packet, count: str = "65536", limit: str = "65536") -> list[Finding]:
-    return f.findings_of([made], ClusterView(), f.FakeNode(settings={COUNT: count, LIMIT: limit}, conntrack={"drop": 3}))[1]
+    return f.findings_of(
+        [made], ClusterView(), f.FakeNode(settings={COUNT.name: count, LIMIT.name: limit}, conntrack={"drop": 3})
+    )[1]
 
 
 def test_full() -> None:

@@ -66,10 +66,10 @@ def test_only_namespaces_that_can_be_compared_are_counted() -> None:
 
 def test_differences() -> None:
     spaces = FakeInspector()
-    spaces.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
+    spaces.fake.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
     check = CounterCheck(spaces)
     check.feed(syn(*at_listener(False, accept_queue=129)))
-    spaces.counted = {"ListenDrops": 12, "ListenOverflows": 5, "PAWSEstab": 0}
+    spaces.fake.counted = {"ListenDrops": 12, "ListenOverflows": 5, "PAWSEstab": 0}
     differences = {(d.netns, d.counter): d for d in check.differences()}
     assert differences[POD, "ListenOverflows"] == CounterMismatch(Netns("pod-a"), "ListenOverflows", 1, 1)
     assert differences[POD, "ListenOverflows"].open == 0
@@ -91,10 +91,10 @@ def test_more_explained_than_counted_is_open_too() -> None:
 
 def test_a_counter_that_the_kernel_lacks_is_not_compared() -> None:
     spaces = FakeInspector()
-    spaces.counted = {"PAWSEstab": 3}
+    spaces.fake.counted = {"PAWSEstab": 3}
     check = CounterCheck(spaces)
     check.feed(syn(decision_detail("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
-    spaces.counted = {"PAWSEstab": 4}
+    spaces.fake.counted = {"PAWSEstab": 4}
     assert [(d.counter, d.open) for d in check.differences() if d.netns == "pod-a"] == [("PAWSEstab", 0)]
-    spaces.counted = {}
+    spaces.fake.counted = {}
     assert check.differences() == [], "a namespace that is gone"

@@ -147,6 +147,9 @@ class EmptyAssembler(PacketAssembler):
     def open(self) -> int:
         return 0
 
+    def horizon(self, now: int) -> int:
+        return now
+
     def feed(self, batch: Any) -> None:
         pass
 

@@ -143,7 +143,7 @@ def test_missing_conntrack_events_are_reported_only_with_follow() -> None:
 def test_the_summary_compares_counters() -> None:
     spaces = FakeInspector()
     stage = ConnectionStage(HandshakeAnalyzer(spaces))
-    spaces.counted = {"ListenDrops": 2, "ListenOverflows": 1}
+    spaces.fake.counted = {"ListenDrops": 2, "ListenOverflows": 1}
     _, totals = written(stage, syn(*at_listener(False, accept_queue=129)))
     out = io.StringIO()
     TextOutput(out, out).summary(totals)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import Handshake, HandshakeHop
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:

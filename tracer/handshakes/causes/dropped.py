@@ -6,7 +6,7 @@ from __future__ import annotations
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import Drop, HandshakeHop
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 from tracer.packets.outcome import BAD
 
 REASONS = {

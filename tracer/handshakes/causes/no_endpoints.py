@@ -14,7 +14,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import DecidingHop, IpvsRefusalHop, decision_of
 from tracer.model.netfilter import REFUSALS, Verdict
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:

@@ -7,7 +7,7 @@ from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import DecidingHop
 from tracer.model.netfilter import Verdict
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:

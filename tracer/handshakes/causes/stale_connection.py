@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import SocketHop
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 
 LIVE = frozenset({"ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2", "CLOSE_WAIT", "LAST_ACK", "CLOSING", "SYN_RECV"})
 

@@ -12,7 +12,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import RewriteHop
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 from tracer.packets.outcome import BAD
 from tracer.util.endpoint_format import format_endpoint
 

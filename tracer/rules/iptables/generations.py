@@ -18,9 +18,9 @@ from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.generation import Generation, GenerationLog
 from tracer.rules.iptables.lookup_history import LookupHistory
 from tracer.rules.iptables.path_cache import PathCache
-from tracer.rules.iptables.request_queue import RequestQueue
+from tracer.rules.iptables.request_queue import RequestQueue, TableSource
 from tracer.rules.iptables.table import Table
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.util.lazy import Lazy
 
 TRIES = 5
@@ -40,7 +40,7 @@ class TableGenerations:
         shed: Number of generations given up, and of tables not requested because of a bound, by kind.
     """
 
-    def __init__(self, reader: TableReader, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
+    def __init__(self, reader: TableSource, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
         self._log, self._lookups, self._paths = GenerationLog(), LookupHistory(), PathCache(watched)
         self._requests = RequestQueue(reader, self._log.shed)
         self.shed = self._log.shed
