@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import incidents
@@ -23,8 +23,6 @@ from tests.kernel.sides import SNAT_PORT, V4, also_rules
 
 MARTIAN_PORT = 10250
 RACE_PORT = 9131
-LISTENER_SECONDS = 4.0
-"""Time that a listener stays after its last packet, seconds: both runs then find its process and its sockets."""
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
 
 
@@ -36,14 +34,14 @@ class QuestionScene:
         asks: File name of the finding or of the cause.
         ports: Ports of its packets, for the filter.
         up: Builds it; returns the API's objects.
-        traffic: Makes its packets.
+        traffic: Makes its packets on entering. What they met, such as a listener, stays until it is left.
         cause: Cause that a SYN must have, "" = it must have the finding `asks`.
     """
 
     asks: str
     ports: tuple[int, ...]
     up: Callable[[], list[Object]]
-    traffic: Callable[[], object]
+    traffic: Callable[[], AbstractContextManager[object]]
     cause: str = ""
 
     @property
@@ -93,28 +91,35 @@ def race() -> None:
             time.sleep(1)
 
 
+def sending(send: Callable[[], object]) -> Callable[[], AbstractContextManager[object]]:
+    """Traffic that leaves nothing behind."""
+
+    def traffic() -> AbstractContextManager[object]:
+        send()
+        return nullcontext()
+
+    return traffic
+
+
 def of_incident(number: int, state: str) -> QuestionScene:
     incident = incidents.find(number)
-    return QuestionScene(incident.finding, incident.ports, lambda: incident.up(state), lambda: incident.traffic(state))
+    send = sending(lambda: incident.traffic(state))
+    return QuestionScene(incident.finding, incident.ports, lambda: incident.up(state), send)
 
 
 def of_syns(asks: str, name: str, is_finding: bool = False) -> QuestionScene:
     """A scene of syn_scenes.py, given by its name. is_finding: for the finding, not for the cause."""
     found = next(each for each in syn_scenes.SCENES if each.name == name)
 
-    def traffic() -> None:
-        with found.up():
-            time.sleep(LISTENER_SECONDS)
-
-    return QuestionScene(asks, (found.port,), plain, traffic, "" if is_finding else found.cause)
+    return QuestionScene(asks, (found.port,), plain, found.up, "" if is_finding else found.cause)
 
 
 SCENES = (
     of_incident(1, "refused"), of_incident(2, "stuck"), of_incident(3, "stale"), of_incident(4, "host-name"),
     of_incident(5, "node-port"),
-    QuestionScene("martian_localnet", (MARTIAN_PORT,), plain, send_martian),
-    QuestionScene("mtu", (servers.UDP_PORT,), small_bridge, send_too_long),
-    QuestionScene("udp_insert_race", (RACE_PORT,), plain, race),
+    QuestionScene("martian_localnet", (MARTIAN_PORT,), plain, sending(send_martian)),
+    QuestionScene("mtu", (servers.UDP_PORT,), small_bridge, sending(send_too_long)),
+    QuestionScene("udp_insert_race", (RACE_PORT,), plain, sending(race)),
     of_syns("conntrack_full", "conntrack's table full", is_finding=True),
     of_syns("conntrack_full", "conntrack's table full"),
     of_syns("paws", "two clients behind one SNAT address"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from io import StringIO
@@ -41,6 +42,8 @@ pytestmark = pytest.mark.thorough
 T = TypeVar("T")
 START_SECONDS = 120.0
 """Maximum time until both runs have begun, seconds."""
+VERDICT_SECONDS = 25.0
+"""Maximum time until the explained run has its verdict, seconds; packets wait for rules for ten seconds."""
 READ_LATER = ("/proc", "/sys", "netlink")
 """Sources of evidence that is read some time after the packet: its numbers may differ."""
 
@@ -73,15 +76,21 @@ class SharedSession:
 
 
 class Branch:
-    """A session of one of the two runs. It has all other attributes of the shared session."""
+    """A session of one of the two runs. It has all other attributes of the shared session.
+
+    Attributes:
+        read: Number of batches that were read.
+    """
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
+        self.read = 0
         self.slots: SimpleQueue[npt.NDArray[np.uint8]] = SimpleQueue()
         self.lost: SimpleQueue[list[Loss]] = SimpleQueue()
 
     def drain(self) -> npt.NDArray[np.uint8]:
         self._shared.drain()
+        self.read += 1
         return np.concatenate([np.zeros((0, SLOT), np.uint8), *taken(self.slots)])
 
     def losses(self) -> list[Loss]:
@@ -99,9 +108,25 @@ def taken(queue: SimpleQueue[T]) -> list[T]:
     return [queue.get() for _ in range(queue.qsize())]
 
 
+def has_found(path: Path, each: QuestionScene) -> bool:
+    """Whether a run that is not over has printed what the scene must show."""
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    if each.cause:
+        return any(line["type"] == "syn" and line["cause"] == each.cause for line in lines)
+    return any(line["type"] == "finding" and line["name"] == each.asks for line in lines)
+
+
+def eventually(is_done: Callable[[], bool]) -> None:
+    """Waits until something is done; at most VERDICT_SECONDS."""
+    began = time.monotonic()
+    while not is_done() and time.monotonic() - began < VERDICT_SECONDS:
+        time.sleep(0.2)
+
+
 def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Recorded]:
     """(explained run, recording without explanation) of the traffic of a scene that is up."""
     shared = SharedSession(recorder.session)
+    live_session, beside_session = shared.branches
     started, ended = threading.Barrier(2), threading.Event()
     made: dict[str, Recorded] = {}
     failed: list[Exception] = []
@@ -109,7 +134,11 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
     def traffic() -> None:
         try:
             started.wait(START_SECONDS)
-            each.traffic()
+            with each.traffic():
+                eventually(lambda: has_found(recorder.directory / "live.json", each))
+                # The recording has asked all questions about the events of a batch when it reads the next one.
+                read = beside_session.read
+                eventually(lambda: beside_session.read >= read + 2)
         finally:
             ended.set()
 
@@ -127,7 +156,9 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
             started.abort()
 
     # Made one after the other: bcc's cache of symbols is not safe for threads.
-    first, second = (Recorder(recorder.kernel, cast(Session, branch), recorder.directory) for branch in shared.branches)
+    first, second = (
+        Recorder(recorder.kernel, cast(Session, session), recorder.directory) for session in (live_session, beside_session)
+    )
     beside = threading.Thread(target=run, args=("recorded", second, wait, False))
     beside.start()
     run("live", first, traffic, True)
@@ -168,6 +199,7 @@ def show(run: str, findings: Iterable[Finding], lines: Iterable[dict[str, Any]])
         if line["type"] == "packet":
             flags, ends = line.get("tcp_flags", line["proto"]), (line["src"], line.get("sport"), line["dst"], line.get("dport"))
             print(run, line["number"], line["time"], flags, *ends, line["verdict"])
+            print(*(f"  {hop}" for hop in line["hops"] if "nat" in hop), sep="\n")
         elif line["type"] == "syn":
             print(run, line["time"], line["cause"], line["text"])
 

@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
 
+from tracer.model.namespace_name import Netns
 from tracer.node.namespace_view import NamespaceReader
+from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS
 from tracer.node.node_questions import Occasion
 from tracer.node.processes import NOT_RECORDED
 from tracer.node.procnet import BoundSocket
@@ -30,19 +32,20 @@ class NamespaceQuestion(ABC, Generic[P, T]):
 
 
 @dataclass(frozen=True)
-class NamespaceSetting(NamespaceQuestion[[str], str]):
+class NamespaceSetting(NamespaceQuestion[[Netns], str]):
     """A sysctl of a namespace; "" = no such sysctl, or the namespace cannot be read.
 
     Attributes:
         name: Its path, "net/ipv4/tcp_syncookies".
-        is_volatile: Its value at the time of a dropped packet is needed.
+        is_volatile: Its value after a dropped packet is needed.
     """
 
     name: str
     is_volatile: bool = False
 
-    def ask(self, reader: NamespaceReader, journal: Journal, namespace: str, /) -> Answer[str]:
-        return journal(("space", namespace, self.name), lambda: reader.setting(namespace, self.name), "")
+    def ask(self, reader: NamespaceReader, journal: Journal, namespace: Netns, /) -> Answer[str]:
+        kept = VOLATILE_SECONDS if self.is_volatile else KEPT_SECONDS
+        return journal(("space", namespace, self.name), lambda: reader.setting(namespace, self.name, kept), "")
 
     def prefetch(self, reader: NamespaceReader, journal: Journal, occasion: Occasion) -> None:
         for namespace in sorted({*occasion.namespaces, *(occasion.drop_namespaces if self.is_volatile else ())}):
@@ -50,10 +53,10 @@ class NamespaceSetting(NamespaceQuestion[[str], str]):
 
 
 @dataclass(frozen=True)
-class NamespaceListeners(NamespaceQuestion[[str], tuple[BoundSocket, ...]]):
+class NamespaceListeners(NamespaceQuestion[[Netns], tuple[BoundSocket, ...]]):
     """The listening TCP sockets of a namespace; () also if it cannot be read. Those at the time of a dropped SYN are needed."""
 
-    def ask(self, reader: NamespaceReader, journal: Journal, namespace: str, /) -> Answer[tuple[BoundSocket, ...]]:
+    def ask(self, reader: NamespaceReader, journal: Journal, namespace: Netns, /) -> Answer[tuple[BoundSocket, ...]]:
         return journal(("space", namespace, "bound"), lambda: reader.bound(namespace), tuple[BoundSocket, ...]())
 
     def prefetch(self, reader: NamespaceReader, journal: Journal, occasion: Occasion) -> None:
@@ -65,8 +68,7 @@ class NamespaceListeners(NamespaceQuestion[[str], tuple[BoundSocket, ...]]):
 class ListenerProcess(NamespaceQuestion[[int], str]):
     """The process that holds a listening socket, given by its inode: "nginx (pid 42)"; "" = not found.
 
-    It is asked ahead only where packets were dropped: a search for sockets that no process holds delays the search for the
-    sockets that packets meet.
+    It is asked ahead only where packets were dropped: a cause asks it where no socket took the SYN.
     """
 
     def ask(self, reader: NamespaceReader, journal: Journal, inode: int, /) -> Answer[str]:
@@ -93,10 +95,10 @@ class NamespaceInspector:
         """Asks a question of ASKS."""
         return question.ask(self.reader, self.journal, *args, **kwargs)
 
-    def names(self) -> Answer[list[str]]:
+    def names(self) -> Answer[list[Netns]]:
         """Names of the namespaces that have a name now."""
-        return self.journal(("space names",), self.reader.names, list[str]())
+        return self.journal(("space names",), self.reader.names, list[Netns]())
 
-    def counters(self, namespace: str) -> Answer[dict[str, int]]:
+    def counters(self, namespace: Netns) -> Answer[dict[str, int]]:
         """The kernel's counters at this time; {} = they cannot be read."""
         return self.journal(("space", namespace, "counters"), lambda: self.reader.counters(namespace), dict[str, int]())

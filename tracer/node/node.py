@@ -27,8 +27,8 @@ from tracer.util.endpoint_format import format_endpoint
 from tracer.util.lru_dict import LruDict
 
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
-COUNTED_SECONDS = 0.05
-"""Time that conntrack's counters are kept, s; short, because they must include the loss of a packet that is reported."""
+VOLATILE_SECONDS = 0.05
+"""Time that a value is kept which a reported packet may have changed, such as conntrack's counters, s."""
 
 T = TypeVar("T")
 
@@ -98,9 +98,12 @@ class HostReader:
     def kube_proxy(self) -> KubeProxy | None:
         return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc))
 
-    def setting(self, name: str, pid: int = 0) -> str:
-        """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, 0 = our own; "" = no such sysctl."""
-        return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid))
+    def setting(self, name: str, pid: int = 0, kept_seconds: float = KEPT_SECONDS) -> str:
+        """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, 0 = our own; "" = no such sysctl.
+
+        A value that was read less than `kept_seconds` ago is not read again.
+        """
+        return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid), kept_seconds)
 
     def _read_setting(self, name: str, pid: int) -> str:
         path = self._proc / "sys" / name
@@ -125,7 +128,7 @@ class HostReader:
 
     def conntrack_counters(self) -> dict[str, int]:
         """conntrack's counters since boot, summed over CPUs: insert_failed, drop ... {} = they cannot be read."""
-        return self._keep("conntrack", lambda: procnet.conntrack(self._net), COUNTED_SECONDS)
+        return self._keep("conntrack", lambda: procnet.conntrack(self._net), VOLATILE_SECONDS)
 
     def mtu(self, interface: str) -> int:
         """MTU of an interface of our namespace, bytes; 0 = no such interface."""

@@ -11,9 +11,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
 
+from tracer.model.namespace_name import Netns
 from tracer.node import procnet
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.node import HostReader, ListeningSocket
+from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS, HostReader, ListeningSocket
 from tracer.node.procnet import BoundSocket
 from tracer.util.questions import Answer, Journal, Known, NotAsked
 
@@ -45,8 +46,8 @@ class Occasion:
     interfaces: tuple[str, ...] = ()
     listeners: tuple[int, ...] = ()
     counted_listeners: tuple[int, ...] = ()
-    drop_namespaces: tuple[str, ...] = ()
-    namespaces: tuple[str, ...] = ()
+    drop_namespaces: tuple[Netns, ...] = ()
+    namespaces: tuple[Netns, ...] = ()
 
 
 class NodeQuestion(ABC, Generic[P, T]):
@@ -67,14 +68,15 @@ class Setting(NodeQuestion[[], str]):
 
     Attributes:
         name: Its path, "net/ipv4/tcp_syncookies".
-        is_volatile: Its value at the time of a dropped packet is needed.
+        is_volatile: Its value after a dropped packet is needed.
     """
 
     name: str
     is_volatile: bool = False
 
     def ask(self, host: HostReader, journal: Journal, /) -> Answer[str]:
-        return journal(("node", ("setting", self.name, 0)), lambda: host.setting(self.name), "")
+        kept = VOLATILE_SECONDS if self.is_volatile else KEPT_SECONDS
+        return journal(("node", ("setting", self.name, 0)), lambda: host.setting(self.name, kept_seconds=kept), "")
 
     def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
         if occasion.is_periodic or (self.is_volatile and occasion.has_drops):

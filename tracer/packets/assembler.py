@@ -14,8 +14,9 @@ from typing import TypeAlias
 from tracer.events import payload, record
 from tracer.events.packet_groups import by_packet
 from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
+from tracer.model.hop import Hop
 from tracer.model.loss import Loss
-from tracer.model.packet import Flow, Hop, Packet
+from tracer.model.packet import Flow, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome, path_signature
 from tracer.packets.closed_packet import ClosedPacket, ClosedSharedPacket
 from tracer.packets.hop_builder import HopBuilder

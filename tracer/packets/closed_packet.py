@@ -9,7 +9,7 @@ import numpy as np
 
 from tracer.events import record
 from tracer.events.record import Event
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 from tracer.packets import header_tracker
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.path_signature import PathSignature

@@ -9,7 +9,7 @@ from tracer.events import decision_detail, record
 from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.packet_groups import joined_rows
 from tracer.events.record import DTYPE, Event, EventArray, EventRow, Kind
-from tracer.model.packet import DecisionDetail
+from tracer.model.hop import DecisionDetail
 
 assert HIT_DTYPE.fields
 _FIRST = HIT_DTYPE.fields["registers"][1]

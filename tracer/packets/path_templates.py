@@ -17,7 +17,9 @@ from typing import NamedTuple
 from tracer.events import record
 from tracer.events.nft_trace import NftHit
 from tracer.events.record import Event, EventRow, Flag, Kind
-from tracer.model.packet import RULE_KINDS, DecisionDetail, Endpoints, Flow, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import DecisionDetail, DetailHop, IpvsHop, RewriteHop, RuleHop, SocketHop
+from tracer.model.packet import Flow, Packet
 from tracer.model.rule import RuleTrace
 from tracer.packets.hop_builder import HopBuilder, SocketUse
 from tracer.packets.open_packet import OpenPacket
@@ -202,7 +204,7 @@ class PathTemplates:
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = self._group(rows, keys, events, signature.ports)
-        details = tuple(hop.detail for hop in packet.hops if hop.detail)
+        details = tuple(hop.detail for hop in packet.hops if isinstance(hop, DetailHop))
         looked_up = self._looked_up(group, opened, signature, details)
         times = [row.time for row in rows]
         variant = group.variants.get(looked_up)
@@ -311,7 +313,7 @@ def _is_template(packet: Packet, ports: Ports) -> bool:
         return False
     if any(str(port) in packet.verdict for port in ports if port):
         return False
-    return not any(h.ipvs or (h.what in RULE_KINDS and _is_undecided(h.rule_trace)) for h in packet.hops)
+    return not any(isinstance(h, IpvsHop) or (isinstance(h, RuleHop) and _is_undecided(h.rule_trace)) for h in packet.hops)
 
 
 def _begins_whole(rows: Sequence[EventRow]) -> bool:
@@ -354,13 +356,13 @@ def _path(packet: Packet, times: Sequence[int], sockets: Sequence[int], ports: P
     socket = detail = -1
     for hop in packet.hops:
         before = after = -1
-        if hop.nat:
+        if isinstance(hop, RewriteHop):
             patterns = [EndpointsPattern.of(each, ports) for each in (hop.nat.before, hop.nat.after)]
             if any(p.source >= 0 or p.destination >= 0 for p in patterns):
                 before, after = (ends.setdefault(p.ends, len(ends)) for p in patterns)
-        socket += bool(hop.socket)
-        detail += bool(hop.detail)
-        hops.append(HopPattern(hop, times.index(hop.time), before, after, socket if hop.socket else -1, detail if hop.detail else -1))
+        socket += isinstance(hop, SocketHop)
+        detail += isinstance(hop, DetailHop)
+        hops.append(HopPattern(hop, times.index(hop.time), before, after, socket, detail))
     return SharedPath(tuple(hops), tuple(EndpointsPattern.of(each, ports) for each in ends), tuple(sockets))
 
 

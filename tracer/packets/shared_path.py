@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast, overload
 
-from tracer.model.packet import DecisionDetail, Endpoints, Hop, Nat, Packet, Socket
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import DecisionDetail, DetailHop, Hop, Nat, RewriteHop, Socket, SocketHop
+from tracer.model.packet import Packet
 from tracer.util.frozen import evolve
 
 T = TypeVar("T")
@@ -51,8 +53,8 @@ class HopPattern(NamedTuple):
         time: Place of its time among the times of the packet's rows.
         before: Place of the endpoints before its rewrite in SharedPath.ends, -1 = the rewrite has no chosen port.
         after: Place of the endpoints after its rewrite.
-        socket: Place of its socket among the sockets of the path, -1 = no socket.
-        detail: Place of its decision detail among those of the packet, -1 = no decision detail.
+        socket: Of a socket: its place among the sockets of the path.
+        detail: Of a decision detail: its place among those of the packet.
     """
 
     hop: Hop
@@ -159,15 +161,16 @@ class PathHops(Sequence[Hop]):
 
     def _hop(self, pattern: HopPattern, ends: Sequence[Endpoints]) -> Hop:
         hop, time = pattern.hop, self.times[pattern.time]
-        if pattern.before >= 0 and hop.nat:
-            return evolve(hop, time=time, nat=Nat(hop.nat.kind, ends[pattern.before], ends[pattern.after]))
-        if pattern.socket >= 0 and hop.socket:
-            socket = hop.socket
-            own = Socket(self.sockets[pattern.socket], socket.state, socket.pid, socket.command)
-            return evolve(hop, time=time, socket=own)
-        if pattern.detail >= 0:
-            return evolve(hop, time=time, detail=self.details[pattern.detail])
-        return evolve(hop, time=time)
+        match hop:
+            case RewriteHop() if pattern.before >= 0:
+                return evolve(hop, time=time, nat=Nat(hop.nat.kind, ends[pattern.before], ends[pattern.after]))
+            case SocketHop(socket=socket):
+                own = Socket(self.sockets[pattern.socket], socket.state, socket.pid, socket.command)
+                return evolve(hop, time=time, socket=own)
+            case DetailHop():
+                return evolve(hop, time=time, detail=self.details[pattern.detail])
+            case _:
+                return evolve(hop, time=time)
 
 
 class PathMemo(Generic[T]):

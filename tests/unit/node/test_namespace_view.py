@@ -7,12 +7,16 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
+from tracer.model.namespace_name import Netns
 from tracer.node import namespace_view
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import Namespaces
+from tracer.node.node import VOLATILE_SECONDS
 
 
-def own() -> tuple[NamespaceReader, str]:
+def own() -> tuple[NamespaceReader, Netns]:
     names = Namespaces()
     return NamespaceReader(names), names.name(names.own)
 
@@ -33,21 +37,22 @@ def test_listening_sockets_settings_and_counters() -> None:
 
 def test_an_answer_that_cannot_be_read_is_empty() -> None:
     reader, namespace = own()
-    assert reader.bound("no such namespace") == () and reader.counters("no such namespace") == {}
+    assert reader.bound(Netns("no such namespace")) == () and reader.counters(Netns("no such namespace")) == {}
     assert reader.setting(namespace, "net/ipv4/tcp_tw_recycle") == "", "Linux does not have it since 4.12"
     assert reader.owner(0) == (0, "")
 
 
-def test_answers_are_kept_for_a_short_time() -> None:
+def test_answers_are_kept_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, namespace = own()
+    now = 100.0
+    monkeypatch.setattr("tracer.node.namespace_view.time.monotonic", lambda: now)
     before = reader.bound(namespace)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
         port = sock.getsockname()[1]
         assert reader.bound(namespace) is before
-        for key, (at, value) in list(reader._kept.items()):
-            reader._kept[key] = at - 2 * namespace_view.KEPT_SECONDS, value
+        now += 2 * VOLATILE_SECONDS
         assert port in [b.port for b in reader.bound(namespace)]
 
 

@@ -92,7 +92,9 @@ class Prefetcher:
         has_first_datagram = not self._has_datagrams and bool((events["protocol"] == UDP).any())
         self._has_datagrams |= has_first_datagram
         drops = events[events["kind"] == Kind.EVENT_DROP]
-        long = drops[drops["length"] >= LONG_BYTES]
+        # The event of a drop may be short: then an earlier event of the packet has its header.
+        dropped = events[np.isin(events["packet"], drops["packet"])] if len(drops) else events[:0]
+        long = dropped[dropped["length"] >= LONG_BYTES]
         on_node = events[events["netns"] == self._namespaces.node] if len(drops) else events[:0]
         return Occasion(
             is_periodic=is_periodic,

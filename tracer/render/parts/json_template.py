@@ -7,7 +7,8 @@ import re
 import secrets
 from operator import itemgetter
 
-from tracer.model.packet import DecisionDetail, Flow, Packet
+from tracer.model.hop import DecisionDetail
+from tracer.model.packet import Flow, Packet
 from tracer.packets.shared_path import EndpointsPattern, PathHops, Ports
 from tracer.render.parts.json_packet import packet_object, rfc3339
 from tracer.util.escape import json_line

@@ -26,6 +26,7 @@ from tracer.capture.replay.answers import ReplayedAnswers
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.capture.replay.source import _has_all_answers
+from tracer.events.record import Flag
 from tracer.findings import missing_masquerade
 from tracer.findings.conntrack_full import COUNT, LIMIT
 from tracer.findings.context import FindingContext
@@ -33,7 +34,9 @@ from tracer.findings.syn_dropped import TIMESTAMPS
 from tracer.kube.catalog import ClusterView
 from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule
 from tracer.model.summary import RunSummary
 from tracer.node.namespace_questions import ListenerProcess, NamespaceInspector, NamespaceListeners, NamespaceSetting
@@ -126,8 +129,8 @@ def test_unasked_processes_and_namespaces() -> None:
     processes = JournaledProcesses(journal)
     assert processes.owner(7) == NOT_RECORDED
     inspector = NamespaceInspector(NamespaceReader(Namespaces(), processes), journal)
-    answers: list[Answer[Any]] = [inspector.names(), inspector.counters("node"), inspector.ask(NamespaceListeners(), "node")]
-    answers += [inspector.ask(NamespaceSetting("x"), "node"), inspector.ask(ListenerProcess(), 7)]
+    answers: list[Answer[Any]] = [inspector.names(), inspector.counters(HOST), inspector.ask(NamespaceListeners(), HOST)]
+    answers += [inspector.ask(NamespaceSetting("x"), HOST), inspector.ask(ListenerProcess(), 7)]
     assert all(isinstance(answer, NotAsked) for answer in answers)
 
 
@@ -147,7 +150,7 @@ def test_a_full_table_without_its_size() -> None:
 def test_one_figure_of_a_full_table_proves_nothing(readable: Setting) -> None:
     on = f.FakeNode(settings={readable.name: "65536"})
     assert f.findings_of([test_conntrack_full.packet()], ClusterView(), on)[1] == []
-    hops = [decision_detail("table-full", 0, "node"), Hop(1, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    hops = [decision_detail("table-full", 0, HOST), DropHop(1, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
     _, (seen,) = f.findings_of([f.packet(hops, test_conntrack_full.ENDS)], ClusterView(), on)
     assert shown([seen]) == [] and "entries" not in seen.cause
 
@@ -246,12 +249,17 @@ def test_an_unasked_process_is_not_recorded(tmp_path: Path, monkeypatch: pytest.
     assert "process not recorded (inode 48213)" in text and "not found" not in text
 
 
-def test_recording_without_explaining_asks_for_the_counters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_short", [False, True])
+def test_recording_without_explaining_asks_for_the_counters(tmp_path: Path, is_short: bool) -> None:
+    """Also if the event of the drop is short: it leaves out the packet's header, which an earlier event has."""
     from contextlib import closing
     from sqlite3 import connect
 
     trail = Trail(("10.244.0.11", 40000, "10.244.3.7", 53), 1 << 8, 1000, in_name="cni0", length=1500)
     batch = trail.hook("PREROUTING").add("DROP", object=0x10, reason=6).batch
+    if is_short:
+        batch["flags"][-1] |= Flag.FLAG_SAME
+        batch["length"][-1], batch["dst"][-1] = 0, b""
     made = captures.capture(tmp_path / "a.k8st", [(batch, [])], explained=False)
     with closing(connect(made.path)) as db:
         keys = {key for (key,) in db.execute("SELECT key FROM records WHERE kind = 'answer'")}
