@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tests.support.syns import FakeInspector
@@ -11,9 +12,13 @@ from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, HopKind, IpvsDecision, Nat, Packet
+from tracer.model.hop import Hop, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, NatHop, TableHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import HostReader, ListeningSocket
@@ -93,17 +98,17 @@ def policy(chain: str, verdict: str = "ACCEPT") -> RuleHit:
     return RuleHit((RuleLocation(chain, 0),), None, verdict, Evidence.DERIVED)
 
 
-def table(rules: Ruleset, hook: str, name: str, *hits: RuleHit, verdict: str = "ACCEPT", **more: object) -> Hop:
-    return Hop(0, HopKind.TABLE, "node", hook, name, verdict=verdict, rule_trace=RuleTrace(hits, ruleset=rules), **more)  # type: ignore[arg-type]
+def table(rules: Ruleset, hook: Hook, name: str, *hits: RuleHit, verdict: Verdict = Verdict.ACCEPT, **more: object) -> Hop:
+    return TableHop(0, "node", hook, table=name, verdict=verdict, rule_trace=RuleTrace(hits, ruleset=rules), **more)  # type: ignore[arg-type]
 
 
-def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
-    return Hop(0, HopKind.NAT, "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
+def nat(rules: Ruleset, hook: Hook, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
+    return NatHop(0, HOST, hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
 
 
-def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
+def packet(hops: Sequence[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
     """A SYN with these hops, one second after the SYN with the previous number."""
-    made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=tuple(hops), number=number)
+    made = Packet(number, number * SECOND, HOST, "eth0", "IPv4", protocol, ends, "SYN", 60, hops=tuple(hops), number=number)
     verdict, outcome = classify(made)
     return replace(made, verdict=verdict, outcome=outcome)
 
@@ -131,10 +136,10 @@ def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: in
     ends = Endpoints(CLIENT, sport, virtual, port)
     if not real:
         decision = IpvsDecision(virtual, port, "tcp", "rr")
-        hop = Hop(0, HopKind.IPVS, "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=decision)
+        hop = IpvsRefusalHop(0, HOST, Hook.INPUT, verdict=Verdict.REJECT, reject="icmp-port-unreachable", decision=decision)
         return packet([hop], ends)
     decision = IpvsDecision(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
     return packet(
-        [Hop(0, HopKind.IPVS, "node", "INPUT", ipvs=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
+        [IpvsNatHop(0, HOST, Hook.INPUT, decision=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
         ends,
     )

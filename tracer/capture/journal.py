@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tracer.errors import BadOption
-from tracer.model.namespace_name import HOST, distinct_name
+from tracer.model.namespace_name import HOST, NO_NETNS, Netns, distinct_name, unnamed
 from tracer.node.namespaces import NAMES_KEPT, NamespaceNames
 from tracer.node.processes import NOT_RECORDED, SocketOwners
 from tracer.util.lru_dict import LruDict
@@ -50,12 +50,11 @@ class RecordedNamespaces:
         self._journal, self._live = journal, live
         self.node, self.own = live.node, live.own
 
-    def name(self, inode: int) -> str:
-        default = f"netns {inode}" if inode else ""
-        name = value_of(self._journal(("netns", inode), lambda: self._live.name(inode), default))
-        return default if name is None else name
+    def name(self, inode: int) -> Netns:
+        name = value_of(self._journal(("netns", inode), lambda: self._live.name(inode), unnamed(inode)))
+        return unnamed(inode) if name is None else name
 
-    def own_name(self) -> str:
+    def own_name(self) -> Netns:
         # No question of the journal: a capture has this name among those that were known at its start.
         return self._live.own_name()
 
@@ -76,19 +75,19 @@ class ReplayedNamespaces:
         names: Names that were known at the start, by inode. A name that was not requested later is one of these.
     """
 
-    def __init__(self, journal: Journal, node: int, own: int, names: Mapping[int, str]) -> None:
+    def __init__(self, journal: Journal, node: int, own: int, names: Mapping[int, Netns]) -> None:
         self._journal, self.node, self.own = journal, node, own
-        self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
+        self._names: LruDict[int, Netns] = LruDict(NAMES_KEPT, "names of namespaces")
         self._names.update(names)
 
-    def name(self, inode: int) -> str:
-        at_start = self._names.get(inode, f"netns {inode}" if inode else "")
+    def name(self, inode: int) -> Netns:
+        at_start = self._names.get(inode) or unnamed(inode)
         answer = value_of(self._journal(("netns", inode), lambda: at_start, at_start))
         name = at_start if answer is None else answer
         return name if inode == self.node else distinct_name(name, inode)
 
-    def own_name(self) -> str:
-        return HOST if self.own and self.own == self.node else self._names.get(self.own, "")
+    def own_name(self) -> Netns:
+        return HOST if self.own and self.own == self.node else self._names.get(self.own, NO_NETNS)
 
     def named(self) -> list[int]:
         return list(self._names)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from tracer.events.detail_row import DecisionDetailRow as Row
 from tracer.events.detail_row import DetailKind
 from tracer.events.record import TCP_STATES, DetailEvent, Event
-from tracer.model.packet import DecisionDetail
+from tracer.model.hop import DecisionDetail
 
 Facts = dict[str, int | str]
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import rule_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import Nat, NatHop
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, Nat, Packet
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleTrace
 from tracer.node.node_questions import InterfaceOf, Listener
 from tracer.rules import operator_commands
@@ -26,14 +27,9 @@ ASKS = (INTERFACE, LISTENER)
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        if (
-            hop.clone
-            or hop.from_conntrack
-            or not hop.nat
-            or hop.nat.kind != "DNAT"
-            or not hop.rule_trace
-            or not hop.rule_trace.decision
-        ):
+        if not isinstance(hop, NatHop) or hop.clone or hop.from_conntrack or hop.nat.kind != "DNAT":
+            continue
+        if not hop.rule_trace or not hop.rule_trace.decision:
             continue
         hit, owner = hop.rule_trace.decision, hop.owner
         if owner and owner.program == "portmap" and hit.rule:
@@ -67,7 +63,7 @@ def _expected_target(nat: Nat, protocol: str, context: FindingContext) -> tuple[
 
 def _finding(
     packet: Packet,
-    hop: Hop,
+    hop: NatHop,
     nat: Nat,
     trace: RuleTrace,
     hit: RuleHit,
@@ -78,7 +74,7 @@ def _finding(
     should, says = expected
     address, port, protocol = nat.before.dst, nat.before.dport, packet.protocol.lower()
     pod = f"pod {owner.label}" if owner.kind == "Pod" else f"the pod at {nat.after.dst}"
-    way, why, proofs_of_order = _order(hop, trace, hit, address, context)
+    way, why, proofs_of_order = _order(trace, hit, address, context)
     in_ipvs = way == "ipvs" or bool(context.cluster.ipvs)
     became = format_endpoint(nat.after.dst, nat.after.dport)
     proofs = [
@@ -159,9 +155,7 @@ _CURES = {
 }
 
 
-def _order(
-    hop: Hop, trace: RuleTrace, hit: RuleHit, address: str, context: FindingContext
-) -> tuple[str, str, list[FindingEvidence]]:
+def _order(trace: RuleTrace, hit: RuleHit, address: str, context: FindingContext) -> tuple[str, str, list[FindingEvidence]]:
     """Returns (kind of conflict, why portmap's rule came first as a clause, evidence)."""
     proofs = []
     interface = value_of(context.ask(INTERFACE, address))
@@ -172,7 +166,7 @@ def _order(
         return "nftables", (
             "portmap's base chain ran before kube-proxy's: of two chains at one priority the one registered last runs first"
         ), proofs  # fmt: skip
-    jump, kube = _jumps(hop, trace, hit)
+    jump, kube = _jumps(trace, hit)
     if jump:
         tested = "--dst-type LOCAL" in jump.text
         proofs.append(FindingEvidence("rule", f"{jump.chain} {jump.number}: {jump.text}", "observed"))
@@ -189,7 +183,7 @@ def _order(
     return "unknown", "its rule acted first", proofs
 
 
-def _jumps(hop: Hop, trace: RuleTrace, hit: RuleHit) -> tuple[Rule | None, Rule | None]:
+def _jumps(trace: RuleTrace, hit: RuleHit) -> tuple[Rule | None, Rule | None]:
     """Returns portmap's jump from the base chain on the packet's path, and kube-proxy's jump in the same chain."""
     base = hit.path[0]
     if not hit.rule or not trace.ruleset:

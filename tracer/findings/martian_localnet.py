@@ -9,6 +9,8 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import RuleHop, decision_of
+from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 from tracer.node.node_questions import Setting
 from tracer.util.endpoint_format import format_endpoint
@@ -21,7 +23,9 @@ ASKS = (SETTING,)
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        hit = hop.rule_trace.decision if hop.verdict == "DROP" and hop.rule_trace and not hop.clone else None
+        if not isinstance(hop, RuleHop) or hop.verdict is not Verdict.DROP or hop.clone:
+            continue
+        hit = decision_of(hop)
         if hit and hit.rule and not hit.hotdrop and hit.rule.comment == SAYS:
             ends = packet.endpoints
             value = value_of(context.ask(SETTING))

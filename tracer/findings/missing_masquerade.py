@@ -18,8 +18,10 @@ from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
 from tracer.model.connection import ConnectionKey
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import Nat, RewriteHop, RuleHop, is_from_conntrack
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, Nat, Packet
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, Ruleset
 from tracer.node.node_questions import FlannelSubnets
 from tracer.rules import operator_commands
@@ -37,7 +39,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     followed = context.reported.get(key)
     if followed:
         return _later_packet(packet, followed)
-    dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and not h.from_conntrack), None)
+    rewrites = (h for h in packet.hops if isinstance(h, RewriteHop) and not h.clone and not is_from_conntrack(h))
+    dnat = next((h for h in rewrites if h.nat.kind == "DNAT"), None)
     found = _first_packet(packet, dnat, context) if dnat else None
     # The answer comes to the namespace of the DNAT. If the request was tracked in another one, the answer has another key.
     if found and dnat and key.netns == dnat.netns:
@@ -58,15 +61,17 @@ def _later_packet(packet: Packet, followed: FollowedConnection) -> Finding:
     return replace(followed.finding, proofs=(*followed.finding.proofs, proof))
 
 
-def _first_packet(packet: Packet, dnat: Hop, context: FindingContext) -> Finding | None:
+def _first_packet(packet: Packet, dnat: RewriteHop, context: FindingContext) -> Finding | None:
     # A missing masquerade cannot be concluded from an incomplete packet.
-    if not dnat.nat or not packet.complete:
+    if not packet.complete:
         return None
     after = packet.hops[packet.hops.index(dnat) + 1 :]
-    if any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") and h.netns == dnat.netns for h in after):
+    if any(isinstance(h, RewriteHop) and h.nat.kind in ("MASQUERADE", "SNAT") and h.netns == dnat.netns for h in after):
         return None
     for hop in after:
-        hit = _returned(hop, dnat.nat.after.dst) if hop.netns == dnat.netns else None
+        if not isinstance(hop, RuleHop) or hop.netns != dnat.netns:
+            continue
+        hit = _returned(hop, dnat.nat.after.dst)
         if hit:
             return _finding(packet, dnat.nat, hop, hit, context)
     return None
@@ -78,10 +83,10 @@ def subnet_of(rule: Rule) -> str:
     return (found[2] or found[4]) if found else ""
 
 
-def _returned(hop: Hop, address: str) -> RuleHit | None:
+def _returned(hop: RuleHop, address: str) -> RuleHit | None:
     """Returns the hit of the rule that skipped MASQUERADE because of the packet's destination."""
     if (
-        hop.hook != "POSTROUTING"
+        hop.hook is not Hook.POSTROUTING
         or hop.clone
         or not hop.rule_trace
         or not hop.rule_trace.decision
@@ -95,7 +100,7 @@ def _returned(hop: Hop, address: str) -> RuleHit | None:
     return None
 
 
-def _finding(packet: Packet, nat: Nat, hop: Hop, hit: RuleHit, context: FindingContext) -> Finding | None:
+def _finding(packet: Packet, nat: Nat, hop: RuleHop, hit: RuleHit, context: FindingContext) -> Finding | None:
     assert hit.rule and hop.rule_trace
     ends = nat.after
     kept = f"{ends.src} -> {format_endpoint(ends.dst, ends.dport)}"

@@ -11,9 +11,10 @@ from tracer.findings.context import FindingContext
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
+from tracer.model.hop import Handshake, HandshakeHop, RewriteHop, SocketHop
 from tracer.model.kube import Owner, pod_text
-from tracer.model.namespace_name import is_host
-from tracer.model.packet import Handshake, Packet
+from tracer.model.namespace_name import Netns, is_host
+from tracer.model.packet import Packet
 from tracer.node.node_questions import ListenerCounters, ListenerSetting
 from tracer.util.endpoint_format import format_endpoint as place_of
 from tracer.util.questions import value_of
@@ -39,7 +40,8 @@ def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | No
         return None
     asked = attempt.asked.dst, attempt.asked.dport
     context.counts["asked", asked] += 1
-    refused = any(h.handshake and h.handshake.accepted is False and h.handshake.stage == "SYN" for h in attempt.syn.hops)
+    shakes = [h.handshake for h in attempt.syn.hops if isinstance(h, HandshakeHop)]
+    refused = any(shake.accepted is False and shake.stage == "SYN" for shake in shakes)
     kind = KINDS.get(verdict.cause.name) or ("unknown" if refused else "")
     if not kind and not attempt.syn.handshake:
         return None
@@ -55,7 +57,7 @@ def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | No
     return _finding(verdict, attempt, kind, place, context)
 
 
-Place = tuple[str, str, int]
+Place = tuple[Netns, str, int]
 """Network namespace, address and port of a listener."""
 
 
@@ -64,8 +66,9 @@ def _finding(
 ) -> Finding:
     netns, address, port = place
     packet = _shows(attempt)
-    shake = next((h.handshake for h in reversed(packet.hops) if h.handshake and h.handshake.stage != "request"), None)
-    socket = next((h.socket for h in reversed(attempt.syn.hops) if h.socket), None)
+    shakes = (h.handshake for h in reversed(packet.hops) if isinstance(h, HandshakeHop))
+    shake = next((s for s in shakes if s.stage != "request"), None)
+    socket = next((h.socket for h in reversed(attempt.syn.hops) if isinstance(h, SocketHop)), None)
     pid, command = (socket.pid, socket.command) if socket else (0, "")
     where = place_of(address, port)
     pod, service = context.cluster.pod_at(address), _service(attempt.syn)
@@ -93,7 +96,8 @@ def _finding(
 
 def _service(syn: Packet) -> Owner | None:
     """Returns the requested Service: from the rule that translated the SYN, else from its destination."""
-    by_rule = (h.owner for h in reversed(syn.hops) if h.nat and h.nat.kind == "DNAT" and not h.clone)
+    rewrites = (h for h in reversed(syn.hops) if isinstance(h, RewriteHop) and not h.clone)
+    by_rule = (h.owner for h in rewrites if h.nat.kind == "DNAT")
     return next((o for o in (*by_rule, syn.dst_owner) if o and o.kind == "Service"), None)
 
 
@@ -194,8 +198,9 @@ def _recycle(pid: int, context: FindingContext) -> str | None:
 
 def _shared(packet: Packet, kind: str) -> list[FindingEvidence]:
     """The evidence for an SNAT that gives many clients the same address."""
-    hop = next((h for h in packet.hops if h.nat and h.nat.kind in ("SNAT", "MASQUERADE")), None)
-    if not hop or not hop.nat or kind != "timestamps":
+    rewrites = (h for h in packet.hops if isinstance(h, RewriteHop))
+    hop = next((h for h in rewrites if h.nat.kind in ("SNAT", "MASQUERADE")), None)
+    if not hop or kind != "timestamps":
         return []
     whose = f" ({hop.owner.text})" if hop.owner else ""
     return [FindingEvidence("packet", f"{hop.nat.kind} {hop.nat.before.src} -> {hop.nat.after.src}{whose}", hop.evidence.value)]

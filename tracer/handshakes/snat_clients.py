@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tracer.model.packet import Nat, Packet
+from tracer.model.hop import Nat, RewriteHop
+from tracer.model.packet import Packet
 from tracer.util.evictions import evictions
 from tracer.util.lru_dict import LruDict
 
@@ -13,7 +14,8 @@ SNATS = ("SNAT", "MASQUERADE")
 
 def find_snat(packet: Packet) -> Nat | None:
     """The rewrite that gave a packet another source address."""
-    return next((h.nat for h in packet.hops if h.nat and h.nat.kind in SNATS and h.nat.before.src != h.nat.after.src), None)
+    rewrites = (h.nat for h in packet.hops if isinstance(h, RewriteHop))
+    return next((nat for nat in rewrites if nat.kind in SNATS and nat.before.src != nat.after.src), None)
 
 
 class SnatClients:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
 
+from tracer.model.namespace_name import Netns
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS
 from tracer.node.node_questions import Occasion
@@ -31,7 +32,7 @@ class NamespaceQuestion(ABC, Generic[P, T]):
 
 
 @dataclass(frozen=True)
-class NamespaceSetting(NamespaceQuestion[[str], str]):
+class NamespaceSetting(NamespaceQuestion[[Netns], str]):
     """A sysctl of a namespace; "" = no such sysctl, or the namespace cannot be read.
 
     Attributes:
@@ -42,7 +43,7 @@ class NamespaceSetting(NamespaceQuestion[[str], str]):
     name: str
     is_volatile: bool = False
 
-    def ask(self, reader: NamespaceReader, journal: Journal, namespace: str, /) -> Answer[str]:
+    def ask(self, reader: NamespaceReader, journal: Journal, namespace: Netns, /) -> Answer[str]:
         kept = VOLATILE_SECONDS if self.is_volatile else KEPT_SECONDS
         return journal(("space", namespace, self.name), lambda: reader.setting(namespace, self.name, kept), "")
 
@@ -52,10 +53,10 @@ class NamespaceSetting(NamespaceQuestion[[str], str]):
 
 
 @dataclass(frozen=True)
-class NamespaceListeners(NamespaceQuestion[[str], tuple[BoundSocket, ...]]):
+class NamespaceListeners(NamespaceQuestion[[Netns], tuple[BoundSocket, ...]]):
     """The listening TCP sockets of a namespace; () also if it cannot be read. Those at the time of a dropped SYN are needed."""
 
-    def ask(self, reader: NamespaceReader, journal: Journal, namespace: str, /) -> Answer[tuple[BoundSocket, ...]]:
+    def ask(self, reader: NamespaceReader, journal: Journal, namespace: Netns, /) -> Answer[tuple[BoundSocket, ...]]:
         return journal(("space", namespace, "bound"), lambda: reader.bound(namespace), tuple[BoundSocket, ...]())
 
     def prefetch(self, reader: NamespaceReader, journal: Journal, occasion: Occasion) -> None:
@@ -94,10 +95,10 @@ class NamespaceInspector:
         """Asks a question of ASKS."""
         return question.ask(self.reader, self.journal, *args, **kwargs)
 
-    def names(self) -> Answer[list[str]]:
+    def names(self) -> Answer[list[Netns]]:
         """Names of the namespaces that have a name now."""
-        return self.journal(("space names",), self.reader.names, list[str]())
+        return self.journal(("space names",), self.reader.names, list[Netns]())
 
-    def counters(self, namespace: str) -> Answer[dict[str, int]]:
+    def counters(self, namespace: Netns) -> Answer[dict[str, int]]:
         """The kernel's counters at this time; {} = they cannot be read."""
         return self.journal(("space", namespace, "counters"), lambda: self.reader.counters(namespace), dict[str, int]())

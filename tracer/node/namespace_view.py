@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tracer.errors import TraceError
+from tracer.model.namespace_name import Netns
 from tracer.node import netns, procnet
 from tracer.node.namespaces import NamespaceNames, Namespaces
 from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS
@@ -36,18 +37,18 @@ class NamespaceReader:
         self._processes = processes or Processes()
         self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT, "answers about namespaces")
 
-    def bound(self, name: str) -> tuple[BoundSocket, ...]:
+    def bound(self, name: Netns) -> tuple[BoundSocket, ...]:
         """The listening TCP sockets of a namespace."""
         return self._read_cached(name, "bound", lambda: procnet.bound(NET, "tcp"), (), VOLATILE_SECONDS)
 
-    def setting(self, name: str, setting: str, kept_seconds: float = KEPT_SECONDS) -> str:
+    def setting(self, name: Netns, setting: str, kept_seconds: float = KEPT_SECONDS) -> str:
         """A sysctl, given as a path ("net/ipv4/tcp_syncookies"); "" = no such sysctl.
 
         A value that was read less than `kept_seconds` ago is not read again.
         """
         return self._read_cached(name, setting, lambda: _read(Path("/proc/sys") / setting), "", kept_seconds)
 
-    def counters(self, name: str) -> dict[str, int]:
+    def counters(self, name: Netns) -> dict[str, int]:
         """TcpExt counters, and conntrack's statistics as conntrack_drop and so on. Not kept, because they are compared."""
         return self._read_inside(name, _counters, {})
 
@@ -55,11 +56,11 @@ class NamespaceReader:
         """(pid, command) of a process that holds a socket, as Processes.owner."""
         return self._processes.owner(inode)
 
-    def names(self) -> list[str]:
+    def names(self) -> list[Netns]:
         """Names of the namespaces that have a name now."""
         return [self._namespaces.name(inode) for inode in self._namespaces.named()]
 
-    def _read_cached(self, name: str, what: str, look: Callable[[], T], otherwise: T, seconds: float) -> T:
+    def _read_cached(self, name: Netns, what: str, look: Callable[[], T], otherwise: T, seconds: float) -> T:
         kept = self._kept.get((name, what))
         if kept and time.monotonic() - kept[0] < seconds:
             return kept[1]  # type: ignore[return-value]
@@ -67,7 +68,7 @@ class NamespaceReader:
         self._kept[name, what] = time.monotonic(), found
         return found
 
-    def _read_inside(self, name: str, look: Callable[[], T], otherwise: T) -> T:
+    def _read_inside(self, name: Netns, look: Callable[[], T], otherwise: T) -> T:
         with suppress(OSError, LookupError, ValueError, TraceError):
             inode = self._namespaces.find(name)
             if inode == self._namespaces.own:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tracer.errors import BadOption
-from tracer.model.namespace_name import HOST, distinct_name, is_host
+from tracer.model.namespace_name import HOST, Netns, distinct_name, is_host, unnamed
 from tracer.node.host_files import elsewhere, of_node
 from tracer.util.lru_dict import LruDict
 
@@ -90,11 +90,11 @@ class NamespaceNames(Protocol):
     node: int
     own: int
 
-    def name(self, inode: int) -> str:
+    def name(self, inode: int) -> Netns:
         """The name of a namespace; "netns N" = no name and no process."""
         ...
 
-    def own_name(self) -> str:
+    def own_name(self) -> Netns:
         """The name of the tracer's namespace."""
         ...
 
@@ -118,7 +118,7 @@ class Namespaces:
     def __init__(self) -> None:
         self.node = _inode(Path("/proc/1/ns/net"))
         self.own = _inode(Path("/proc/self/ns/net"))
-        self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
+        self._names: LruDict[int, Netns] = LruDict(NAMES_KEPT, "names of namespaces")
         if self.node:
             self._names[self.node] = HOST
         self._holders: LruDict[int, _Holder] = LruDict(NAMES_KEPT, "files that name namespaces")
@@ -137,9 +137,9 @@ class Namespaces:
             holder = Path(f"/proc/{pid}/ns/net")
             inode = _inode(holder)
             if inode and inode not in self._names:
-                self._set(inode, f"{_command(pid)}[{pid}]", holder)
+                self._set(inode, Netns(f"{_command(pid)}[{pid}]"), holder)
 
-    def _set(self, inode: int, name: str, path: Path) -> None:
+    def _set(self, inode: int, name: Netns, path: Path) -> None:
         self._names[inode], self._holders[inode] = name, _Holder(path, time.monotonic())
 
     def _check(self, inode: int) -> None:
@@ -163,7 +163,7 @@ class Namespaces:
         for i, name in gone.items():
             self._names.setdefault(i, name)
 
-    def name(self, inode: int) -> str:
+    def name(self, inode: int) -> Netns:
         """The name of a namespace; "netns N" = no name and no process."""
         if inode and inode == self.node:
             return HOST
@@ -175,9 +175,9 @@ class Namespaces:
                 self._unknown[inode] = None
         else:
             self._check(inode)
-        return self._names.get(inode, f"netns {inode}" if inode else "")
+        return self._names.get(inode) or unnamed(inode)
 
-    def own_name(self) -> str:
+    def own_name(self) -> Netns:
         """The name of this process's namespace."""
         return self.name(self.own)
 
@@ -199,7 +199,7 @@ class Namespaces:
         else:
             paths = [d / name for d in _directories()]
         found = [inode for inode in map(_inode, paths) if inode]
-        if is_host(name) and self.node:
+        if is_host(Netns(name)) and self.node:
             found = [self.node]
         if not found:
             self._read_processes()

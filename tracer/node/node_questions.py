@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
 
+from tracer.model.namespace_name import Netns
 from tracer.node import procnet
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS, HostReader, ListeningSocket
@@ -45,8 +46,8 @@ class Occasion:
     interfaces: tuple[str, ...] = ()
     listeners: tuple[int, ...] = ()
     counted_listeners: tuple[int, ...] = ()
-    drop_namespaces: tuple[str, ...] = ()
-    namespaces: tuple[str, ...] = ()
+    drop_namespaces: tuple[Netns, ...] = ()
+    namespaces: tuple[Netns, ...] = ()
 
 
 class NodeQuestion(ABC, Generic[P, T]):

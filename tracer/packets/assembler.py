@@ -12,8 +12,10 @@ from typing import NamedTuple, TypeAlias
 
 from tracer.events import payload, record
 from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import Hop
 from tracer.model.loss import Loss
-from tracer.model.packet import Endpoints, Flow, Hop, Packet
+from tracer.model.packet import Flow, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome
 from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory

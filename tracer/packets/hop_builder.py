@@ -10,7 +10,27 @@ from typing import TypedDict
 from tracer.events import decision_detail, record
 from tracer.events.record import CUT, Event, Flag, Kind
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Handshake, Hop, HopKind, Nat, Socket
+from tracer.model.hop import (
+    ChainHop,
+    DetailHop,
+    Drop,
+    DropHop,
+    Handshake,
+    HandshakeHop,
+    HookHop,
+    Hop,
+    IpvsHop,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    Nat,
+    NatHookHop,
+    NatHop,
+    Socket,
+    SocketHop,
+    TableHop,
+)
+from tracer.model.namespace_name import Netns
+from tracer.model.netfilter import AnyVerdict, Hook, Verdict
 from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
@@ -38,8 +58,8 @@ class _Step(TypedDict):
     """The fields that every hop has."""
 
     time: int
-    netns: str
-    hook: str
+    netns: Netns
+    hook: Hook
     in_iface: str
     out_iface: str
     mark: int
@@ -95,22 +115,21 @@ class HopBuilder:
         }
         return self._makers[e.kind](e, step, rules)
 
-    def _hook(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
-        return Hop(what=HopKind.HOOK, verdict=record.verdict(e), **step)
+    def _hook(self, e: Event, step: _Step, rules: ResolvedRules) -> HookHop:
+        return HookHop(verdict=record.verdict(e), **step)
 
-    def _table(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _table(self, e: Event, step: _Step, rules: ResolvedRules) -> TableHop:
         verdict, reject = _decision(e)
-        return Hop(what=HopKind.TABLE, table=_text(e.table), verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
+        return TableHop(table=_text(e.table), verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
 
-    def _chain(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _chain(self, e: Event, step: _Step, rules: ResolvedRules) -> ChainHop:
         table = rules.table or f"{NFT_FAMILIES.get(e.state, '')} {_text(e.table)}{CUT if e.manip & 1 else ''}".strip()
         chain = rules.chain or _text(e.chain) + (CUT if e.manip & 2 else "")
         verdict, reject = _decision(e)
-        return Hop(what=HopKind.CHAIN, table=table, chain=chain, verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
+        return ChainHop(table=table, chain=chain, verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
 
-    def _nat(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
-        return Hop(
-            what=HopKind.NAT,
+    def _nat(self, e: Event, step: _Step, rules: ResolvedRules) -> NatHop:
+        return NatHop(
             nat=rewrite(e),
             evidence=Evidence.DERIVED,
             rule_trace=rules.trace,
@@ -118,17 +137,17 @@ class HopBuilder:
             **step,
         )
 
-    def _ipvs(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _ipvs(self, e: Event, step: _Step, rules: ResolvedRules) -> IpvsHop:
         decision = self._ipvs_connections.decision(e)
         if decision.real:
-            return Hop(what=HopKind.IPVS, ipvs=decision, nat=rewrite(e), evidence=Evidence.DERIVED, **step)
+            return IpvsNatHop(decision=decision, nat=rewrite(e), evidence=Evidence.DERIVED, **step)
         verdict, reject = _decision(e)
-        return Hop(what=HopKind.IPVS, ipvs=decision, verdict=verdict, reject=reject, **step)
+        return IpvsRefusalHop(decision=decision, verdict=verdict, reject=reject, **step)
 
-    def _nat_hook(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
-        return Hop(what=HopKind.NAT_HOOK, verdict=record.verdict(e), **step)
+    def _nat_hook(self, e: Event, step: _Step, rules: ResolvedRules) -> NatHookHop:
+        return NatHookHop(verdict=record.verdict(e), **step)
 
-    def _socket(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _socket(self, e: Event, step: _Step, rules: ResolvedRules) -> SocketHop:
         state = record.TCP_STATES[e.state] if e.protocol == 6 and e.state < len(record.TCP_STATES) else ""
         listener_key = (e.netns, *_local_endpoint(e))
         inode = e.object
@@ -136,32 +155,32 @@ class HopBuilder:
             self._listeners[listener_key] = inode
         pid, command = self._processes.owner(inode)
         if pid or state == "LISTEN" or listener_key not in self._listeners:
-            return Hop(what=HopKind.SOCKET, socket=Socket(inode, state, pid, command), **step)
+            return SocketHop(socket=Socket(inode, state, pid, command), **step)
         # Not accepted yet, or already closed: it belongs to the process of its listener.
         owner = self._processes.owner(self._listeners[listener_key])
-        return Hop(what=HopKind.SOCKET, socket=Socket(inode, state, *owner), evidence=Evidence.DERIVED, **step)
+        return SocketHop(socket=Socket(inode, state, *owner), evidence=Evidence.DERIVED, **step)
 
-    def _handshake(self, e: Event, step: _Step, stage: str) -> Hop:
+    def _handshake(self, e: Event, step: _Step, stage: str) -> HandshakeHop:
         accepted = {0: False, 1: True}.get(e.verdict)
         handshake = Handshake(stage, accepted, e.accept_len, e.accept_max, e.syn_len, stage == "SYN" and e.reason == 1)
-        return Hop(what=HopKind.HANDSHAKE, verdict="DROP" if accepted is False else "", handshake=handshake, **step)
+        return HandshakeHop(handshake=handshake, **step)
 
-    def _syn(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _syn(self, e: Event, step: _Step, rules: ResolvedRules) -> HandshakeHop:
         return self._handshake(e, step, "SYN")
 
-    def _accept(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _accept(self, e: Event, step: _Step, rules: ResolvedRules) -> HandshakeHop:
         return self._handshake(e, step, "ACK")
 
-    def _request(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _request(self, e: Event, step: _Step, rules: ResolvedRules) -> HandshakeHop:
         return self._handshake(e, step, "request")
 
-    def _detail(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
-        return Hop(what=HopKind.DETAIL, detail=decision_detail.read(e), **step)
+    def _detail(self, e: Event, step: _Step, rules: ResolvedRules) -> DetailHop:
+        return DetailHop(detail=decision_detail.read(e), **step)
 
-    def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> DropHop:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
-        return Hop(what=HopKind.DROP, verdict="DROP", drop=Drop(reason, self._function(e.object), after_socket), **step)
+        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, self._function(e.object), after_socket), **step)
 
 
 @lru_cache(4096)
@@ -174,15 +193,15 @@ def _local_endpoint(e: Event) -> tuple[str, int]:
     return record.address(e.dst), e.dport
 
 
-def _decision(e: Event) -> tuple[str, str]:
+def _decision(e: Event) -> tuple[AnyVerdict, str]:
     """The verdict of rules or of IPVS, and how REJECT answered the packet ("" = another verdict)."""
     if not e.flags & Flag.FLAG_REJECT:
         return record.verdict(e), ""
     if e.reason == TCP_RESET:
-        return "REJECT", "tcp-reset"
+        return Verdict.REJECT, "tcp-reset"
     family = {2: "IPv4", 10: "IPv6"}.get(e.pf) or record.family(e)  # the packet may be gone, and its header with it
     names = ICMP_UNREACHABLE if family == "IPv4" else ICMP6_UNREACHABLE
-    return "REJECT", names.get(e.reason, f"icmp code {e.reason}")
+    return Verdict.REJECT, names.get(e.reason, f"icmp code {e.reason}")
 
 
 def rewrite(e: Event) -> Nat:

@@ -15,9 +15,10 @@ import numpy as np
 
 from tracer.events import record, table_trace
 from tracer.events.nft_trace import HIT_DTYPE
-from tracer.events.record import HOOKS, Event, EventArray, EventRow, Flag, Kind
+from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
 from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
 from tracer.model.loss import LEFT_OUT, Loss
+from tracer.model.netfilter import IP_HOOKS, Hook
 from tracer.model.rule import RuleTrace
 from tracer.node import netns
 from tracer.rules.iptables.generations import TableGenerations
@@ -30,7 +31,7 @@ PACKETS_KEPT = 65536
 """Most open packets kept with their table traces."""
 GENERATIONS_KEPT = 4096
 """Most generations of nftables' rules that a recording waits for."""
-DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
+DESTINATION_HOOKS = (IP_HOOKS.index(Hook.PREROUTING), IP_HOOKS.index(Hook.OUTPUT))
 """Hooks where the nat table changes destinations; at the other hooks it changes sources."""
 TRANSLATIONS = frozenset({"dnat", "snat", "masquerade", "redirect", "netmap"})
 """Targets of nftables that translate addresses."""

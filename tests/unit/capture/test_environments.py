@@ -31,6 +31,7 @@ from tracer.kube import objects
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import parse_host
+from tracer.model.namespace_name import HOST, Netns
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.node import HostReader
@@ -131,7 +132,7 @@ def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
     def journal(question: Any, ask: Any, default: Any) -> Any:
         return Known("node")
 
-    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: "node", 9: "node"})
+    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST, 9: HOST})
     assert (spaces.name(NODE), spaces.name(9)) == ("node", "node (netns 9)")
 
 
@@ -143,7 +144,7 @@ def test_journaled_classes_ask_through_their_journal() -> None:
         return Known(default)
 
     assert JournaledProcesses(journal).owner(7) == (0, "")
-    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: "node"})
+    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST})
     assert (spaces.name(NODE), spaces.name(9), spaces.named()) == ("node", "netns 9", [NODE])
     assert questions == [("process", 7), ("netns", NODE), ("netns", 9)]
 
@@ -295,7 +296,8 @@ def test_a_zone_without_a_file_is_recorded_as_its_offset(tmp_path: Path, monkeyp
         (DisplayFilter(hosts=(parse_host("10.244.0.11"),)), True),
         (DisplayFilter(hosts=(parse_host("fd00::/8"),)), False), (DisplayFilter(protocol="tcp", family=4), True),
         (DisplayFilter(family=6), False),
-        (DisplayFilter(protocol="udp"), False), (DisplayFilter(netns="node"), True), (DisplayFilter(netns="nowhere"), False),
+        (DisplayFilter(protocol="udp"), False), (DisplayFilter(netns=HOST), True),
+        (DisplayFilter(netns=Netns("nowhere")), False),
         (DisplayFilter(iface="eth0"), True), (DisplayFilter(iface="wlan0"), False),
         (DisplayFilter(ports=(30285,), hosts=(parse_host("172.16.0.0/12"),)), False),
     ],

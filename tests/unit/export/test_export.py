@@ -21,7 +21,7 @@ from tracer import export
 from tracer.export import CaptureInfo
 from tracer.export.html import SLICES, Html, OutcomeChart
 from tracer.export.pcapng import LINKTYPE_RAW, Pcapng, as_shown
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 from tracer.model.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,8 +12,11 @@ from tests.support import findings as f
 from tracer import findings as findings_module
 from tracer.findings import Findings, finders, syn_finders
 from tracer.findings.context import FindingContext
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, HopKind, Packet
+from tracer.model.hop import HookHop
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Packet
 from tracer.node import kube_proxy, procnet
 from tracer.node.node import HostReader
 from tracer.util.evictions import evictions
@@ -251,7 +254,7 @@ def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     user_warnings.read()
     evictions.read()
     findings = Findings(FindingContext())
-    packets = [f.packet([Hop(n, HopKind.HOOK, "node")], Endpoints("10.0.0.1", n % 10, "10.0.0.2", 80)) for n in range(20)]
+    packets = [f.packet([HookHop(n, HOST)], Endpoints("10.0.0.1", n % 10, "10.0.0.2", 80)) for n in range(20)]
     new = [findings.look(packet) for packet in packets]
     assert sum(map(len, new)) == 3 and [each.packets for each in findings.all] == [2, 2, 2]
     assert evictions.read()["findings"] == 14

@@ -23,6 +23,7 @@ from tracer import findings
 from tracer.capture.replay.answers import ReplayedAnswers
 from tracer.findings.context import FindingContext, UndeclaredQuestion
 from tracer.handshakes import causes
+from tracer.model.namespace_name import HOST, Netns
 from tracer.node import namespace_questions, node_questions
 from tracer.node.namespace_questions import ListenerProcess, NamespaceListeners, NamespaceQuestion, NamespaceSetting
 from tracer.node.node import ListeningSocket
@@ -123,7 +124,7 @@ class Recording:
 
 OCCASION = Occasion(
     is_periodic=True, has_drops=True, has_first_datagram=True, destinations=("10.0.0.9",), interfaces=("eth0",),
-    listeners=(42,), counted_listeners=(42,), drop_namespaces=("pod-b",), namespaces=("node", "pod-a"),
+    listeners=(42,), counted_listeners=(42,), drop_namespaces=(Netns("pod-b"),), namespaces=(HOST, Netns("pod-a")),
 )  # fmt: skip
 ARGUMENTS: dict[type[object], list[tuple[Any, ...]]] = {
     ListenerSetting: [(42,)], ListenerCounters: [(42,)], BoundSockets: [("tcp",), ("udp",)],

@@ -27,8 +27,10 @@ from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import NOBODY, Selectors, ends, kernel_filter, matches
 from tracer.kube.store import ObjectStore
 from tracer.kube.watch import ObjectWatch
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Filter, parse_host
-from tracer.model.packet import Endpoints, Flow, Packet
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Flow, Packet
 from tracer.packets.assembler import PacketAssembler
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.owner_stage import OwnerStage
@@ -101,7 +103,7 @@ def test_more_hosts_than_the_kernel_takes_are_left_to_user_space() -> None:
 
 
 def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | None = None) -> Packet:
-    found = Packet(1, 0, "node", "eth0", "IPv4", "TCP", Endpoints(*src, *dst))
+    found = Packet(1, 0, HOST, "eth0", "IPv4", "TCP", Endpoints(*src, *dst))
     if orig:
         before, after = Endpoints(*src, *orig), Endpoints(*dst, *src)
         found = replace(found, flow=Flow(before, after, "NEW", False, 0))

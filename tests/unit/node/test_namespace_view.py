@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tracer.model.namespace_name import Netns
 from tracer.node import namespace_view
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import Namespaces
 from tracer.node.node import VOLATILE_SECONDS
 
 
-def own() -> tuple[NamespaceReader, str]:
+def own() -> tuple[NamespaceReader, Netns]:
     names = Namespaces()
     return NamespaceReader(names), names.name(names.own)
 
@@ -36,7 +37,7 @@ def test_listening_sockets_settings_and_counters() -> None:
 
 def test_an_answer_that_cannot_be_read_is_empty() -> None:
     reader, namespace = own()
-    assert reader.bound("no such namespace") == () and reader.counters("no such namespace") == {}
+    assert reader.bound(Netns("no such namespace")) == () and reader.counters(Netns("no such namespace")) == {}
     assert reader.setting(namespace, "net/ipv4/tcp_tw_recycle") == "", "Linux does not have it since 4.12"
     assert reader.owner(0) == (0, "")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tracer.model.namespace_name import Netns
 from tracer.node import namespace_view, node
 from tracer.node.namespace_questions import NamespaceInspector, NamespaceListeners, NamespaceSetting
 from tracer.node.namespace_view import NamespaceReader
@@ -44,8 +45,8 @@ def test_a_setting_and_the_listeners_of_a_namespace(clock: list[float], monkeypa
     inspector = NamespaceInspector()
     asked: list[object] = []
     for _ in range(2):
-        asked.append(inspector.ask(NamespaceSetting("x", is_volatile=True), "pod-a"))
-        asked.append(inspector.ask(NamespaceSetting("y"), "pod-a"))
-        asked.append(inspector.ask(NamespaceListeners(), "pod-a"))
+        asked.append(inspector.ask(NamespaceSetting("x", is_volatile=True), Netns("pod-a")))
+        asked.append(inspector.ask(NamespaceSetting("y"), Netns("pod-a")))
+        asked.append(inspector.ask(NamespaceListeners(), Netns("pod-a")))
         clock[0] += 0.1
     assert asked == [Known(n) for n in (1, 2, 3, 4, 2, 5)]

@@ -39,8 +39,8 @@ from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.loss_counters import Loss
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Filter
-from tracer.model.packet import Endpoints
 from tracer.model.rule import Ruleset
 from tracer.model.summary import RunSummary
 from tracer.node.namespaces import Namespaces

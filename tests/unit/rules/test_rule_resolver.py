@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.support import hop_fields
 from tests.support.blobs import R, build
 from tests.support.builders import FIELDS, NODE, POD, SHORT, Ends, Trail, hops, swapped
 from tests.support.table_generations import READER_THREAD, FakeTableReader, new_generations
@@ -15,6 +16,7 @@ from tracer.events import record
 from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.record import DTYPE, Flag, Kind
 from tracer.events.table_trace import STEPS, WATCHED, TableLookup
+from tracer.model.hop import is_from_conntrack, trace_of
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.packets.assembler import PacketAssembler
@@ -66,12 +68,12 @@ def other_reply() -> Trail:
 def rule_traces(packet: Packet) -> list[tuple[str, str, bool]]:
     return [
         (
-            h.what,
-            h.rule_trace.undecided or " > ".join(f"{p.chain} {p.number}" for p in h.rule_trace.hits[-1].path),
-            h.from_conntrack,
+            h.kind,
+            hop_fields.undecided(h) or " > ".join(f"{p.chain} {p.number}" for p in hop_fields.hits(h)[-1].path),
+            is_from_conntrack(h),
         )
         for h in packet.hops
-        if h.rule_trace
+        if trace_of(h)
     ]
 
 

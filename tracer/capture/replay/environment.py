@@ -21,6 +21,7 @@ from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.source import ReplaySource
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import OwnerResolver
+from tracer.model.namespace_name import Netns
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import NamespaceNames
@@ -97,7 +98,7 @@ class ReplayEnvironment:
         stored = self.meta.get("namespaces")
         stored = stored if isinstance(stored, dict) else {}
         try:
-            names = {int(k): str(v) for k, v in from_json(stored.get("names", {"dict": []})).items()}
+            names = {int(k): Netns(str(v)) for k, v in from_json(stored.get("names", {"dict": []})).items()}
         except (MalformedRecord, ValueError, TypeError, AttributeError):
             names = {}
         return ReplayedNamespaces(self._source.journal, _int(stored.get("node")), _int(stored.get("own")), names)

@@ -34,7 +34,9 @@ from tracer.findings.syn_dropped import TIMESTAMPS
 from tracer.kube.catalog import ClusterView
 from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule
 from tracer.model.summary import RunSummary
 from tracer.node.namespace_questions import ListenerProcess, NamespaceInspector, NamespaceListeners, NamespaceSetting
@@ -127,8 +129,8 @@ def test_unasked_processes_and_namespaces() -> None:
     processes = JournaledProcesses(journal)
     assert processes.owner(7) == NOT_RECORDED
     inspector = NamespaceInspector(NamespaceReader(Namespaces(), processes), journal)
-    answers: list[Answer[Any]] = [inspector.names(), inspector.counters("node"), inspector.ask(NamespaceListeners(), "node")]
-    answers += [inspector.ask(NamespaceSetting("x"), "node"), inspector.ask(ListenerProcess(), 7)]
+    answers: list[Answer[Any]] = [inspector.names(), inspector.counters(HOST), inspector.ask(NamespaceListeners(), HOST)]
+    answers += [inspector.ask(NamespaceSetting("x"), HOST), inspector.ask(ListenerProcess(), 7)]
     assert all(isinstance(answer, NotAsked) for answer in answers)
 
 
@@ -148,7 +150,7 @@ def test_a_full_table_without_its_size() -> None:
 def test_one_figure_of_a_full_table_proves_nothing(readable: Setting) -> None:
     on = f.FakeNode(settings={readable.name: "65536"})
     assert f.findings_of([test_conntrack_full.packet()], ClusterView(), on)[1] == []
-    hops = [decision_detail("table-full", 0, "node"), Hop(1, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    hops = [decision_detail("table-full", 0, HOST), DropHop(1, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
     _, (seen,) = f.findings_of([f.packet(hops, test_conntrack_full.ENDS)], ClusterView(), on)
     assert shown([seen]) == [] and "entries" not in seen.cause
 
