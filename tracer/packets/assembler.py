@@ -99,6 +99,8 @@ class PacketAssembler:
         tracking: Namespaces (inodes) known to use conntrack. Others are added when a packet in them has an entry.
         quiet: Idle timeout, ns.
         rules: Finds the rules that acted; without it no hop has a rule trace.
+        holds_answers: While rules of a packet are being read, the later packets of its connection stay open, too. Captures of
+            format 1 were made without it.
 
     Attributes:
         unaddressed: Packets that were not emitted because no event had their addresses.
@@ -114,7 +116,9 @@ class PacketAssembler:
         tracking: Iterable[int] = (),
         idle_ns: int = IDLE_NS,
         rules: RuleResolver | None = None,
+        holds_answers: bool = True,
     ) -> None:
+        self._holds_answers = holds_answers
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
         self._open: dict[int, list[EventRow]] = {}
@@ -187,8 +191,8 @@ class PacketAssembler:
         idle = [(identity, events) for identity, events in self._open.items() if now - events[-1].time > self._idle_ns]
         waits = self._rules.is_waiting_for
         waiting = {n: events for n, events in idle if now - events[-1].time <= RULES_WAIT_NS and waits(events)}
-        if not waiting:
-            return [identity for identity, _ in idle]
+        if not waiting or not self._holds_answers:
+            return [identity for identity, _ in idle if identity not in waiting]
         since: dict[_Ends, int] = {}
         for events in waiting.values():
             for ends in _ends_of(events):

@@ -96,7 +96,7 @@ class AssemblyParts:
     tracking: Collection[int]
 
 
-def packet_assembler(parts: AssemblyParts) -> PacketAssembler:
-    """The assembler of a run that explains its packets."""
+def packet_assembler(parts: AssemblyParts, holds_answers: bool = True) -> PacketAssembler:
+    """The assembler of a run that explains its packets. holds_answers: see PacketAssembler."""
     hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
-    return PacketAssembler(hops, parts.clock, parts.tracking, rules=parts.rules)
+    return PacketAssembler(hops, parts.clock, parts.tracking, rules=parts.rules, holds_answers=holds_answers)

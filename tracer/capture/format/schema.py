@@ -14,6 +14,8 @@ from typing import Any
 
 VERSION = 2
 """Version of the format. tracer/capture/format/migrations.py converts older versions."""
+HOLDS_ANSWERS = 2
+"""First version of captures of runs that keep an answer open until the packet that it answers is explained."""
 
 APPLICATION_ID = 0x6B387374
 """SQLite's application_id: "k8st"."""
