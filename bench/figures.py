@@ -147,7 +147,7 @@ FIGURES = (
         "start.cpu_seconds.warm", "the same, the next start", native_start(1), 0.7, at_least=False,
     ),
     Figure(
-        "start.ready_seconds.warm", "seconds until all probes are on, the second start in the lab",
+        "start.ready_seconds.warm", "seconds until all probes are on, a start after three others, lab",
         live("alone", "start", "seconds"), 5.0, at_least=False,
     ),
     Figure(

@@ -48,9 +48,9 @@ def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> 
         "scenes": lambda: scenes.run(directory, report),
         "live": lambda: live.run(report),
         "startup": lambda: starts(directory),
+        "throughput": lambda: throughput.run(rounds, seconds, report),
         "drain": lambda: drain.run(directory / "events.npy"),
         "costs": lambda: costs.run(seconds),
-        "throughput": lambda: throughput.run(rounds, seconds, report),
         "beside": lambda: beside.run(report),
         "nftables": lambda: throughput.nftables(rounds, seconds, report),
     }

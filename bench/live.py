@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from bench import owners
-from bench.beside import OURS, Tool, complete_packets, quiet, send, started
+from bench.beside import OURS, Tool, complete_packets, quiet, started
 from bench.scenes import cluster, objects_file
 from bench.tools import SCRATCH, Running
+from scenes import load
+from scenes.topology import NODE4
 from scenes.traffic import NODEPORT_UDP
 
 RATES = (250.0, 500.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0)
@@ -41,7 +43,7 @@ def memory(running: Running) -> dict[str, float]:
 def burst(tool: Tool, running: Running, rate: float, seconds: float, sport: int) -> dict[str, Any]:
     """Sends one burst and waits for its output. whole: number of packets that are complete in the text."""
     cpu = running.cpu_seconds
-    sent = send(rate, seconds, sport)
+    sent = load.udp_stream(rate, seconds, NODE4, NODEPORT_UDP, sport=sport).result().packets
     after = quiet(tool.file)
     used = running.cpu_seconds - cpu
     return {"rate": rate, "sent": sent, "whole": complete_packets(tool.file.read_text(), sport), "after": after, "cpu": used}
