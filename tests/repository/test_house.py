@@ -111,7 +111,8 @@ def test_a_public_class_has_a_unique_name() -> None:
 
 
 PATH = re.compile(r"(?<![\w/.{])(?:tracer|bpf|tests|vagrant|bench|docs)(?:/[\w.-]+)+\.(?:py|c|h|md|json|yaml)\b")
-MADE = {"docs/findings/NAME.md", "tests/unit/findings/test_NAME.py", "tests/unit/audit/test_NAME.py"}
+PLACEHOLDER = "NAME"
+"""Stands in a path for the name of a file that a reader adds."""
 
 
 def test_every_path_in_a_text_exists() -> None:
@@ -126,4 +127,4 @@ def test_every_path_in_a_text_exists() -> None:
         (path.relative_to(ROOT).as_posix(), name) for path in texts for name in PATH.findall(path.read_text(encoding="utf-8"))
     }
     assert len(named) > 100
-    assert sorted(f"{where}: {name}" for where, name in named if name not in MADE and not (ROOT / name).exists()) == []
+    assert sorted(f"{where}: {name}" for where, name in named if PLACEHOLDER not in name and not (ROOT / name).exists()) == []
