@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import figures
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vagrant"))
+
+from bench import figures, live
 from bench.figures import FIGURES, PAGE, RESULTS
 
 KEYS = {figure.key for figure in FIGURES}
@@ -82,3 +86,13 @@ def test_a_goal_for_the_greatest_value() -> None:
 def test_a_page_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="no markers"):
         figures.with_table("nothing", figures.figures(results()))
+
+
+def test_the_kept_rate_is_that_of_the_fastest_complete_burst() -> None:
+    rows = [
+        {"rate": 250.0, "sent": 250, "whole": 250, "cpu": 0.5},
+        {"rate": 500.0, "sent": 498, "whole": 498, "cpu": 0.83},
+        {"rate": 1000.0, "sent": 1000, "whole": 999, "cpu": 1.0},
+    ]
+    assert live.kept_rate(rows) == pytest.approx(600)
+    assert live.kept_rate(rows[2:]) is None and live.kept_rate([{"sent": 0, "whole": 0, "cpu": 0.1}]) is None
