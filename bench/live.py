@@ -8,12 +8,13 @@ packets per CPU second of its process, at the highest rate of RATES where every 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import owners
-from bench.beside import OURS, Tool, complete_packets, quiet, started
+from bench.beside import LONGEST_SECONDS, OURS, Tool, complete_packets, quiet, started
 from bench.scenes import cluster, objects_file
 from bench.tools import SCRATCH, Running
 from scenes import load
@@ -26,6 +27,8 @@ BURST_SECONDS = 1.0
 MINUTE_SECONDS = 60.0
 MINUTE_RATE = 100.0
 """Packets a second in the minute before memory is read: the emulated CPU has time for all of them."""
+IDLE_SHARE = 0.3
+"""Share of a CPU below which the tracer is idle: it only polls."""
 SERVICES = 5_000
 FIRST_PORT = 42_000
 """Client port of the first burst; each burst has its own."""
@@ -40,11 +43,27 @@ def memory(running: Running) -> dict[str, float]:
     return {name: int(fields[field].split()[0]) * 1024 / 1e6 for field, name in _SIZES.items()}
 
 
+def settled(tool: Tool, running: Running) -> float:
+    """Waits until the tracer neither writes nor computes: it prints nothing while it puts a large batch together.
+
+    Returns:
+        The seconds from the call to the last write.
+    """
+    began, last = time.monotonic(), 0.0
+    while True:
+        cpu, at = running.cpu_seconds, time.monotonic()
+        if written := quiet(tool.file):
+            last = at - began + written
+        used = (running.cpu_seconds - cpu) / (time.monotonic() - at)
+        if used < IDLE_SHARE or time.monotonic() > began + LONGEST_SECONDS:
+            return last
+
+
 def burst(tool: Tool, running: Running, rate: float, seconds: float, sport: int) -> dict[str, Any]:
     """Sends one burst and waits for its output. whole: number of packets that are complete in the text."""
     cpu = running.cpu_seconds
     sent = load.udp_stream(rate, seconds, NODE4, NODEPORT_UDP, sport=sport).result().packets
-    after = quiet(tool.file)
+    after = settled(tool, running)
     used = running.cpu_seconds - cpu
     return {"rate": rate, "sent": sent, "whole": complete_packets(tool.file.read_text(), sport), "after": after, "cpu": used}
 
