@@ -59,9 +59,10 @@ def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> 
         "machine": {"kernel": uname.release, "cpus": os.cpu_count(), "versions": tools.versions()},
         "rounds": rounds,
         "seconds": seconds,
+        "parts": requested or list(parts),
         "failed": {},
     }
-    for name in requested or parts:
+    for name in results["parts"]:
         report(name)
         try:
             with nullcontext() if name in OWN_SCENE else throughput.flow():

@@ -60,7 +60,14 @@ def in_machine(lab: Path, rounds: int, seconds: float, only: str, parts: list[st
     status = subprocess.run([sys.executable, str(lab), *machine, "--", *words], check=False).returncode
     if not result.exists():
         raise SystemExit(f"bench: the virtual machine left no results (status {status})")
-    found: dict[str, Any] = json.loads(result.read_text())
+    return with_missing(json.loads(result.read_text()), status)
+
+
+def with_missing(found: dict[str, Any], status: int) -> dict[str, Any]:
+    """The guest's results; its parts that neither ended nor failed are marked as failed. status: of the machine."""
+    for name in found["parts"]:
+        if name not in found:
+            found["failed"].setdefault(name, f"the machine ended before this part did (status {status})")
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vagrant"))
 
-from bench import figures, live
+from bench import figures, live, run
 from bench.figures import FIGURES, PAGE, RESULTS
 
 KEYS = {figure.key for figure in FIGURES}
@@ -96,3 +96,8 @@ def test_the_kept_rate_is_that_of_the_fastest_complete_burst() -> None:
     ]
     assert live.kept_rate(rows) == pytest.approx(600)
     assert live.kept_rate(rows[2:]) is None and live.kept_rate([{"sent": 0, "whole": 0, "cpu": 0.1}]) is None
+
+
+def test_a_part_that_the_machine_did_not_reach_has_failed() -> None:
+    found = run.with_missing({"parts": ["live", "costs", "beside"], "live": {}, "failed": {"costs": "ToolFailed: x"}}, 124)
+    assert found["failed"] == {"costs": "ToolFailed: x", "beside": "the machine ended before this part did (status 124)"}
