@@ -130,8 +130,8 @@ def _why(
             " net.core.somaxconn) only helps with bursts.", True,
         )  # fmt: skip
     if kind == "timestamps":
-        # With tw_recycle the timestamps are the likely reason. It is certain only if the kernel reported it: kernels that report
-        # it (5.17) no longer have tw_recycle (4.12).
+        # With tw_recycle the timestamps are the likely reason. It is certain only if the kernel reported it: kernels that do
+        # (5.17) no longer have tw_recycle (4.12).
         value = _recycle(pid, context)
         recycle = value == "1"
         old = syn_cause.evidence is Evidence.OBSERVED
