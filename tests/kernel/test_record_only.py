@@ -80,17 +80,20 @@ class Branch:
 
     Attributes:
         read: Number of batches that were read.
+        waits: Whether the run waits for rules that are being read; called by the run's own thread.
+        is_waiting: What `waits` gave when the latest batch was read.
     """
 
     def __init__(self, shared: SharedSession) -> None:
         self._shared = shared
-        self.read = 0
+        self.read, self.is_waiting = 0, False
+        self.waits: Callable[[], bool] = lambda: False
         self.slots: SimpleQueue[npt.NDArray[np.uint8]] = SimpleQueue()
         self.lost: SimpleQueue[list[Loss]] = SimpleQueue()
 
     def drain(self) -> npt.NDArray[np.uint8]:
         self._shared.drain()
-        self.read += 1
+        self.read, self.is_waiting = self.read + 1, self.waits()
         return np.concatenate([np.zeros((0, SLOT), np.uint8), *taken(self.slots)])
 
     def losses(self) -> list[Loss]:
@@ -136,9 +139,10 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
             started.wait(START_SECONDS)
             with each.traffic():
                 eventually(lambda: has_found(recorder.directory / "live.json", each))
-                # The recording has asked all questions about the events of a batch when it reads the next one.
+                # The recording has asked all questions about the events of a batch when it reads the next one. Its rules are
+                # read by a thread of their own, and must be read before the scene removes them.
                 read = beside_session.read
-                eventually(lambda: beside_session.read >= read + 2)
+                eventually(lambda: beside_session.read >= read + 2 and not beside_session.is_waiting)
         finally:
             ended.set()
 
@@ -159,6 +163,7 @@ def record_both(recorder: Recorder, each: QuestionScene) -> tuple[Recorded, Reco
     first, second = (
         Recorder(recorder.kernel, cast(Session, session), recorder.directory) for session in (live_session, beside_session)
     )
+    beside_session.waits = lambda: second.run is not None and second.run.is_waiting_for_rules
     beside = threading.Thread(target=run, args=("recorded", second, wait, False))
     beside.start()
     run("live", first, traffic, True)

@@ -130,13 +130,14 @@ def _why(
             " net.core.somaxconn) only helps with bursts.", True,
         )  # fmt: skip
     if kind == "timestamps":
-        # With tw_recycle the timestamps are the likely reason. It is certain only if the kernel reported it.
+        # With tw_recycle the timestamps are the likely reason. It is certain only if the kernel reported it: kernels that do
+        # (5.17) no longer have tw_recycle (4.12).
         value = _recycle(pid, context)
         recycle = value == "1"
         old = syn_cause.evidence is Evidence.OBSERVED
         word = "because" if old else "most likely because"
         by = "net.ipv4.tcp_tw_recycle is on" if recycle else "a connection of the same ports is still there, or in TIME_WAIT"
-        by += ", or net.ipv4.tcp_tw_recycle is on (it was not read)" if value is None else ""
+        by += ", or net.ipv4.tcp_tw_recycle is on (it was not read)" if value is None and not old else ""
         return (
             "timestamps", f"The kernel drops {what} {word} their TCP timestamps are older than what came from the same address"
             f" before: clients behind one SNAT address do not share a clock, and {by}.",

@@ -93,6 +93,8 @@ class PacketAssembler:
         rules: Finds the rules that acted; without it no hop has a rule trace.
         is_sharing: Packets with the path of an earlier packet are filled in from it (path_templates.py).
         compared_every: Each one of this number of them is also explained on its own, and compared; 0 = none.
+        holds_answers: While rules of a packet are being read, the later packets of its connection stay open, too. Captures of
+            format 1 were made without it.
 
     Attributes:
         unaddressed: Packets that were not emitted because no event had their addresses.
@@ -112,9 +114,10 @@ class PacketAssembler:
         rules: RuleResolver | None = None,
         is_sharing: bool = True,
         compared_every: int = 0,
+        holds_answers: bool = True,
     ) -> None:
         self.is_sharing, self.is_uniform, self.shared = is_sharing, True, 0
-        self._compared_every = compared_every
+        self._compared_every, self._holds_answers = compared_every, holds_answers
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
         self._open: dict[int, OpenPacket] = {}
@@ -195,8 +198,8 @@ class PacketAssembler:
         """
         idle = [(identity, packet) for identity, packet in self._open.items() if now - packet.last > self._idle_ns]
         waiting = {n: packet for n, packet in idle if now - packet.last <= RULES_WAIT_NS and self._is_waiting(packet)}
-        if not waiting:
-            return [identity for identity, _ in idle]
+        if not waiting or not self._holds_answers:
+            return [identity for identity, _ in idle if identity not in waiting]
         since: dict[_Ends, int] = {}
         for packet in waiting.values():
             for ends in _ends_of(packet.events):

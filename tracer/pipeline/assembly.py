@@ -104,8 +104,16 @@ class AssemblyParts:
     tracking: Collection[int]
 
 
-def packet_assembler(parts: AssemblyParts, compares_paths: bool = True) -> PacketAssembler:
-    """The assembler of a run that explains its packets. compares_paths: see PacketAssembler.compared_every."""
+def packet_assembler(parts: AssemblyParts, compares_paths: bool = True, holds_answers: bool = True) -> PacketAssembler:
+    """The assembler of a run that explains its packets.
+
+    Args:
+        parts: What explaining needs.
+        compares_paths: Some packets on shared paths are explained in two ways and compared; see PacketAssembler.compared_every.
+        holds_answers: See PacketAssembler.
+    """
     hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
     every = int(os.environ.get(COMPARED_VARIABLE, COMPARED_EVERY)) if compares_paths else 0
-    return PacketAssembler(hops, parts.clock, parts.tracking, rules=parts.rules, compared_every=every)
+    return PacketAssembler(
+        hops, parts.clock, parts.tracking, rules=parts.rules, compared_every=every, holds_answers=holds_answers
+    )

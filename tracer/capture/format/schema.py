@@ -14,6 +14,8 @@ from typing import Any
 
 VERSION = 2
 """Version of the format. tracer/capture/format/migrations.py converts older versions."""
+HOLDS_ANSWERS = 2
+"""First version of captures of runs that keep an answer open until the packet that it answers is explained."""
 
 APPLICATION_ID = 0x6B387374
 """SQLite's application_id: "k8st"."""
@@ -42,9 +44,8 @@ class Record(StrEnum):
     ANSWER = "answer"
     """A question got a new answer: [question, number of this request in the batch, answer].
 
-    The types of answers are in record_checks.py. Extended since version 1: ("node", "flannel") may be null, if flannel's lease
-    file is there and cannot be read. An earlier program counts such a record as one that it cannot read, and says so; the
-    question is then not asked for it, which has the same meaning.
+    The types of answers are in record_checks.py. Since version 2 that of ("node", "flannel") may be null: flannel's lease file
+    is there and cannot be read.
     """
     OBJECTS = "objects"
     """A change of the store of Kubernetes objects: [what, kind, bodies]."""

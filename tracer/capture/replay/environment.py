@@ -12,6 +12,7 @@ from typing import Any
 
 from tracer.capture.change_events import ReplayedChangeLog, ReplayedConntrackListener
 from tracer.capture.format.codec import MalformedRecord, from_json
+from tracer.capture.format.schema import HOLDS_ANSWERS
 from tracer.capture.journal import (
     JournaledProcesses,
     ReplayedNamespaces,
@@ -44,7 +45,7 @@ class ReplayEnvironment:
     """
 
     def __init__(self, capture: CaptureReader, progress: Callable[[int], None] = lambda events: None) -> None:
-        self.meta = capture.meta
+        self.meta, self._version = capture.meta, capture.version
         self._source = ReplaySource(capture, progress)
 
     def cluster_view(self) -> ClusterView:
@@ -77,7 +78,7 @@ class ReplayEnvironment:
         return self._source.entries
 
     def assembler(self, parts: AssemblyParts) -> Assembler:
-        return packet_assembler(parts)
+        return packet_assembler(parts, holds_answers=self._version >= HOLDS_ANSWERS)
 
     def source(self, kube: OwnerResolver) -> ReplaySource:
         return self._source
