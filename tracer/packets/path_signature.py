@@ -202,6 +202,7 @@ def _port_codes(
     masqueraded = tracked[rows["reply_dport"][tracked] != chosen[owner[tracked], 0]]
     chosen[owner[masqueraded], 1] = rows["reply_dport"][masqueraded]
     at = np.flatnonzero(is_whole)
+    chosen[owner[at[_has_ambiguous_port(rows[at], chosen[owner[at]])]]] = 0
     own = chosen[owner[at]]
     codes = np.zeros(len(rows), np.uint16)
     assert DTYPE.fields
@@ -212,6 +213,17 @@ def _port_codes(
         codes[at] += (is_source + 2 * is_reply).astype(np.uint16) * 3**n
         data[at[is_source | is_reply], start : start + 2] = 0
     return chosen.tolist(), codes
+
+
+def _has_ambiguous_port(rows: EventArray, chosen: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+    """Whether a chosen port of a row's packet is also the port of the service, which is no value that packets may differ in."""
+    is_tracked = rows["flags"] & Flag.FLAG_HAS_CT != 0
+    found = np.zeros(len(rows), bool)
+    for port in (chosen[:, 0], chosen[:, 1]):
+        found |= is_tracked & ((rows["orig_dport"] == port) | (rows["reply_sport"] == port)) & (port != 0)
+    sources, destinations = ((rows[end][:, None] == chosen) & (chosen != 0) for end in ("sport", "dport"))
+    both: npt.NDArray[np.bool_] = found | (sources.any(1) & destinations.any(1))
+    return both
 
 
 def _run_numbers(rows: EventArray, owner: npt.NDArray[np.intp], is_hit: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
