@@ -360,7 +360,16 @@ def chained(number: int, sport: int, *handles: int, run: int = 5) -> Trail:
     for handle in handles:
         nft.hit(trail, handle, 1 if handle == handles[-1] else -1)
         trail.rows[-1].view(HIT_DTYPE)["run"] = run
-    trail.add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=nft.BASE, accept_len=run)
+    trail.add(
+        "CHAIN",
+        hook="PREROUTING",
+        table="nat",
+        chain="PREROUTING",
+        state=2,
+        object=nft.BASE,
+        accept_len=run & 0xFFFFFFFF,
+        accept_max=run >> 32,
+    )
     return trail.hook("PREROUTING", in_name="eth0").hook("POSTROUTING", out_name="eth1")
 
 
