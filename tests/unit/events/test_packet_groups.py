@@ -38,7 +38,7 @@ def test_groups_are_copies() -> None:
 
 def test_rows_of_another_array_by_the_same_packets() -> None:
     packets = np.array([7, 8, 7], np.uint64)
-    assert [(n, own.tolist()) for n, own in by_packet(packets, np.array([1, 2, 3]))] == [(7, [1, 3]), (8, [2])]  # type: ignore[arg-type]
+    assert [(n, own.tolist()) for n, own in by_packet(packets, np.array([1, 2, 3]))] == [(7, [1, 3]), (8, [2])]
 
 
 def test_joined_rows() -> None:
