@@ -266,6 +266,7 @@ class PacketAssembler:
 
     def _compared(self, identity: int, opened: OpenPacket, shared: Packet) -> Packet:
         """Explains a packet also on its own. If that is different, no further packet is filled in from a template."""
+        self._hops.lookups.settle()
         own = self._packet(identity, opened, False, None)
         if own is not None and _is_same(own, shared):
             return shared

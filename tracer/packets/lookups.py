@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
+
+_Namespaces: TypeAlias = tuple[tuple[int, int], ...]
+"""Inodes of namespaces, and the number of requests for the name of each."""
 
 
 class Lookups:
@@ -29,18 +33,34 @@ class Lookups:
         self._names: dict[int, str] = {}
         self._owners: dict[int, tuple[int, str]] = {}
         self._functions: dict[int, str] = {}
+        self._ahead: tuple[_Namespaces, tuple[str, ...]] | None = None
         self._is_settled, self.is_consistent = False, True
 
     def begin(self) -> None:
         """Begins the next packet."""
-        self._names.clear()
-        self._owners.clear()
-        self._functions.clear()
-        self._is_settled, self.is_consistent = False, True
+        if self._names:
+            self._names.clear()
+        if self._owners:
+            self._owners.clear()
+        if self._functions:
+            self._functions.clear()
+        self._ahead, self._is_settled, self.is_consistent = None, False, True
 
     def settle(self) -> None:
         """From now on questions that were asked have the same answers until the next packet."""
-        self._is_settled = True
+        if self._ahead:
+            namespaces, found = self._ahead
+            self._names.update({inode: name for (inode, _), name in zip(namespaces, found, strict=True)})
+        self._ahead, self._is_settled = None, True
+
+    def names(self, namespaces: _Namespaces) -> tuple[str, ...]:
+        """The names of the namespaces of a packet. namespaces: their inodes, and how often each name is used."""
+        if self._is_settled:
+            return tuple([self.name(inode, requests) for inode, requests in namespaces])
+        name = self._namespaces.name
+        found = tuple([name(inode, requests) for inode, requests in namespaces])
+        self._ahead = namespaces, found
+        return found
 
     def name(self, inode: int, requests: int = 1) -> str:
         """The name of a network namespace. requests: how often it is used, see Journal."""

@@ -193,11 +193,9 @@ class PathTemplates:
             return None
         details = tuple([packet.detail(signature.order[at]) for at in group.details])
         variant = group.variants.get(self._looked_up(group, packet, signature, details))
-        self._hops.lookups.settle()
-        if variant is None:
-            return None
-        template = variant.templates.get(self._translations(variant.uses, identity, times, ports))
+        template = variant.templates.get(self._translations(variant.uses, identity, times, ports)) if variant else None
         if template is None:
+            self._hops.lookups.settle()
             return None
         return SharedPacket(self._filled(template, identity, times, signature, details), template, times)
 
@@ -326,14 +324,16 @@ class PathTemplates:
         sockets: tuple[Hashable, ...],
     ) -> Hashable:
         lookups, ports = self._hops.lookups, signature.ports
-        names = tuple([lookups.name(inode, requests) for inode, requests in group.namespaces])
-        functions = tuple([lookups.function(address) for address in group.functions])
+        names = lookups.names(group.namespaces)
+        functions = tuple([lookups.function(address) for address in group.functions]) if group.functions else ()
         keys: tuple[bytes, ...] = ()
         if group.keys:
             keys = tuple([opened.registers(signature.order[at])[start:end] for at, start, end in group.keys])
         # The facts in their order, because outputs show them in it.
-        facts = tuple([(d.what, *((n, v if n != TSVAL else None) for n, v in d.facts.items())) for d in details])
-        tests = tuple([t.low <= ports[t.port] <= t.high for t in group.tested])
+        facts = tuple(
+            [(d.what, *((n, v if n != TSVAL else None) for n, v in d.facts.items())) for d in details] if details else ()
+        )
+        tests = tuple([t.low <= ports[t.port] <= t.high for t in group.tested]) if group.tested else ()
         return names, functions, sockets, keys, facts, tests, bool(group.untracked) and group.untracked in self._tracked
 
     def _owner(self, place: _SocketPlace, inode: int, ports: Ports) -> Hashable:

@@ -11,7 +11,8 @@ import pytest
 from tests.support.builders import Ends, Trail, swapped
 from tests.support.shared_paths import delivered, detail, filtered, forwarded
 from tests.unit.packets.test_path_templates import chained
-from tracer.events.record import Kind
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import Flag, Kind
 from tracer.packets import path_signature
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.path_signature import PathSignature, signatures
@@ -110,6 +111,15 @@ def test_runs_of_chains_are_numbered() -> None:
     one, other = chained(1, 40001, 101, 102, run=7), chained(2, 40002, 101, 102, run=7)
     other.rows[-3]["accept_len"] = 8
     assert len(set(keys(one, other))) == 2, "a hit of another run than the one that ended"
+
+
+def test_no_flag_hides_a_part_of_a_hit() -> None:
+    """A capture may have any flags. Only an event can be short."""
+    trails = [chained(1, 40001, 101, 102) for _ in range(2)]
+    for trail, generation in zip(trails, (7, 8), strict=True):
+        trail.rows[1]["flags"] = Flag.FLAG_SAME
+        trail.rows[1].view(HIT_DTYPE)["to"] = f"chain {generation}".encode()
+    assert len(set(keys(*trails))) == 2
 
 
 def lost(trail: Trail) -> Trail:
