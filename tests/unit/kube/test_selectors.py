@@ -148,6 +148,9 @@ class EmptyAssembler(PacketAssembler):
     def feed(self, batch: Any) -> None:
         pass
 
+    def horizon(self, now: int) -> int:
+        return now
+
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         return iter(())
 

@@ -22,9 +22,16 @@ from tests.support.shared_paths import (
     rows_of,
     rules_of,
 )  # fmt: skip
-from tests.unit.packets.test_path_templates import answer, new_connection, ports
+from tests.unit.packets import test_assembler_nftables as nft
+from tests.unit.packets.test_path_templates import answer, chained, new_connection, ports, with_key
+from tests.unit.rules.nftables.test_reconstruct import snapshot
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.record import Kind
 from tracer.model.packet import Endpoints, Packet
 from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, SharedPath, shared_hops
+from tracer.render.parts.json_template import JsonTemplates, packet_line
+from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.frozen import evolve
 
 
 def on_shared_path() -> tuple[list[Packet], list[Packet]]:
@@ -63,8 +70,6 @@ def test_hops_are_a_sequence() -> None:
 
 def test_a_path_with_other_statements() -> None:
     """Owners are set once for a path; each packet keeps its own values."""
-    from tracer.util.frozen import evolve
-
     shared, own = on_shared_path()
     hops = hops_of(shared[2])
     path = hops.path.with_hops([evolve(h, mark=7) for h in hops])
@@ -150,9 +155,33 @@ def test_random_packets_in_both_ways(seed: int) -> None:
     make = rules_of(CHAINS, table)
     packets, shared = in_both_ways(*batches, rules=make)
     assert len(packets) > 60 and shared > 5
+    templates = JsonTemplates()
+    for packet in packets:
+        hops = shared_hops(packet)
+        assert hops is None or templates.line(packet, hops) == packet_line(packet)
     counts = []
     for is_sharing in (False, True):
         names, owners = CountingNames(), CountingOwners()
         assembled(batches, is_sharing, rules=make(), names=names, owners=owners)
         counts.append((names.requests, owners.requests))
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_runs_of_nftables_in_both_ways(seed: int) -> None:
+    """Any rules in any order, of any generation, in runs that may have one address or lie within each other."""
+    r = random.Random(seed)
+    trails = []
+    for n in range(1, 250):
+        handles = r.choices((101, 102, 103, 999), k=r.choice((1, 1, 2, 2, 2, 3)))
+        trail = chained(n, 40000 + n % 7, *handles, run=r.choice((0, 5, 6, 1 << 40)))
+        hits = [row for row in trail.rows if row["kind"] == Kind.EVENT_NFT_RULE]
+        if r.random() < 0.3:
+            r.choice(hits).view(HIT_DTYPE)[r.choice(("run", "generation", "handle", "code", "object"))] = r.choice(
+                (0, 5, 7, 101)
+            )
+        trails.append(scrambled(r, with_key(trail, r.choice((b"aaaa", b"bbbb", b"")))))
+    packets, shared = in_both_ways(
+        rows_of(*(trail for trail in trails if trail.rows)), rules=lambda: RuleResolver(nft=nft.Rules(snapshot()))
+    )
+    assert len(packets) > 200 and shared > 10

@@ -69,3 +69,17 @@ def test_outputs_are_the_same_in_both_ways(capture: Path, form: str, replay: Rep
 def test_every_packet_of_a_shared_path_is_the_one_of_its_events(capture: Path, replay: Replay) -> None:
     (_, text, messages), count = replay("-r", capture, is_sharing=True, compared_every=1)
     assert count > 0 and DIFFERENT not in text + messages
+
+
+@pytest.mark.parametrize("form", ["jsonl", "pcapng", "html"])
+def test_exports_are_the_same_in_both_ways(capture: Path, form: str, replay: Replay, tmp_path: Path) -> None:
+    written, counts = [], []
+    for is_sharing in (False, True):
+        target = tmp_path / f"export.{form}"
+        printed, count = replay("export", "--to", form, capture, target, is_sharing=is_sharing)
+        assert printed[0] == 0, printed[2]
+        written.append((printed, target.read_bytes()))
+        counts.append(count)
+        target.unlink()
+    assert written[0] == written[1] and len(written[0][1]) > 1000
+    assert counts[0] == 0 and (counts[1] > 0 or form == "pcapng")
