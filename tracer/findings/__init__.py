@@ -101,8 +101,8 @@ class Findings:
     def _is_quiet(self, path: SharedPath) -> bool:
         """Whether no packet of this path has a finding.
 
-        An earlier packet of the path had none, without a question about the node. Findings depend on the path, on the objects of
-        the cluster, and on connections that have a finding already.
+        An earlier packet of the path had none, without a question about the node. Findings depend on the path, on the objects
+        of the cluster, and on connections that have a finding already.
         """
         cluster = self._context.cluster
         quiet = path.kept.get(self)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tracer.events import payload, record
 from tracer.events.packet_groups import by_packet
 from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
-from tracer.model.hop import Hop
+from tracer.model.hop import Hop, trace_of
 from tracer.model.loss import Loss
 from tracer.model.packet import Flow, Packet
 from tracer.packets import flooded_copies, header_tracker, outcome, path_signature
@@ -80,6 +80,14 @@ def _ends_of(records: Iterable[EventRow]) -> list[_Ends]:
                 found.append(frozenset(((e.reply_src, e.reply_sport), (e.reply_dst, e.reply_dport))))
                 break
     return found
+
+
+def _is_same(own: Packet, shared: Packet) -> bool:
+    """Whether two packets are equal, also in what their classes do not compare."""
+    own_rules, shared_rules = ([(trace := trace_of(h)) and trace.ruleset for h in packet.hops] for packet in (own, shared))
+    if own != shared or not all(a is b for a, b in zip(own_rules, shared_rules, strict=True)):
+        return False
+    return bool(own.flow and shared.flow and own.flow.netns == shared.flow.netns)
 
 
 class PacketAssembler:
@@ -236,14 +244,14 @@ class PacketAssembler:
         found = path_signature.signatures([self._open[i] for i in may_share])
         return {identity: signature for identity, signature in zip(may_share, found, strict=True) if signature}
 
-    def _close(
-        self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]
-    ) -> list[Packet]:
+    def _close(self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]) -> list[Packet]:
         """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
         packets: list[Packet] = []
         for identity in identities:
             opened, signature = self._open.pop(identity), signatures.get(identity)
             self._open_events -= len(opened)
+            self._hops.lookups.begin()
+            signature = signature if self.is_sharing else None
             shared = self._templates.find(identity, opened, signature) if signature else None
             if shared and signature:
                 self.shared += 1
@@ -262,17 +270,16 @@ class PacketAssembler:
 
     def _compared(self, identity: int, opened: OpenPacket, shared: Packet) -> Packet:
         """Explains a packet also on its own. If that is different, no further packet is filled in from a template."""
+        self._hops.lookups.settle()
         own = self._packet(identity, opened, False, None)
-        if own is None or own == shared:
+        if own is not None and _is_same(own, shared):
             return shared
         self.is_sharing = False
         _log.error("filled in: %r; explained on its own: %r", shared, own)
         user_warnings.add(DIFFERENT)
-        return own
+        return own or shared
 
-    def _packet(
-        self, identity: int, opened: OpenPacket, is_early: bool, signature: PathSignature | None
-    ) -> Packet | None:
+    def _packet(self, identity: int, opened: OpenPacket, is_early: bool, signature: PathSignature | None) -> Packet | None:
         """Assembles one packet without its number; None if every event with its addresses was lost."""
         records = sorted(opened.events, key=lambda e: e.time)
         closed = self._closed.pop(identity, None)
@@ -344,7 +351,7 @@ class PacketAssembler:
         self._tracked.update(dict.fromkeys(e.netns for e in tracked))
         e = [t for t in tracked if t.netns == tracked[0].netns][-1]
         state = _CT_STATES.get(e.ct_info, str(e.ct_info))
-        netns = self._hops.namespaces.name(e.netns)
+        netns = self._hops.lookups.name(e.netns)
         return Flow(record.original(e), record.reply(e), state, e.ct_info in (3, 4), e.zone, netns)
 
     def _untracked(self, events: list[Event]) -> str:

@@ -35,6 +35,7 @@ from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
 from tracer.packets.ipvs_connections import IpvsConnections
+from tracer.packets.lookups import Lookups
 from tracer.rules.rule_resolver import NO_RULES, ResolvedRules
 from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
@@ -92,6 +93,9 @@ class HopBuilder:
         processes: SocketOwners that own sockets.
         drop_reasons: Drop reason name by number, of the kernel that wrote the events.
         function: Gives the name of the kernel function that contains an address.
+
+    Attributes:
+        lookups: The look-ups of the packet that is being explained.
     """
 
     def __init__(
@@ -101,8 +105,7 @@ class HopBuilder:
         drop_reasons: Mapping[int, str],
         function: Callable[[int], str],
     ) -> None:
-        self.namespaces, self._processes = namespaces, processes
-        self._reasons, self.function = drop_reasons, function
+        self.lookups, self._reasons = Lookups(namespaces, processes, function), drop_reasons
         self._ipvs_connections = IpvsConnections()
         self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT, "listening sockets")
         self._makers: dict[int, Callable[[Event, _Step, ResolvedRules], Hop]] = {
@@ -124,7 +127,7 @@ class HopBuilder:
         """Builds the hop of an event. `rules`: the rules that acted at it."""
         step: _Step = {
             "time": e.time,
-            "netns": self.namespaces.name(e.netns),
+            "netns": self.lookups.name(e.netns),
             "hook": record.hook(e),
             "in_iface": _text(e.in_name),
             "out_iface": _text(e.out_name),
@@ -180,11 +183,11 @@ class HopBuilder:
         listener_key = use.netns, use.address, use.port
         if use.state == "LISTEN":
             self._listeners[listener_key] = use.inode
-        pid, command = self._processes.owner(use.inode)
+        pid, command = self.lookups.owner(use.inode)
         if pid or use.state == "LISTEN" or listener_key not in self._listeners:
             return Socket(use.inode, use.state, pid, command), Evidence.OBSERVED
         # Not accepted yet, or already closed: it belongs to the process of its listener.
-        owner = self._processes.owner(self._listeners[listener_key])
+        owner = self.lookups.owner(self._listeners[listener_key])
         return Socket(use.inode, use.state, *owner), Evidence.DERIVED
 
     def _handshake(self, e: Event, step: _Step, stage: str) -> HandshakeHop:
@@ -207,7 +210,7 @@ class HopBuilder:
     def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> DropHop:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
-        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, self.function(e.object), after_socket), **step)
+        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, self.lookups.function(e.object), after_socket), **step)
 
 
 @lru_cache(4096)

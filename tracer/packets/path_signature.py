@@ -146,7 +146,7 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     extras[:, 1] |= (is_whole & (rows["length"] == 0)).astype(np.uint16) << 1
     extras[:, 2] = _run_numbers(rows, owner, is_hit)
     heads = np.hstack([extras.view(np.uint8), data[:, :_HEAD]])
-    long = rows["flags"] & Flag.FLAG_SAME == 0
+    long = (rows["flags"] & Flag.FLAG_SAME == 0) | is_hit | is_detail
     tails = data[long, _HEAD:]
     long_ends = np.cumsum(long)[ends - 1]
     values = RowValues(*(rows[name].tolist() for name in RowValues._fields))
@@ -202,6 +202,7 @@ def _port_codes(
     masqueraded = tracked[rows["reply_dport"][tracked] != chosen[owner[tracked], 0]]
     chosen[owner[masqueraded], 1] = rows["reply_dport"][masqueraded]
     at = np.flatnonzero(is_whole)
+    chosen[owner[at[_has_ambiguous_port(rows, at, chosen[owner[at]])]]] = 0
     own = chosen[owner[at]]
     codes = np.zeros(len(rows), np.uint16)
     assert DTYPE.fields
@@ -212,6 +213,26 @@ def _port_codes(
         codes[at] += (is_source + 2 * is_reply).astype(np.uint16) * 3**n
         data[at[is_source | is_reply], start : start + 2] = 0
     return chosen.tolist(), codes
+
+
+def _has_ambiguous_port(rows: EventArray, at: npt.NDArray[np.intp], chosen: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+    """Whether a chosen port of a packet is also the port of its service, which is no value that packets may differ in.
+
+    Args:
+        rows: The rows.
+        at: Places of whole rows.
+        chosen: The two chosen ports of the packet of each of these.
+    """
+    is_tracked = rows["flags"][at] & Flag.FLAG_HAS_CT != 0
+    source, destination, asked, answering = (rows[end][at] for end in ("sport", "dport", "orig_dport", "reply_sport"))
+    found = np.zeros(len(at), bool)
+    ends = [np.zeros(len(at), bool), np.zeros(len(at), bool)]
+    for port in (chosen[:, 0], chosen[:, 1]):
+        is_chosen = port != 0
+        found |= is_tracked & is_chosen & ((asked == port) | (answering == port))
+        ends[0] |= is_chosen & (source == port)
+        ends[1] |= is_chosen & (destination == port)
+    return found | (ends[0] & ends[1])
 
 
 def _run_numbers(rows: EventArray, owner: npt.NDArray[np.intp], is_hit: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:

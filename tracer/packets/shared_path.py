@@ -82,9 +82,7 @@ class SharedPath:
 
     __slots__ = ("ends", "hops", "kept", "sockets")
 
-    def __init__(
-        self, hops: tuple[HopPattern, ...], ends: tuple[EndpointsPattern, ...], sockets: tuple[int, ...]
-    ) -> None:
+    def __init__(self, hops: tuple[HopPattern, ...], ends: tuple[EndpointsPattern, ...], sockets: tuple[int, ...]) -> None:
         self.hops, self.ends, self.sockets = hops, ends, sockets
         self.kept: dict[object, object] = {}
 

@@ -2,16 +2,18 @@
 """Owners of packets that take a shared path: found for the first one, repeated for the others.
 
 Owners depend on the path, on addresses, which packets of a shared path have in common, and on the objects of the cluster. They
-depend on a port that a connection chose only if an object has that port.
+depend on a port that a connection chose only if an object has that port, or if their text has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import astuple
 from typing import NamedTuple
 
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import OwnerResolver
+from tracer.model.hop import owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.packets.shared_path import PathHops, SharedPath, shared_hops
@@ -57,7 +59,7 @@ class SharedOwners:
         before = cluster.sandboxes.lookups
         found = self._kube.attribute(packet)
         lookups = cluster.sandboxes.lookups - before
-        if cluster.version != version:
+        if cluster.version != version or _mention(found, hops):
             return found
         path = hops.path.with_hops(found.hops)
         hops.path.kept[self] = _OwnedPath(version, path, found.src_owner, found.dst_owner, lookups)
@@ -73,3 +75,10 @@ def _has_unknown_ports(packet: Packet, hops: PathHops, cluster: ClusterView) -> 
     ends |= {packet.endpoints.src, packet.endpoints.dst}
     by_address = cluster.store.by_address
     return not any(by_address.all((address, port, protocol)) for address in ends for port in ports if port)
+
+
+def _mention(packet: Packet, hops: PathHops) -> bool:
+    """Whether the text of an owner has a port that the packet's connection chose."""
+    owners = {packet.src_owner, packet.dst_owner, *map(owner_of, packet.hops)}
+    texts = [text for owner in owners if owner for text in astuple(owner)]
+    return any(str(port) in text for text in texts for port in hops.ports if port)

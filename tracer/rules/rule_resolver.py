@@ -23,6 +23,7 @@ from tracer.model.netfilter import IP_HOOKS, Hook
 from tracer.model.rule import RuleTrace
 from tracer.node import netns
 from tracer.rules.iptables.generations import TableGenerations
+from tracer.rules.iptables.path_cache import TestedPort
 from tracer.rules.nftables import reconstruct
 from tracer.util.lru_dict import LruDict
 
@@ -148,7 +149,8 @@ class RuleResolver:
         self.replaced: Callable[[int, str, int], None] | None = None
         self._traces: LruDict[Hashable, RuleTrace] = LruDict(TRACES_KEPT, "rule traces of packets")
         self._interned_at = self.changes
-        self._uses: list[TranslationUse] = []
+        self._uses: list[tuple[TranslationUse, ResolvedRules]] = []
+        self._tested: set[TestedPort] = set()
         self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT, "awaited generations of nftables")
 
     def feed(self, batch: EventArray) -> EventArray:
@@ -230,9 +232,10 @@ class RuleResolver:
     def begin_packet(self, records: Sequence[EventRow], is_whole: bool) -> None:
         """Prepares for the hops of one packet. `records`: its events and hits, in order. `is_whole`: none was lost."""
         self._runs, self._is_whole = reconstruct.runs(records) if self._nft else {}, is_whole
-        self._uses, self._traces_of_packet = [], {}
-        if self._legacy and records and records[0].packet in self._table_traces:
-            self._traces_of_packet = table_trace.table_traces(joined_rows([t.rows for t in self._table_traces[records[0].packet]]))
+        self._uses, self._tested, self._traces_of_packet = [], set(), {}
+        kept = self._table_traces.get(records[0].packet) if self._legacy and records else None
+        if kept:
+            self._traces_of_packet = table_trace.table_traces(joined_rows([traces.rows for traces in kept]))
 
     def resolve(self, e: Event) -> ResolvedRules:
         """Which rules acted at an event. Must be called in the order of a packet's events."""
@@ -240,6 +243,7 @@ class RuleResolver:
             if e.flags & Flag.FLAG_NO_HEADER:
                 return ResolvedRules(UNKNOWN_HEADER)
             rule_trace = self._interned(self._legacy.reconstruct(e, self._traces_of_packet.get(e.time, [])))
+            self._tested |= self._legacy.tested
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
                 self._decide(e, rule_trace)
             return ResolvedRules(rule_trace)
@@ -256,8 +260,9 @@ class RuleResolver:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
             use = TranslationUse(_side_key(e, destination), _translated_end(e, destination), e.time, None, e.ct_info == NEW)
-            self._uses.append(use)
-            return self._translation(use, e.packet)
+            resolved = self._translation(use, e.packet)
+            self._uses.append((use, resolved))
+            return resolved
         return NO_RULES
 
     def _interned(self, trace: RuleTrace) -> RuleTrace:
@@ -272,9 +277,14 @@ class RuleResolver:
         return known
 
     @property
-    def uses(self) -> tuple[TranslationUse, ...]:
-        """What the packet that was resolved last did with translations of connections, in the order of its events."""
+    def uses(self) -> tuple[tuple[TranslationUse, ResolvedRules], ...]:
+        """What the packet that was resolved last did with translations, in the order of its events, with the rules of each."""
         return tuple(self._uses)
+
+    @property
+    def tested_ports(self) -> frozenset[TestedPort]:
+        """Ports of the packet that was resolved last on which its rule traces depend, with the ranges of these tests."""
+        return frozenset(self._tested)
 
     @property
     def changes(self) -> tuple[int, int]:
@@ -346,7 +356,7 @@ class RuleResolver:
         """Keeps the translation that the rules at an event decided."""
         destination = e.hook in DESTINATION_HOOKS
         use = TranslationUse(_side_key(e, destination), _translated_end(e, destination), e.time, trace, e.ct_info == NEW)
-        self._uses.append(use)
+        self._uses.append((use, ResolvedRules(trace)))
         self._keep(use, e.packet, trace)
 
     def _kept_translation(self, use: TranslationUse) -> _Translation | None:
@@ -356,11 +366,7 @@ class RuleResolver:
         began unseen would then have met the same rules.
         """
         decided = self._connections.get(use.side)
-        if (
-            decided
-            and decided.losses_before != self._loss_count
-            and (decided.to != use.to or decided.time < self._replaced_at)
-        ):
+        if decided and decided.losses_before != self._loss_count and (decided.to != use.to or decided.time < self._replaced_at):
             return None
         return decided
 

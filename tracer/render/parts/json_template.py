@@ -7,6 +7,7 @@ import re
 import secrets
 from operator import itemgetter
 
+from tracer.events.decision_detail import TSVAL
 from tracer.model.hop import DecisionDetail
 from tracer.model.packet import Flow, Packet
 from tracer.packets.shared_path import EndpointsPattern, PathHops, Ports
@@ -17,8 +18,6 @@ from tracer.util.frozen import evolve
 _LOWEST = 10**17
 _MARK = re.compile(r"(?<!\d)(\d{18})(?!\d)")
 """Marks stand for values. They have 18 digits and are chosen at random, so that no other number in a line is equal to one."""
-_TSVAL = "tsval"
-"""The fact of a decision detail that is a value of the packet."""
 
 
 class JsonTemplates:
@@ -85,11 +84,11 @@ def _values(packet: Packet, hops: PathHops) -> list[object]:
     began = times[hops.path.hops[0].time]
     head: list[object] = [packet.number, f'"{rfc3339(packet.time)}"', packet.length, packet.seq, *hops.ports]
     head += [times[pattern.time] - began for pattern in hops.path.hops]
-    return [*head, *hops.sockets, *(detail.facts.get(_TSVAL) for detail in hops.details)]
+    return [*head, *hops.sockets, *(detail.facts.get(TSVAL) for detail in hops.details)]
 
 
 def _with_tsval(detail: DecisionDetail, mark: int) -> DecisionDetail:
-    return evolve(detail, facts={**detail.facts, _TSVAL: mark}) if _TSVAL in detail.facts else detail
+    return evolve(detail, facts={**detail.facts, TSVAL: mark}) if TSVAL in detail.facts else detail
 
 
 def _with_ports(flow: Flow, before: Ports, ports: Ports) -> Flow:
