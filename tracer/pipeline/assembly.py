@@ -113,7 +113,8 @@ def packet_assembler(parts: AssemblyParts, compares_paths: bool = True, holds_an
         holds_answers: See PacketAssembler.
     """
     hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
-    every = int(os.environ.get(COMPARED_VARIABLE, COMPARED_EVERY)) if compares_paths else 0
+    number = os.environ.get(COMPARED_VARIABLE, "")
+    every = (int(number) if number.isdecimal() else COMPARED_EVERY) if compares_paths else 0
     return PacketAssembler(
         hops, parts.clock, parts.tracking, rules=parts.rules, compared_every=every, holds_answers=holds_answers
     )

@@ -64,7 +64,7 @@ def test_texts_are_left_as_they_are(text: str) -> None:
     for packet in packets[1:]:
         hops = shared_hops(packet)
         assert hops
-        path = paths.setdefault(id(hops.path), hops.path.with_hops([evolve(h, netns=text, table=text) for h in hops]))
+        path = paths.setdefault(id(hops.path), hops.path.with_hops([evolve(h, netns=text, in_iface=text) for h in hops]))
         named.append(evolve(packet, hops=hops.on(path), src_owner=Owner("Pod", text, text), netns=text, verdict=text))
     assert lines_of(named) == [packet_line(packet) for packet in named]
 
