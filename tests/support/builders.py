@@ -120,7 +120,7 @@ class Names:
     def __init__(self) -> None:
         self.node = self.own = NODE
 
-    def name(self, inode: int) -> Netns:
+    def name(self, inode: int, requests: int = 1) -> Netns:
         return NAMES.get(inode, Netns(f"netns {inode}"))
 
     def own_name(self) -> Netns:

@@ -50,8 +50,8 @@ class RecordedNamespaces:
         self._journal, self._live = journal, live
         self.node, self.own = live.node, live.own
 
-    def name(self, inode: int) -> Netns:
-        name = value_of(self._journal(("netns", inode), lambda: self._live.name(inode), unnamed(inode)))
+    def name(self, inode: int, requests: int = 1) -> Netns:
+        name = value_of(self._journal(("netns", inode), lambda: self._live.name(inode), unnamed(inode), requests))
         return unnamed(inode) if name is None else name
 
     def own_name(self) -> Netns:
@@ -80,9 +80,9 @@ class ReplayedNamespaces:
         self._names: LruDict[int, Netns] = LruDict(NAMES_KEPT, "names of namespaces")
         self._names.update(names)
 
-    def name(self, inode: int) -> Netns:
+    def name(self, inode: int, requests: int = 1) -> Netns:
         at_start = self._names.get(inode) or unnamed(inode)
-        answer = value_of(self._journal(("netns", inode), lambda: at_start, at_start))
+        answer = value_of(self._journal(("netns", inode), lambda: at_start, at_start, requests))
         name = at_start if answer is None else answer
         return name if inode == self.node else distinct_name(name, inode)
 

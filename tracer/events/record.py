@@ -136,6 +136,8 @@ _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
 CUT = "…"
 """Mark at the end of a name that a record had to cut."""
 NO_HOOK = 255
+UNTRACKED = 7
+"""Value of `ct_info`: conntrack does not track the packet."""
 DEVICE_HOOKS = (Hook.INGRESS, Hook.EGRESS)
 NETDEV, BRIDGE = 5, 7
 PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 33: "DCCP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}

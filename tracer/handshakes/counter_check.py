@@ -16,6 +16,7 @@ from tracer.model.hop import DecisionDetail, DetailHop, DropHop, Handshake, Hand
 from tracer.model.namespace_name import Netns
 from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
+from tracer.packets.shared_path import PathMemo
 from tracer.util.questions import value_of
 
 COUNTERS = (
@@ -29,6 +30,7 @@ class CounterCheck:
 
     def __init__(self, inspector: NamespaceInspector) -> None:
         self._inspector = inspector
+        self._counters = PathMemo(lambda packet: tuple(explained_by(packet)))
         self._before: dict[Netns, dict[str, int]] = {}
         self._explained: Counter[tuple[Netns, str]] = Counter()
         for name in value_of(inspector.names()) or ():
@@ -36,7 +38,7 @@ class CounterCheck:
 
     def feed(self, packet: Packet) -> None:
         """Takes a closed packet."""
-        for netns, counter in explained_by(packet):
+        for netns, counter in self._counters.of(packet):
             if netns in self._before:
                 self._explained[netns, counter] += 1
 

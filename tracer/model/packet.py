@@ -7,6 +7,7 @@ stay in tracer/kernel and in the fields that quote them (reason and function of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -96,7 +97,7 @@ class Packet:
     length: int = 0
     seq: int = 0
     flow: Flow | None = None
-    hops: tuple[Hop, ...] = ()
+    hops: Sequence[Hop] = ()
     verdict: str = ""
     outcome: Outcome = Outcome.UNKNOWN
     complete: bool = True

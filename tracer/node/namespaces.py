@@ -90,8 +90,8 @@ class NamespaceNames(Protocol):
     node: int
     own: int
 
-    def name(self, inode: int) -> Netns:
-        """The name of a namespace; "netns N" = no name and no process."""
+    def name(self, inode: int, requests: int = 1) -> Netns:
+        """The name of a namespace; "netns N" = no name and no process. requests: how often it is used, see Journal."""
         ...
 
     def own_name(self) -> Netns:
@@ -163,7 +163,7 @@ class Namespaces:
         for i, name in gone.items():
             self._names.setdefault(i, name)
 
-    def name(self, inode: int) -> Netns:
+    def name(self, inode: int, requests: int = 1) -> Netns:
         """The name of a namespace; "netns N" = no name and no process."""
         if inode and inode == self.node:
             return HOST

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
 from tracer.events.record import CUT, Event, Flag, Kind
@@ -35,6 +35,7 @@ from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
 from tracer.packets.ipvs_connections import IpvsConnections
+from tracer.packets.lookups import Lookups
 from tracer.rules.rule_resolver import NO_RULES, ResolvedRules
 from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
@@ -52,6 +53,24 @@ TCP_RESET = 256
 
 LISTENERS_KEPT = 1 << 14
 """Most listening sockets kept, by namespace, address and port."""
+
+
+class SocketUse(NamedTuple):
+    """A socket that received a packet.
+
+    Attributes:
+        inode: Inode of the socket.
+        state: TCP state.
+        netns: Inode of the namespace.
+        address: The packet's destination address.
+        port: The packet's destination port.
+    """
+
+    inode: int
+    state: str
+    netns: int
+    address: str
+    port: int
 
 
 class _Step(TypedDict):
@@ -74,6 +93,9 @@ class HopBuilder:
         processes: SocketOwners that own sockets.
         drop_reasons: Drop reason name by number, of the kernel that wrote the events.
         function: Gives the name of the kernel function that contains an address.
+
+    Attributes:
+        lookups: The look-ups of the packet that is being explained.
     """
 
     def __init__(
@@ -83,8 +105,7 @@ class HopBuilder:
         drop_reasons: Mapping[int, str],
         function: Callable[[int], str],
     ) -> None:
-        self.namespaces, self._processes = namespaces, processes
-        self._reasons, self._function = drop_reasons, function
+        self.lookups, self._reasons = Lookups(namespaces, processes, function), drop_reasons
         self._ipvs_connections = IpvsConnections()
         self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT, "listening sockets")
         self._makers: dict[int, Callable[[Event, _Step, ResolvedRules], Hop]] = {
@@ -106,7 +127,7 @@ class HopBuilder:
         """Builds the hop of an event. `rules`: the rules that acted at it."""
         step: _Step = {
             "time": e.time,
-            "netns": self.namespaces.name(e.netns),
+            "netns": self.lookups.name(e.netns),
             "hook": record.hook(e),
             "in_iface": _text(e.in_name),
             "out_iface": _text(e.out_name),
@@ -148,17 +169,26 @@ class HopBuilder:
         return NatHookHop(verdict=record.verdict(e), **step)
 
     def _socket(self, e: Event, step: _Step, rules: ResolvedRules) -> SocketHop:
+        socket, evidence = self.find_socket(self.socket_use(e))
+        return SocketHop(socket=socket, evidence=evidence, **step)
+
+    @staticmethod
+    def socket_use(e: Event) -> SocketUse:
+        """The socket of a SOCKET event."""
         state = record.TCP_STATES[e.state] if e.protocol == 6 and e.state < len(record.TCP_STATES) else ""
-        listener_key = (e.netns, *_local_endpoint(e))
-        inode = e.object
-        if state == "LISTEN":
-            self._listeners[listener_key] = inode
-        pid, command = self._processes.owner(inode)
-        if pid or state == "LISTEN" or listener_key not in self._listeners:
-            return SocketHop(socket=Socket(inode, state, pid, command), **step)
+        return SocketUse(e.object, state, e.netns, record.address(e.dst), e.dport)
+
+    def find_socket(self, use: SocketUse) -> tuple[Socket, Evidence]:
+        """The socket that received a packet, with its process, and how the process is known."""
+        listener_key = use.netns, use.address, use.port
+        if use.state == "LISTEN":
+            self._listeners[listener_key] = use.inode
+        pid, command = self.lookups.owner(use.inode)
+        if pid or use.state == "LISTEN" or listener_key not in self._listeners:
+            return Socket(use.inode, use.state, pid, command), Evidence.OBSERVED
         # Not accepted yet, or already closed: it belongs to the process of its listener.
-        owner = self._processes.owner(self._listeners[listener_key])
-        return SocketHop(socket=Socket(inode, state, *owner), evidence=Evidence.DERIVED, **step)
+        owner = self.lookups.owner(self._listeners[listener_key])
+        return Socket(use.inode, use.state, *owner), Evidence.DERIVED
 
     def _handshake(self, e: Event, step: _Step, stage: str) -> HandshakeHop:
         accepted = {0: False, 1: True}.get(e.verdict)
@@ -180,17 +210,13 @@ class HopBuilder:
     def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> DropHop:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
-        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, self._function(e.object), after_socket), **step)
+        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, self.lookups.function(e.object), after_socket), **step)
 
 
 @lru_cache(4096)
 def _text(name: bytes) -> str:
     """A NUL-terminated kernel name. Bytes after the NUL are left over from an earlier, longer name."""
     return c_text(name)
-
-
-def _local_endpoint(e: Event) -> tuple[str, int]:
-    return record.address(e.dst), e.dport
 
 
 def _decision(e: Event) -> tuple[AnyVerdict, str]:

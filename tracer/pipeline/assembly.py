@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +20,11 @@ from tracer.packets.hop_builder import HopBuilder
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.questions import Journal
 
+COMPARED_EVERY = 1000
+"""Of the packets that take a shared path, each one of this number is also explained on its own, and compared."""
+COMPARED_VARIABLE = "K8SNET_COMPARED_EVERY"
+"""Environment variable with another number; tests compare every packet."""
+
 
 class Assembler(Protocol):
     """Takes the events of batches, and yields closed packets.
@@ -26,10 +32,12 @@ class Assembler(Protocol):
     Attributes:
         events: Number of events so far.
         unaddressed: Packets that were not yielded, because no event had their addresses.
+        is_uniform: Each question to the machine has one answer while the packets of this batch are assembled.
     """
 
     events: int
     unaddressed: int
+    is_uniform: bool
 
     def feed(self, batch: EventArray) -> None:
         """Takes the events of a batch: an array of `struct event`."""
@@ -96,7 +104,17 @@ class AssemblyParts:
     tracking: Collection[int]
 
 
-def packet_assembler(parts: AssemblyParts, holds_answers: bool = True) -> PacketAssembler:
-    """The assembler of a run that explains its packets. holds_answers: see PacketAssembler."""
+def packet_assembler(parts: AssemblyParts, compares_paths: bool = True, holds_answers: bool = True) -> PacketAssembler:
+    """The assembler of a run that explains its packets.
+
+    Args:
+        parts: What explaining needs.
+        compares_paths: Some packets on shared paths are explained in two ways and compared; see PacketAssembler.compared_every.
+        holds_answers: See PacketAssembler.
+    """
     hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
-    return PacketAssembler(hops, parts.clock, parts.tracking, rules=parts.rules, holds_answers=holds_answers)
+    number = os.environ.get(COMPARED_VARIABLE, "")
+    every = (int(number) if number.isdecimal() else COMPARED_EVERY) if compares_paths else 0
+    return PacketAssembler(
+        hops, parts.clock, parts.tracking, rules=parts.rules, compared_every=every, holds_answers=holds_answers
+    )

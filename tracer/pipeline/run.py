@@ -108,6 +108,7 @@ class Run:
         """Processes one batch."""
         for stage in self._stages:
             stage.begin_batch()
+        self._assembler.is_uniform = batch.is_uniform
         self._assembler.feed(batch.events)
         if batch.losses:
             self._assembler.add_losses(batch.losses, batch.now)

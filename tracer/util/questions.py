@@ -42,11 +42,12 @@ class Journal(Protocol):
         question: The question.
         ask: Gets the answer from the machine.
         default: The answer that earlier versions did not record; they recorded only answers that differ from it.
+        requests: How often the answer is used. A capture places a new answer by the number of requests in its batch.
     """
 
-    def __call__(self, question: Question, ask: Callable[[], T], default: T) -> Answer[T]: ...
+    def __call__(self, question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]: ...
 
 
-def live(question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+def live(question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
     """The journal of a live run without recording: asks the machine each time."""
     return Known(ask())

@@ -129,7 +129,7 @@ def test_an_answer_that_cannot_be_recorded_is_reported_and_does_not_end_the_run(
 def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
     """A recorded name does not make another namespace the node's own."""
 
-    def journal(question: Any, ask: Any, default: Any) -> Any:
+    def journal(question: Any, ask: Any, default: Any, requests: int = 1) -> Any:
         return Known("node")
 
     spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST, 9: HOST})
@@ -139,7 +139,7 @@ def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
 def test_journaled_classes_ask_through_their_journal() -> None:
     questions: list[Any] = []
 
-    def journal(question: Any, ask: Any, default: Any) -> Any:
+    def journal(question: Any, ask: Any, default: Any, requests: int = 1) -> Any:
         questions.append(question)
         return Known(default)
 
@@ -237,7 +237,7 @@ def test_a_cache_changes_only_on_refresh() -> None:
 def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: Path) -> None:
     questions: list[Any] = []
 
-    def journal(question: Any, ask: Any, default: Any) -> Any:
+    def journal(question: Any, ask: Any, default: Any, requests: int = 1) -> Any:
         questions.append(question)
         if question[0] == "process":
             return Known((question[1] % 1000, "nginx"))

@@ -117,7 +117,7 @@ class Recording:
     def __init__(self) -> None:
         self.replayed = ReplayedAnswers()
 
-    def __call__(self, question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+    def __call__(self, question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
         self.replayed.feed(question, 1, found := ask())
         return Known(found)
 
@@ -164,7 +164,7 @@ def test_what_a_cause_asks_is_prefetched(question: NamespaceQuestion[Any, Any]) 
 
 @pytest.mark.parametrize("question", [*NODE, *NAMESPACE], ids=repr)
 def test_nothing_is_asked_without_an_occasion(question: NodeQuestion[Any, Any] | NamespaceQuestion[Any, Any]) -> None:
-    def journal(question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+    def journal(question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
         raise AssertionError(question)
 
     if isinstance(question, NodeQuestion):

@@ -145,16 +145,18 @@ class EmptyAssembler:
 
     events = unaddressed = open = 0
     is_waiting_for_rules = False
+    is_uniform = True
 
     def feed(self, batch: EventArray) -> None: ...
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None: ...
 
+    def horizon(self, now: int) -> int:
+        return now
+
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         return iter(())
 
-    def horizon(self, now: int) -> int:
-        return now
 
 
 def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: ApiServer) -> None:

@@ -25,6 +25,8 @@ BASE = 0xFFFF0000
 class Rules(Held):
     """Snapshots that have been read; `reading`: another one is being read."""
 
+    updates = 0
+
     def __init__(self, *snapshots: Snapshot, reading: bool = False) -> None:
         super().__init__(*snapshots)
         self.reading = reading

@@ -132,9 +132,10 @@ class RecordBuffer:
         if len(changes):
             self.add_record(Record.RULESET, "", to_json(changes.tobytes()))
 
-    def journal(self, question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+    def journal(self, question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
         """A Journal that asks the machine, and records the first answer and each answer that differs from the previous one."""
-        self._counts[question] = count = self._counts.get(question, 0) + 1
+        count = self._counts.get(question, 0) + 1
+        self._counts[question] = count + requests - 1
         answer = ask()
         if self._answers.get(question, _NONE) != answer:
             self._answers[question] = answer

@@ -40,7 +40,7 @@ from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
 from tracer.node.processes import SocketOwners
-from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames
+from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.pipeline.environment import RunStart
 from tracer.pipeline.live_environment import LiveEnvironment, rule_resolver
 from tracer.pipeline.live_source import LiveSource
@@ -163,7 +163,10 @@ class RecordingEnvironment:
         return self.conntrack
 
     def assembler(self, parts: AssemblyParts) -> Assembler:
-        return self._live.assembler(parts) if self._explains else Prefetcher(parts, self.sandboxes)
+        if not self._explains:
+            return Prefetcher(parts, self.sandboxes)
+        # A comparison would ask questions that a replay does not ask at the same places.
+        return packet_assembler(parts, compares_paths=False)
 
     def start(self, run: RunStart) -> None:
         """Begins to write the file. It begins with `meta`, the values that do not change in a run."""

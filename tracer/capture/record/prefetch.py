@@ -50,6 +50,7 @@ class Prefetcher:
         self._node_asked_at = self._counters_asked_at = float("-inf")
         self._listeners: dict[int, None] = {}
         self._has_datagrams = False
+        self.is_uniform = True
         self.events = self.unaddressed = 0
 
     def feed(self, batch: EventArray) -> None:

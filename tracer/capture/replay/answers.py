@@ -85,6 +85,11 @@ class ReplayedAnswers:
         else:
             self._last[question] = answer
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether each question has one answer throughout the batch."""
+        return not self._pending_count
+
     def require_answers(self) -> None:
         """From now on a question without an answer was not asked."""
         self._omits_defaults = False
@@ -98,11 +103,11 @@ class ReplayedAnswers:
         self._pending_count = 0
         self._counts.clear()
 
-    def journal(self, question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+    def journal(self, question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
         """The recorded answer."""
         pending = self._pending.get(question)
         if pending:
-            self._counts[question] = count = self._counts.get(question, 0) + 1
+            self._counts[question] = count = self._counts.get(question, 0) + requests
             while pending and pending[0][0] <= count:
                 self._last[question] = pending.pop(0)[1]
         is_partial = self._has_dropped or self._last.evicted > 0

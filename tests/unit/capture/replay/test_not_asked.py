@@ -71,7 +71,7 @@ FROM_THE_NODE = ("/proc", "/sys", "/run", "netlink")
 def only(*given: str) -> Journal:
     """The journal of a capture that has only the answers to questions of these kinds."""
 
-    def journal(question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+    def journal(question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
         key = question[1] if question[0] == "node" else question[0]
         kind = key[0] if isinstance(key, tuple) else key
         return Known(ask()) if kind in given else NotAsked(question)
@@ -213,7 +213,7 @@ def test_a_lease_file_that_cannot_be_read_leaves_doubt() -> None:
 def test_a_setting_that_was_not_asked_does_not_show_that_there_is_none() -> None:
     """The capture has tcp_timestamps alone: nothing is said of the other two settings."""
 
-    def journal(question: Question, ask: Callable[[], T], default: T) -> Answer[T]:
+    def journal(question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
         return Known(ask()) if "net/ipv4/tcp_timestamps" in question else NotAsked(question)
 
     spaces = FakeInspector({"net/ipv4/tcp_timestamps": "1"}, journal=journal)
