@@ -35,6 +35,9 @@ from tracer.capture.replay import runner
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.events.record import SLOT, Kind
+from tracer.packets.open_packet import OpenPacket
+from tracer.packets.path_signature import PathSignature
+from tracer.packets.path_templates import PathTemplates, SharedPacket
 from tracer.pipeline.shutdown import StopRequest
 
 Slots = npt.NDArray[np.uint8]
@@ -129,6 +132,16 @@ def explain(path: Path, form: str) -> dict[str, Any]:
     """Replays the whole capture, and discards the output."""
     from tracer import render
 
+    shared = 0
+    find = PathTemplates.find
+
+    def counted(templates: PathTemplates, identity: int, opened: OpenPacket, signature: PathSignature) -> SharedPacket | None:
+        nonlocal shared
+        found = find(templates, identity, opened, signature)
+        shared += found is not None
+        return found
+
+    setattr(PathTemplates, "find", counted)  # noqa: B010 - mypy refuses to assign to a method
     with CaptureReader(str(path)) as capture, open(os.devnull, "w") as nothing:
         output = render.find(form)(nothing, io.StringIO())
         began, cpu = time.monotonic(), time.process_time()
@@ -136,7 +149,7 @@ def explain(path: Path, form: str) -> dict[str, Any]:
         seconds, cpu = time.monotonic() - began, time.process_time() - cpu
     return {
         "events": totals.events, "packets": totals.packets, "seconds": seconds, "rate": totals.events / seconds,
-        "cpu": time.process_time(), "replay_cpu": cpu,
+        "cpu": time.process_time(), "replay_cpu": cpu, "first_of_kind": (totals.packets - shared) / totals.packets,
     }  # fmt: skip
 
 

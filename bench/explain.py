@@ -18,7 +18,7 @@ from typing import Any
 from bench import capture
 from tracer import render
 
-EVENTS = 30_000
+EVENTS = 300_000
 """Number of events in the multiplied capture, by default."""
 
 
@@ -34,7 +34,7 @@ def measure(source: Path, events: int = EVENTS) -> dict[str, Any]:
             step = json.loads(ran.stdout)
             found[form] = {
                 "packets": step["packets"], "events": step["events"], "cpu": step["replay_cpu"],
-                "rate": step["packets"] / step["replay_cpu"],
+                "rate": step["packets"] / step["replay_cpu"], "first_of_kind": step["first_of_kind"],
             }  # fmt: skip
     return found
 

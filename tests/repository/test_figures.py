@@ -65,13 +65,21 @@ def test_the_unrelated_port_is_compared_with_tcpdump(ours: float, tcpdump: float
 
 
 def test_the_slower_scene_counts() -> None:
-    scenes = {"legacy": {"text": {"rate": 6123.4}}, "nftables": {"text": {"rate": 4999.4}}}
+    rates = {"legacy": 6123.4, "nftables": 4999.4}
+    scenes = {scene: {"text": {"rate": rate, "first_of_kind": 0.01}} for scene, rate in rates.items()}
     values = figures.figures(results(explain=scenes))
     key = "explain.packets_per_cpu_second.text"
     assert [values[key], values[f"{key}.legacy"], values[f"{key}.nftables"]] == [4999.4, 6123.4, 4999.4]
     assert line(key, values)[1:] == ["4,999", ">= 5,000", "not met"] and line(f"{key}.legacy", values)[3] == "met"
     assert values["explain.packets_per_cpu_second.oneline"] is None
     assert values["about"]["not_measured"]["explain.packets_per_cpu_second.oneline"] == "this output format does not exist yet"
+
+
+def test_the_scene_with_most_kinds_of_packets_counts() -> None:
+    shares = {"legacy": 0.01, "nftables": 0.03}
+    scenes = {scene: {"text": {"rate": 1.0, "first_of_kind": share}} for scene, share in shares.items()}
+    values = figures.figures(results(explain=scenes))
+    assert line("explain.first_of_kind_ratio", values)[1:] == ["0.030", "<= 0.02", "not met"]
 
 
 def test_a_goal_for_the_greatest_value() -> None:
