@@ -91,7 +91,8 @@ def test_every_packet_names_virtual_and_real_server(
             "earlier",
             Evidence.OBSERVED,
         ), packet
-        assert hop.nat and hop.nat.after.dst == ipvs(first)[0].ipvs.real  # type: ignore[union-attr]
+        (chosen,) = ipvs(first)
+        assert isinstance(hop, IpvsNatHop) and isinstance(chosen, IpvsNatHop) and hop.nat.after.dst == chosen.decision.real
     for packet in requests:
         assert packet.hops[-1].netns.startswith("pod-"), [(h.kind, h.hook, h.netns) for h in packet.hops]
     answers = [p for p in packets if p.endpoints.sport == 8080 and p.endpoints.src in PODS]

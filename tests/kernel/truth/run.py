@@ -181,13 +181,14 @@ def _traces(resolver: RuleResolver, events: list[EventRow], netns: frozenset[int
     packets: dict[int, list[Event]] = {}
     for e in sorted((e for e in events if isinstance(e, Event)), key=lambda e: e.time):
         packets.setdefault(e.packet, []).append(e)
-    for e in sorted((e for own in packets.values() for e in complete_events(own)[0]), key=lambda e: e.time):
-        if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns in netns:
-            trace = resolver.resolve(e).trace
-            if trace:
-                yield e, trace
-    for packet in packets:
+    found: list[tuple[Event, RuleTrace]] = []
+    for packet, own in packets.items():
+        resolver.begin_packet(own, True)
+        for e in complete_events(own)[0]:
+            trace = resolver.resolve(e).trace if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns in netns else None
+            found += [(e, trace)] if trace else []
         resolver.forget(packet)
+    yield from sorted(found, key=lambda each: each[0].time)
 
 
 def _compare(truth: Truth, traces: Iterator[tuple[Event, RuleTrace]], span: tuple[int, int], result: Result) -> None:
