@@ -74,7 +74,7 @@ class OpenPacket:
     @property
     def has_event(self) -> bool:
         """Whether there is a row that makes a hop on its own: not only rule hits and decision details."""
-        return bool(np.isin(self.rows["kind"], (Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE), invert=True).any())
+        return any(isinstance(e, Event) and e.kind != Kind.EVENT_CLUE for e in self.events)
 
     @property
     def events(self) -> list[EventRow]:

@@ -27,7 +27,7 @@ from tracer.packets.hop_builder import HopBuilder, SocketUse
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.outcome import BAD
 from tracer.packets.path_signature import PathSignature
-from tracer.packets.shared_path import EndpointsPattern, HopPattern, PathHops, Ports, SharedPath
+from tracer.packets.shared_path import EndpointsPattern, HopPattern, PathHops, Ports, SharedPath, place_of
 from tracer.rules.rule_resolver import ResolvedRules, RuleResolver, TranslationUse
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
@@ -263,7 +263,7 @@ class PathTemplates:
     ) -> _Group | None:
         """The group of a packet that was explained last, which may be new; None = it may have none."""
         tested = {
-            _PortRange(_place(t.port, ports), t.low, t.high) for t in self._rules.tested_ports if _place(t.port, ports) >= 0
+            _PortRange(place_of(t.port, ports), t.low, t.high) for t in self._rules.tested_ports if place_of(t.port, ports) >= 0
         }
         group = self._groups.get(name)
         if group is None:
@@ -288,7 +288,7 @@ class PathTemplates:
         sockets = []
         for row, e in zip(at_socket, completed, strict=True):
             use = self._hops.socket_use(e)
-            sockets.append(_SocketPlace(use, places[id(row)], _place(use.port, ports)))
+            sockets.append(_SocketPlace(use, places[id(row)], place_of(use.port, ports)))
         late = untracked_at(events)
         requests = Counter(e.netns for e in events)
         requests[next(e for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER).netns] += 1
@@ -474,8 +474,5 @@ def _path(packet: Packet, times: Sequence[int], sockets: Sequence[int], ports: P
 
 
 def _use(use: TranslationUse, times: Sequence[int], ports: Ports) -> _Use:
-    return _Use(use, times.index(use.time), (_place(use.side[5], ports), _place(use.side[7], ports), _place(use.to[1], ports)))
-
-
-def _place(port: int, ports: Ports) -> int:
-    return ports.index(port) if port and port in ports else -1
+    source, destination, to = (place_of(port, ports) for port in (use.side[5], use.side[7], use.to[1]))
+    return _Use(use, times.index(use.time), (source, destination, to))

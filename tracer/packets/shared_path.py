@@ -34,7 +34,7 @@ class EndpointsPattern(NamedTuple):
     @classmethod
     def of(cls, ends: Endpoints, ports: Ports) -> EndpointsPattern:
         """The pattern of endpoints of a packet with these chosen ports."""
-        return cls(ends, _place(ends.sport, ports), _place(ends.dport, ports))
+        return cls(ends, place_of(ends.sport, ports), place_of(ends.dport, ports))
 
     def fill(self, ports: Ports) -> Endpoints:
         """The endpoints in a packet with these chosen ports."""
@@ -197,5 +197,6 @@ def shared_hops(packet: Packet) -> PathHops | None:
     return packet.hops if isinstance(packet.hops, PathHops) else None
 
 
-def _place(port: int, ports: Ports) -> int:
+def place_of(port: int, ports: Ports) -> int:
+    """The place of a port among the chosen ports, -1 = not chosen."""
     return ports.index(port) if port and port in ports else -1

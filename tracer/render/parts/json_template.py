@@ -10,7 +10,7 @@ from operator import itemgetter
 from tracer.events.decision_detail import TSVAL
 from tracer.model.hop import DecisionDetail
 from tracer.model.packet import Flow, Packet
-from tracer.packets.shared_path import EndpointsPattern, PathHops, Ports
+from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
 from tracer.render.parts.json_packet import packet_object, rfc3339
 from tracer.util.escape import json_line
 from tracer.util.frozen import evolve
@@ -23,23 +23,26 @@ _MARK = re.compile(r"(?<!\d)(\d{18})(?!\d)")
 class JsonTemplates:
     """The lines of packets on shared paths."""
 
+    def __init__(self) -> None:
+        self._templates = PathMemo(_template)
+
     def line(self, packet: Packet, hops: PathHops) -> str:
         """The JSON line of a packet with these hops."""
-        if packet.unexplained:
-            return packet_line(packet)
-        if self not in hops.path.kept:
-            line = packet_line(packet)
-            template = _LineTemplate(packet, hops)
-            # A line in which something else depends on a value has no template.
-            hops.path.kept[self] = template if template.fill(packet, hops) == line else None
-            return line
-        found = hops.path.kept[self]
-        return found.fill(packet, hops) if isinstance(found, _LineTemplate) else packet_line(packet)
+        template = None if packet.unexplained else self._templates.of(packet)
+        return template.fill(packet, hops) if template else packet_line(packet)
 
 
 def packet_line(packet: Packet) -> str:
     """The JSON line of a packet."""
     return json_line({"type": "packet", **packet_object(packet)})
+
+
+def _template(packet: Packet) -> _LineTemplate | None:
+    """The template of the packet's path; None = something else in its line depends on a value."""
+    hops = shared_hops(packet)
+    assert hops
+    template = _LineTemplate(packet, hops)
+    return template if template.fill(packet, hops) == packet_line(packet) else None
 
 
 class _LineTemplate:
