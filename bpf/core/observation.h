@@ -3,6 +3,9 @@
 
 enum { HEADER, ORIG, REPLY };
 
+/* Lower than the priority of every function. */
+#define UNKNOWN_PRIORITY ((s32)0x80000000)
+
 /* Data of a packet at a probe. */
 struct observation {
     struct tuple tuple[3]; /* HEADER, ORIG, REPLY; the last two only if has_flow */
@@ -11,6 +14,7 @@ struct observation {
     u64 address;   /* address of the skb, see recent_of */
     u32 netns;
     u32 in, out;   /* interface numbers */
+    s32 priority;  /* of the function in its hook, or UNKNOWN_PRIORITY */
     u8 has_flow;
     u8 whole;      /* set by the probe: its event has fields that a short event lacks */
     u8 same;       /* unchanged since the last whole event; ORIG and REPLY, in a table run also HEADER and packet, are stale */

@@ -10,6 +10,9 @@
  *
  *   - in the same namespace, hooks come in order: PREROUTING or OUTPUT, then INPUT or FORWARD, then POSTROUTING. `stage`
  *     increases with each; an event with a lower stage belongs to another packet, or to this one on its next arrival.
+ *   - inside a hook, functions run in the order of their priorities. An event whose priority is not higher than the last one's
+ *     may belong to another packet, if the end of this one was not seen: the fingerprint decides. It also decides where the
+ *     priority is not known.
  *   - an arrival is PREROUTING (INPUT or FORWARD if PREROUTING has no functions) in another namespace, by veth, or in the
  *     same namespace by loopback. The packet is the same if the values that NAT and routing do not change are the same: IP
  *     id, and sequence number or first payload bytes (the fingerprint).
@@ -41,6 +44,7 @@ struct tracked_skb {
     u8 flags;
     u8 synack; /* enum synack, or-ed: how this packet, a SYN, was answered */
     u8 dead;   /* 1 = dropped and freed: the address is no longer valid */
+    s32 priority;  /* of the last function in this stage with a known priority, else UNKNOWN_PRIORITY */
     u32 resent_in; /* namespace where IPVS sent it on, as if it began there */
     u8 snapped;    /* 1 = its bytes have been written, see core/payload.h */
     u8 shed;   /* 1 = the ring was nearly full when it came: it is tracked, but no event of it is written */
@@ -92,14 +96,24 @@ static __always_inline void track_recent(u64 skb, struct observation *s)
         *when = bpf_jiffies64();
 }
 
+/* As same_fingerprint. An entry that began with a fragment has no fingerprint before the packet is reassembled. */
+static __always_inline int may_be_same_packet(struct tracked_skb *e, struct observation *s)
+{
+    return e->ident == s->packet.ident && (!e->fingerprint || e->fingerprint == s->packet.fingerprint);
+}
+
+/* 1 if this event is inside the hook in which e's packet was last seen. */
+static __always_inline int in_same_hook(struct tracked_skb *e, struct observation *s)
+{
+    return e->netns == s->netns && s->hook != NO_HOOK && !s->returned && stage_of(s->hook, 0) == e->stage;
+}
+
 /* 1 if this is the next step of e's packet through one namespace. */
 static __always_inline int steps_on(struct tracked_skb *e, struct observation *s)
 {
-    u8 stage = stage_of(s->hook, s->returned);
-
     if (e->dead || e->netns != s->netns || s->hook == NO_HOOK || e->flags & FLAG_AT_SOCKET)
         return 0;
-    return stage > e->stage || (stage == e->stage && !s->returned);
+    return stage_of(s->hook, s->returned) > e->stage || (in_same_hook(e, s) && s->priority > e->priority);
 }
 
 /* 1 if entry e, found by this packet's address, belongs to this packet. */
@@ -115,6 +129,8 @@ static __always_inline int is_same_packet(struct tracked_skb *e, struct observat
         return 1;
     if (e->flags & FLAG_AT_SOCKET)
         return 0;
+    if (in_same_hook(e, s))
+        return may_be_same_packet(e, s);
     if (s->hook == OUTPUT || s->hook == POSTROUTING || (e->netns == s->netns && !s->by_loopback))
         return 0;
     return same_fingerprint(e, s);
@@ -147,6 +163,7 @@ static __always_inline struct tracked_skb *begin(u64 skb, struct observation *s)
     e.packet = bpf_ktime_get_ns() << 8 | (bpf_get_smp_processor_id() & 255);
     e.fingerprint = s->packet.fingerprint;
     e.ident = s->packet.ident;
+    e.priority = UNKNOWN_PRIORITY;
     e.opens = s->tuple[HEADER].protocol == TCP && s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_RST);
     if (nearly_full()) {
         e.shed = 1;
@@ -195,9 +212,11 @@ static __always_inline void decide_against(u64 skb, struct observation *s, struc
 
 static __always_inline struct tracked_skb *move_on(struct tracked_skb *e, struct observation *s)
 {
-    if (s->hook != NO_HOOK)
+    if (s->hook != NO_HOOK) {
+        if (!in_same_hook(e, s) || s->priority > e->priority)
+            e->priority = s->priority;
         e->stage = stage_of(s->hook, s->returned);
-    else if (s->netns && s->netns != e->netns)
+    } else if (s->netns && s->netns != e->netns)
         e->stage = 0; /* it is at a hook of a device or a bridge: the hooks of IP follow */
     if (s->netns)
         e->netns = s->netns;
@@ -214,7 +233,7 @@ static __always_inline int is_related(u64 nfct)
 }
 
 /* The entry of the packet in skb, a new one if the filter selects it now; NULL if the packet is unwanted. The caller has set
- * nfct, hook, pf, returned, netns, in, out; the rest of *s is filled here. unseen = 1: the header need not be parsed again. */
+ * nfct, hook, pf, priority, returned, netns, in, out; the rest of *s is filled here. unseen = 1: the header need not be parsed again. */
 static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff *skb, struct observation *s, u8 unseen)
 {
     u64 key = (u64)skb;
@@ -268,6 +287,7 @@ static __always_inline struct tracked_skb *track_outside_hook(struct call *c, st
     s->nfct = READ(c, skb, _nfct);
     s->hook = NO_HOOK;
     s->pf = 0;
+    s->priority = UNKNOWN_PRIORITY;
     s->returned = 0;
     s->by_loopback = 0;
     s->netns = netns_of_skb(c, skb);

@@ -9,6 +9,16 @@ static __always_inline int table_keep(struct call *c)
     return !in_negative_cache(READ(c, skb, _nfct));
 }
 
+/* The nat table has none of its own: 0. */
+static __always_inline s32 priority_of_table(struct xt_table *table)
+{
+#ifdef HAVE_xt_table_priority
+    return PEEK(table, priority);
+#else
+    return UNKNOWN_PRIORITY;
+#endif
+}
+
 /* Returns the CPU on which the table ran. */
 static __always_inline int write_table(struct call *c, int cpu)
 {
@@ -25,7 +35,7 @@ static __always_inline int write_table(struct call *c, int cpu)
     if (verdict == NF_STOLEN || in_negative_cache(READ(c, skb, _nfct)))
         return cpu;
     s = observation_of(c);
-    e = track_in_hook(c, skb, state, 0, s);
+    e = track_in_hook(c, skb, state, 0, priority_of_table(table), s);
     if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return cpu;
     if (!run) {

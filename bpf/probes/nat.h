@@ -83,6 +83,7 @@ static __always_inline int nat_entered(struct call *c)
     s->in = e ? e->emitted.in : 0; /* not known here, so those of the hook */
     s->out = e ? e->emitted.out : 0;
     s->pf = 0;
+    s->priority = UNKNOWN_PRIORITY;
     s->returned = 0;
     s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
     s->hook = hook_of_rewrite(e, source, READ(c, skb, skb_iif));
@@ -119,7 +120,7 @@ static __always_inline int nat_hook_returned(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     u8 verdict = c->ret & 255;
     struct observation *s = observation_of(c);
-    struct tracked_skb *e = track_in_hook(c, skb, (void *)c->arg[1], 0, s);
+    struct tracked_skb *e = track_in_hook(c, skb, (void *)c->arg[1], 0, UNKNOWN_PRIORITY, s);
     struct reserved r;
 
     if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))

@@ -22,9 +22,10 @@ static __always_inline u8 ip_hook(u8 pf, u8 hook)
     return is_ip(pf) && hook <= POSTROUTING ? hook : NO_HOOK;
 }
 
-/* The entry of a packet inside a hook (with returned = 1: directly after it). Fills *s. */
+/* The entry of a packet inside a hook (with returned = 1: directly after it). priority: of the function that has it, or
+ * UNKNOWN_PRIORITY. Fills *s. */
 static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
-                                                     u8 returned, struct observation *s)
+                                                         u8 returned, s32 priority, struct observation *s)
 {
     struct net_device *in, *out;
 
@@ -35,6 +36,7 @@ static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct 
     s->netns = netns_of(c, READ(c, state, net));
     s->hook = ip_hook(s->pf, READ(c, state, hook));
     s->returned = returned;
+    s->priority = priority;
     if (!(s->nfct & NFCT_POINTER) && s->hook != NO_HOOK && passed_over((u64)skb, s->netns, s->pf, stage_of(s->hook, returned)))
         return 0;
     in = READ(c, state, in);
@@ -111,7 +113,7 @@ static __always_inline int hook_returned(struct call *c)
     if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
     s = observation_of(c);
-    e = track_in_hook(c, skb, state, 1, s);
+    e = track_in_hook(c, skb, state, 1, UNKNOWN_PRIORITY, s);
     if (!e || drops_only_excludes(e, s->nfct))
         return 0;
     r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);

@@ -27,6 +27,17 @@ static __always_inline u8 nft_family(struct nft_table *table)
 #endif
 }
 
+/* The priority of a base chain in its hook. */
+static __always_inline s32 priority_of_chain(u64 chain)
+{
+#if defined(HAVE_nft_base_chain_chain) && defined(HAVE_nft_base_chain_ops_priority)
+    struct nft_base_chain *base = (void *)(chain - OFFSET_nft_base_chain_chain);
+    return PEEK(base, ops_priority);
+#else
+    return UNKNOWN_PRIORITY;
+#endif
+}
+
 /* arg: packet info, chain */
 static __always_inline int chain_keep(struct call *c)
 {
@@ -152,7 +163,7 @@ static __always_inline int chain_returned(struct call *c)
     s = observation_of(c);
     if (s)
         s->whole = 1; /* for the chain's name */
-    e = track_in_hook(c, skb, state, 0, s);
+    e = track_in_hook(c, skb, state, 0, priority_of_chain((u64)chain), s);
     if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_CHAIN, skb, s, state);

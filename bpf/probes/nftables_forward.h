@@ -57,7 +57,7 @@ static __always_inline int nft_fwd_entered(struct call *c)
         return 0;
     state = CHAIN_STATE(c, pkt);
     s = observation_of(c);
-    e = track_in_hook(c, skb, state, 0, s);
+    e = track_in_hook(c, skb, state, 0, UNKNOWN_PRIORITY, s);
     if (!e)
         return 0;
     save_entered((u64)pkt, e->packet);

@@ -140,7 +140,7 @@ static __always_inline struct tracked_skb *track_in_run(struct call *c, struct n
         if (e && e->packet != run->packet)
             e = 0;
     } else {
-        e = gone ? stolen_in_run(pkt, (u64)skb) : track_in_hook(c, skb, state, 0, observation_of(c));
+        e = gone ? stolen_in_run(pkt, (u64)skb) : track_in_hook(c, skb, state, 0, priority_of_chain(chain), observation_of(c));
         run->depth = 0;
     }
     run->skb = (u64)skb;

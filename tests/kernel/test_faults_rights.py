@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from scenes import traffic
+from scenes import rules, traffic
+from scenes.topology import CLIENT4
 from tests.kernel import tracers
-from tests.kernel.tracers import Tracer, with_capabilities, without_symbols
+from tests.kernel.tracers import Tracer, with_capabilities, without_events, without_symbols
 from tests.kernel.untouched import settled, state
 from tracer.node import capabilities
 
@@ -23,6 +26,14 @@ LOCKDOWN = (
 )
 """Makes the kernel look locked down. (A real one stays locked: tests/kernel/all_rights.py tries it.)"""
 PATIENCE = 60.0
+PORTS, DATAGRAMS = (9753, 9754), 20
+DROPPED = f"""*raw
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+-A OUTPUT -p udp -m udp --dport {PORTS[0]} -j DROP
+-A OUTPUT -p udp -m udp --dport {PORTS[1]} -j DROP
+COMMIT
+"""
 CONTAINED = (
     "unshare -m sh -c 'umount -l /sys && mount -t sysfs -o ro none /sys && mount --bind /tmp /tmp && mount -o remount,bind,ro /"
     ' && ! touch /var/x 2>/dev/null && exec "$@"\' sh'
@@ -73,3 +84,25 @@ def test_the_least_rights_and_fewer_symbols(node: None, tmp_path: Path) -> None:
     assert least.process.returncode == fewer.process.returncode == 0
     assert "Traceback" not in least.messages() + fewer.messages() and "kprobe_events" not in least.messages()
     assert settled(before) == before
+
+
+def test_packets_with_the_address_of_one_with_an_unseen_end(node: None, tmp_path: Path) -> None:
+    """No event shows that a packet was dropped; the next ones have its address. Each has its own headers and rules."""
+    tracer = Tracer(tmp_path, "a", without_events(tmp_path, "drop"), PORTS)
+    rules.restore_text(DROPPED, 4, "legacy", flush=False)
+    try:
+        assert tracer.started(), tracer.messages()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for number in range(DATAGRAMS * len(PORTS)):
+                with suppress(PermissionError):
+                    sock.sendto(b"%08d" % number, (CLIENT4, PORTS[number % len(PORTS)]))
+        time.sleep(2.0)
+        found = [packet for packet in tracers.packets(tracer.end()) if packet.get("dport") in PORTS]
+    finally:
+        rules.flush()
+        rules.restore("http-proxy", "http-proxy-v6")
+    assert not any("drop" in packet for packet in found)
+    assert [packet["dport"] for packet in found] == [PORTS[n % len(PORTS)] for n in range(DATAGRAMS * len(PORTS))]
+    for packet in found:
+        (table,) = [hop for hop in packet["hops"] if hop["what"] == "table"]
+        assert (table["table"], table["rule"]["number"]) == ("raw", 1 + PORTS.index(packet["dport"])), table

@@ -80,7 +80,9 @@ STRUCTURES = {
         120, {"table": _pointer(64, "nft_table"), "handle": _number(72, 8), "name": _pointer(88)}, {"rhlist_head": 16}
     ),
     "nft_base_chain": Structure(
-        216, {"policy": _number(64, 1), "chain": Field(80, 120, ARRAY, "")}, {"nf_hook_ops": 40, "rhlist_head": 16}
+        216,
+        {"ops.priority": _number(32, 4), "policy": _number(64, 1), "chain": Field(80, 120, ARRAY, "")},
+        {"nf_hook_ops": 40, "rhlist_head": 16},
     ),
     "nft_table": Structure(
         264, {"handle": _number(224, 8), "family": _bits(236, 2, 6), "name": _pointer(240)}, {"rhltable": 136}

@@ -36,7 +36,9 @@ def test_they_are_declared_if_no_btf_describes_them(tmp_path: Path) -> None:
         "    struct nf_hook_state *xt_state;",
     ]
     assert block(text, "nft_base_chain") == [
-        "    u8 before_policy[64];",
+        "    u8 before_ops_priority[32];",
+        "    u32 ops_priority;",
+        "    u8 before_policy[28];",
         "    u8 policy;",
         "    u8 before_chain[15];",
         "    u8 chain[120];",
