@@ -18,9 +18,13 @@ from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import ENVIRONMENT, wait_until_ready
 
 BLOCKED_SECONDS = 10.0
-SMALL_QUEUE = "from tracer.util import queued_stream as q; q.QUEUE_BYTES = 60_000; from tracer.cli.main import main; main()"
+SMALL_QUEUE = "from tracer.util import queued_stream as q; q.QUEUE_BYTES = 400_000; from tracer.cli.main import main; main()"
 """The command with a small queue: an emulated machine does not fill the real one in ten seconds."""
 REQUESTS = 120
+TOGETHER = 20
+"""Requests after which the test waits until they are printed: packets wait until the rules are read, and then come at once."""
+PATIENCE = 120.0
+"""Longest wait for that, s."""
 
 
 class LateReader:
@@ -50,6 +54,14 @@ class LateReader:
         return [json.loads(line) for line in self._content.splitlines()]
 
 
+def wait_for(packets: int, good: Path, process: subprocess.Popen[str]) -> None:
+    """Waits until that many packets are printed."""
+    until = time.monotonic() + PATIENCE
+    while (lines := good.read_text().count("\n")) < packets + 1 and time.monotonic() < until:
+        time.sleep(0.2)
+    assert process.poll() is None and lines > packets, (lines, good.read_text()[-3000:])
+
+
 def test_a_blocked_and_a_broken_output_stop_no_other(node: None, tmp_path: Path) -> None:
     good, slow, ready = tmp_path / "good.jsonl", tmp_path / "slow", tmp_path / "ready"
     reader = LateReader(slow)
@@ -62,11 +74,11 @@ def test_a_blocked_and_a_broken_output_stop_no_other(node: None, tmp_path: Path)
     wait_until_ready(process, ready)
     reader.start()
     began = time.monotonic()
-    for _ in range(REQUESTS):
-        traffic.udp_ask()
-    while good.read_text().count("\n") < 2 * REQUESTS:
-        assert process.poll() is None
-        time.sleep(0.2)
+    for done in range(1, REQUESTS + 1):
+        assert traffic.udp_ask().outcome == "answered"
+        if done % TOGETHER == 1:
+            wait_for(2 * done, good, process)
+    wait_for(2 * REQUESTS, good, process)
     time.sleep(max(0.0, began + BLOCKED_SECONDS + 1 - time.monotonic()))
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=120)

@@ -2,6 +2,10 @@
 """A text stream with a bounded queue: its writer waits neither for a slow reader nor for a broken one.
 
 A thread of its own writes the queue to a file descriptor, so no lock of Python's streams is held while the descriptor blocks.
+
+After each system call that thread waits for the interpreter's lock, up to 5 ms while another thread computes
+(sys.getswitchinterval). So it writes many records in one call. On a descriptor that may block in the middle of a call, it could
+not count which of these records were written: there it writes one record at a time.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import io
 import os
 import select
+import stat
 import threading
 import time
 from collections import deque
@@ -17,6 +22,8 @@ from tracer.util.worker import Worker
 
 QUEUE_BYTES = 16 << 20
 """Most bytes that wait in one queue."""
+BATCH_BYTES = 1 << 20
+"""Most bytes of one system call, unless one record has more."""
 END_SECONDS = 5.0
 """Longest wait for the end of a thread that has nothing left to write, s."""
 PAUSE_SECONDS = 0.1
@@ -40,8 +47,10 @@ class QueuedStream(io.TextIOBase):
 
     def __init__(self, fd: int, name: str, waits: bool = False, most_bytes: int = 0) -> None:
         self._fd, self._waits, self._most_bytes = fd, waits, most_bytes or QUEUE_BYTES
+        self._own_fd = _never_blocking(fd)
         self._records: deque[bytes] = deque()
         self._bytes = 0
+        self._written_of_first = 0
         self._changed = threading.Condition()
         self._is_closing = self._is_given_up = False
         self._progress = time.monotonic()
@@ -67,40 +76,71 @@ class QueuedStream(io.TextIOBase):
         return self._bytes > 0 and self._bytes + len(record) > self._most_bytes
 
     def _write_next(self) -> bool:
-        """Writes the oldest record; False = nothing will follow."""
+        """Writes the oldest records; False = nothing will follow."""
         with self._changed:
             while not self._records:
                 if self._is_closing:
+                    self._close()
                     return False
                 self._changed.wait()
-            record = self._records[0]
+            batch = self._oldest()
         try:
-            self._write_all(record)
+            self._write_all(batch)
         except OSError as e:
             with self._changed:
                 self.error = e
                 self._give_up()
+                self._close()
             return False
-        with self._changed:
-            if self._records and self._records[0] is record:  # else given up meanwhile
-                self._bytes -= len(self._records.popleft())
-            self._changed.notify_all()
         return True
 
-    def _write_all(self, record: bytes) -> None:
+    def _oldest(self) -> bytes:
+        """The records of the next system call."""
+        batch: list[bytes] = []
+        size = 0
+        for record in self._records:
+            if batch and (self._own_fd is None or size + len(record) > BATCH_BYTES):
+                break
+            batch.append(record)
+            size += len(record)
+        return b"".join(batch)
+
+    def _write_all(self, batch: bytes) -> None:
+        fd = self._fd if self._own_fd is None else self._own_fd
         at = 0
-        while at < len(record) and not self._is_given_up:  # the caller may have closed the descriptor
+        while at < len(batch) and not self._is_given_up:  # the caller may have closed the descriptor
             try:
-                at += os.write(self._fd, record[at:])
-                self._progress = time.monotonic()
-            except BlockingIOError:  # somebody made the descriptor non-blocking
-                select.select([], [self._fd], [], PAUSE_SECONDS)
+                written = os.write(fd, batch[at:])
+            except BlockingIOError:
+                select.select([], [fd], [], PAUSE_SECONDS)
+                continue
+            at += written
+            with self._changed:
+                self._note_written(written)
+
+    def _note_written(self, count: int) -> None:
+        """Removes the records that are written as a whole."""
+        self._progress = time.monotonic()
+        if self._is_given_up:
+            return
+        count += self._written_of_first
+        while self._records and len(self._records[0]) <= count:
+            record = self._records.popleft()
+            self._bytes -= len(record)
+            count -= len(record)
+        self._written_of_first = count
+        self._changed.notify_all()
 
     def _give_up(self) -> None:
         self.shed += len(self._records)
         self._records.clear()
         self._bytes = 0
         self._changed.notify_all()
+
+    def _close(self) -> None:
+        if self._own_fd is not None:
+            os.close(self._own_fd)
+            self._own_fd = None
 
     def drain(self, patience: float) -> None:
         """Waits until all records are written, and ends the thread.
@@ -135,3 +175,17 @@ class QueuedStream(io.TextIOBase):
     @property
     def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute
         return "utf-8"
+
+
+def _never_blocking(fd: int) -> int | None:
+    """A descriptor of the same file that never blocks; None = there is none.
+
+    The mode is a property of the open file, which other processes may have, so the file is opened again. A regular file never
+    blocks.
+    """
+    try:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return os.dup(fd)
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -63,13 +64,61 @@ def test_a_blocked_reader_costs_whole_records_and_they_are_counted(pipe: tuple[i
     assert len(lines) + stream.shed == 201
 
 
+def test_many_records_are_written_in_one_call(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call waits for the interpreter's lock afterwards: a busy tracer would shed records if each had its own call."""
+    reader, writer = pipe
+    written: list[int] = []
+    write = os.write
+    os.write(writer, b"x" * PIPE_BYTES)
+
+    def counted(fd: int, data: bytes) -> int:
+        count = write(fd, data)
+        written.append(count)
+        return count
+
+    monkeypatch.setattr(os, "write", counted)
+    stream = QueuedStream(writer, "test")
+    for number in range(1000):
+        stream.write(f"{number:09}\n")
+    assert os.read(reader, PIPE_BYTES) == b"x" * PIPE_BYTES
+    stream.drain(60)
+    os.close(writer)
+    assert read_all(reader) == "".join(f"{number:09}\n" for number in range(1000))
+    assert sum(written) == 10_000 and len(written) <= 20, written
+    assert os.get_blocking(reader) and stream.shed == 0
+
+
+def test_records_given_up_are_counted_to_the_record(pipe: tuple[int, int]) -> None:
+    """Of a batch, only the records that the blocked pipe did not take as a whole are shed."""
+    reader, writer = pipe
+    stream = QueuedStream(writer, "test")
+    for number in range(100):
+        stream.write(f"{number:06} {'x' * 1000}\n")
+    until(lambda: stream._bytes < 100 * 1008 - PIPE_BYTES // 2)
+    stream.drain(0.5)
+    os.close(writer)
+    assert read_all(reader).count("\n") + stream.shed == 100 and stream.shed > 20
+
+
+def test_a_socket_is_written() -> None:
+    """It cannot be opened again, so each call has one record."""
+    near, far = socket.socketpair()
+    with near, far:
+        stream = QueuedStream(near.fileno(), "test")
+        for number in range(100):
+            stream.write(f"{number}\n")
+        stream.drain(60)
+        near.shutdown(socket.SHUT_WR)
+        assert read_all(far.fileno()) == "".join(f"{number}\n" for number in range(100))
+
+
 def test_a_waiting_stream_sheds_nothing(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
-    stream = QueuedStream(writer, "test", waits=True, most_bytes=10_000)
     child = os.fork()
     if child == 0:
         os.close(writer)
         os._exit(0 if len(read_all(reader)) == 200 * 1001 else 1)
+    stream = QueuedStream(writer, "test", waits=True, most_bytes=10_000)
     for _ in range(200):
         stream.write("x" * 1000 + "\n")
     stream.drain(60)
