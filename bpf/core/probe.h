@@ -41,6 +41,14 @@ static __always_inline u64 seventh_argument(struct pt_regs *ctx)
 }
 #define PT_REGS_PARM7(ctx) seventh_argument(ctx)
 
+/* A value that is known when the program is loaded, not when it is compiled: the instruction with this constant gets it then
+ * (tracer/kernel/bytecode.py). The compiler must not compute with the constant. */
+static __always_inline u64 load_constant(u64 constant)
+{
+    asm volatile("" : "+r"(constant));
+    return constant;
+}
+
 struct call {
     u64 arg[5]; /* the arguments of the row, in its order */
     u64 ret;    /* return value, only after the function returned */

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills the tracer on an idle node at every point of its start, while it traces, and at its end: the node must not change.
 
-    python3 tests/kernel/all_kills.py [--attach kprobe]     (as root, in a machine of the lab; make untouched)
+    python3 tests/kernel/all_kills.py [--attach kprobe] [--warm]     (as root, in a machine of the lab; make untouched)
+
+--warm: the killed starts take their programs from the cache; otherwise they compile them.
 
 These are compared, byte for byte and with their counters: rules of legacy iptables, iptables-nft and nftables, conntrack's
 table, counters of every namespace, sysctls, modules and their users, kprobes, ftrace, BPF objects, namespaces, files, processes
@@ -30,7 +32,8 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import nfnetlink, rules, scene, topology, traffic  # noqa: E402
 from tests.kernel import idle, modules  # noqa: E402
-from tests.kernel.kill_points import EARLY, NOT_REACHED, POINTS  # noqa: E402
+from tests.kernel.kill_points import EARLY, EARLY_WARM, NOT_REACHED, POINTS  # noqa: E402
+from tracer.kernel import program_cache  # noqa: E402
 
 BY_NFT = """*filter
 :INPUT ACCEPT [0:0]
@@ -149,7 +152,7 @@ def bare(options: tuple[str, ...], compared: Comparison) -> None:
 
 def one_by_one(options: tuple[str, ...], compared: Comparison, selected: list[str]) -> None:
     before = idle.quiet()
-    for name in EARLY:
+    for name in EARLY_WARM if program_cache.directory_of_environment() else EARLY:
         if not selected or name in selected:
             start = PreparedStart(options, name)
             compared.check(name, int(start.read()["status"]), before, idle.settled(before))
@@ -183,12 +186,18 @@ def main() -> int:
     parser.add_argument("--attach", default="auto", choices=("auto", "kprobe"))
     parser.add_argument("--only", default="", metavar="POINT,...", help="these points")
     parser.add_argument("--no-bare", action="store_true", help="not on a node without rules")
+    parser.add_argument("--warm", action="store_true", help="starts with programs from the cache")
     arguments = parser.parse_args()
+    os.environ[program_cache.VARIABLE] = program_cache.OFF
     options, compared = (*TRACED, "--attach", arguments.attach, "--ready-file", "/var/lib/untouched.ready"), Comparison()
     if not arguments.no_bare:
         bare(TRACED[:-2], compared)
     with node():
         began = time.monotonic()
+        if arguments.warm:
+            os.environ[program_cache.VARIABLE] = str(program_cache.DIRECTORY)
+            run = [sys.executable, "-B", "-W", "ignore", "-m", "tracer", "--port", "1", *options[2:]]
+            subprocess.run(run, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         one_by_one(options, compared, [name for name in arguments.only.split(",") if name])
         print(f"{time.monotonic() - began:.0f} s")
         check_sensitivity(idle.quiet())

@@ -15,11 +15,11 @@ PYTHON = "/usr/bin/python3"
 """The distribution's Python: it has bcc, the Python that runs the tests may not."""
 COMPILE = """
 import json, os, sys
-from tracer.kernel import bcc_program
+from tracer.events import bpf_source
+from tracer.kernel import bcc_compiler
 os.environ["ARCH"] = sys.argv[1]
-compiled = bcc_program.BccProgram(bcc_program.load_bcc(), json.load(sys.stdin))
-print(json.dumps({name: compiled.bpf.dump_func(name.encode()).hex() for name in sys.argv[2:]}))
-compiled.close()
+programs = bcc_compiler.compile_texts([bpf_source.whole("tracer.c", json.load(sys.stdin))]).programs
+print(json.dumps({name: programs[name].hex() for name in sys.argv[2:]}))
 """
 
 

@@ -16,10 +16,11 @@ from tracer import render
 from tracer.errors import NoBcc, NoBtf, NoProbe, NotRoot
 from tracer.kernel import struct_layouts
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, plan
-from tracer.kernel.bcc_program import abilities, load_bcc
+from tracer.kernel.bcc_library import abilities, installed, load_bcc
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import PROBES
+from tracer.kernel.program_cache import OFF, VARIABLE, ProgramCache, directory_of_environment
 from tracer.kube import checks as kube_doctor
 from tracer.model.check import CheckResult, State
 from tracer.node.capabilities import NEEDED, held, lockdown_mode, lost, mask
@@ -42,7 +43,7 @@ def gather(machine: Machine | None = None, load: Callable[[], ModuleType] = load
     machine, uname = machine or Machine(), os.uname()
     symbols = _symbols(machine)
     types, btf = _types(machine)
-    can, libraries = _libraries(load)
+    can, libraries = _libraries(load, symbols)
     results = [
         CheckResult("kernel", "ok", f"{uname.sysname} {uname.release} on {uname.machine}"),
         rights(machine, os.geteuid()),
@@ -50,6 +51,7 @@ def gather(machine: Machine | None = None, load: Callable[[], ModuleType] = load
         addresses(machine),
         btf,
         *libraries,
+        program_cache(),
     ]
     if types:
         try:
@@ -158,12 +160,12 @@ def module_btf(types: KernelTypes, modules: set[str]) -> CheckResult:
     return CheckResult("module BTF", "ok", ", ".join(names) or "netfilter is built in or not loaded")
 
 
-def _libraries(load: Callable[[], ModuleType]) -> tuple[KernelAbilities | None, list[CheckResult]]:
+def _libraries(load: Callable[[], ModuleType], symbols: Symbols) -> tuple[KernelAbilities | None, list[CheckResult]]:
     """Checks bcc, and fentry, which needs support in bcc and in the kernel."""
     unknown = CheckResult("fentry", "degraded", "unknown without bcc")
     try:
         bcc = load()
-        can = abilities(bcc)
+        can = abilities(installed(), symbols)
     except NoBcc as e:
         return None, [CheckResult("bcc", "missing", str(e).rstrip("."), e.status), unknown]
     except Exception as e:  # a library that does not match its Python files can raise any exception
@@ -175,6 +177,17 @@ def _libraries(load: Callable[[], ModuleType]) -> tuple[KernelAbilities | None, 
     if can.fentry:
         return can, [found, CheckResult("fentry", "degraded", f"not available for modules (bcc before 0.28): {_SLOWER}")]
     return can, [found, CheckResult("fentry", "degraded", f"not supported by this kernel or bcc: {_SLOWER}")]
+
+
+def program_cache() -> CheckResult:
+    """Checks whether compiled programs are kept for the next start. Without this each start compiles them."""
+    directory = directory_of_environment()
+    if directory is None:
+        return CheckResult("program cache", "ok", f"off: {VARIABLE}={OFF}")
+    why = ProgramCache(directory).problem()
+    if why:
+        return CheckResult("program cache", "degraded", f"not usable: {why}; each start compiles the programs")
+    return CheckResult("program cache", "ok", f"in {directory}")
 
 
 def probes(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracer.kernel.btf import KernelTypes
+from tracer.kernel.bytecode import load_constant
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import ENTRY, PROBES, TRACEPOINT, Probe
 from tracer.kernel.struct_layouts import LAYOUTS
@@ -167,8 +168,12 @@ def _position(argument: str, parameters: list[tuple[str, str]]) -> int | None:
 
 
 def addresses(variables: Mapping[str, int]) -> str:
-    """A part of plan.h: ADDRESS_name for each kernel variable that is read by its address."""
-    return "".join(f"#define ADDRESS_{name} {address:#x}ULL\n" for name, address in sorted(variables.items()))
+    """A part of plan.h: ADDRESS_name for each kernel variable that is read by its address.
+
+    The addresses differ at each boot, so the programs get them when they are loaded (tracer/kernel/bytecode.py).
+    """
+    constants = {name: load_constant(f"address of {name}") for name in sorted(variables)}
+    return "".join(f"#define ADDRESS_{name} load_constant({constant:#x}ULL)\n" for name, constant in constants.items())
 
 
 def _get(argument: str, position: int) -> str:

@@ -8,6 +8,7 @@ searched in the bytes of the string section.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,6 +82,10 @@ class Btf:
             number += 1
             at += 12 + extra.get(kind, 0) + member.get(kind, 0) * (info & 0xFFFF)
         return offsets, named
+
+    def digest(self) -> bytes:
+        """A hash of the blob."""
+        return hashlib.blake2b(self._data).digest()
 
     def string(self, offset: int) -> str:
         if self.base and offset < self._first_string:
@@ -238,6 +243,11 @@ class KernelTypes:
         if self.modules_described or self.vmlinux.enumerators("skb_drop_reason"):
             return None
         return BuiltinLayouts(self.vmlinux)
+
+    def digests(self) -> list[bytes]:
+        """A hash of each blob that was read so far: vmlinux first, then modules by name."""
+        read = [self.vmlinux, *(btf for _, btf in sorted(self._modules.items()) if btf)]
+        return [btf.digest() for btf in read]
 
     def layout_sources(self, module: str) -> Iterator[Btf | BuiltinLayouts]:
         """Sources of the layout of that module's structures, the most reliable first."""

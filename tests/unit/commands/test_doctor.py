@@ -258,7 +258,8 @@ def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     bcc.__file__, bcc.__dict__["__version__"] = "/usr/lib/python3/dist-packages/bcc/__init__.py", "0.31.0"
     monkeypatch.setattr(doctor, "KernelTypes", lambda directory: FakeTypes())
     monkeypatch.setattr("tracer.kernel.struct_layouts.header", lambda types: "")
-    monkeypatch.setattr(doctor, "abilities", lambda library: ALL)
+    monkeypatch.setattr(doctor, "installed", lambda: None)
+    monkeypatch.setattr(doctor, "abilities", lambda *_: ALL)
     lines = "".join(f"ffffffff81000000 T {name}\n" for name in FUNCTIONS if name != "nft_do_chain")
     root = machine(tmp_path, proc__kallsyms=lines, proc__self__status=capable("CAP_SYS_ADMIN", *LOSES))
     monkeypatch.setattr("os.geteuid", lambda: 0)

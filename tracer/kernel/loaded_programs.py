@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads compiled programs into the kernel, attaches every planned row, and removes everything at the end.
+
+Everything that depends on this start is filled in here: descriptors of maps, addresses of the kernel, BTF numbers of
+functions. A row that cannot be attached only loses the data of that row.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+
+from tracer.errors import CompileFailed, NoProbe
+from tracer.kernel import bpf_syscall
+from tracer.kernel.attach_plan import PlannedProbe, UnavailableProbe
+from tracer.kernel.bpf_syscall import BpfMap, ProgramTarget, Refused
+from tracer.kernel.btf import FUNC, KernelTypes
+from tracer.kernel.bytecode import LICENCE, Bytecode, linked
+from tracer.kernel.xt_extensions import PlannedExtension
+
+_log = logging.getLogger(__name__)
+
+ATTACH_TYPES = {"FENTRY": bpf_syscall.FENTRY, "FEXIT": bpf_syscall.FEXIT}
+
+Row = PlannedProbe | PlannedExtension
+
+
+class LoadedPrograms:
+    """The maps, and the programs that are attached so far; a context manager that removes them.
+
+    Attributes:
+        maps: The maps by name.
+        functions: Descriptor of the first program of each attached row of the probe table, by name of the row.
+        loaded: Names of the programs that the kernel accepted.
+        refused: Names of the programs that the kernel refused to load.
+    """
+
+    def __init__(self, code: Bytecode, types: KernelTypes, addresses: Mapping[str, int]) -> None:
+        """Creates the maps.
+
+        Args:
+            code: The programs.
+            types: The kernel's BTF.
+            addresses: Addresses of kernel variables by name.
+
+        Raises:
+            CompileFailed: The kernel refused a map.
+        """
+        self._code, self._types = code, types
+        self._constants = {f"address of {name}": address for name, address in addresses.items()}
+        self.maps: dict[str, BpfMap] = {}
+        self.functions: dict[str, int] = {}
+        self.loaded: set[str] = set()
+        self.refused: set[str] = set()
+        self._programs: dict[tuple[str, ProgramTarget, int], int] = {}
+        self._links: dict[tuple[str, str], int] = {}
+        self._btf: dict[str, int] = {}
+        try:
+            for definition in code.maps:
+                self.maps[definition.name] = BpfMap(definition)
+        except OSError as e:
+            self.close()
+            raise CompileFailed(f"The kernel refused a map of the programs: {e.strerror}.") from e
+
+    def attach(self, rows: list[PlannedProbe]) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
+        """Attaches the rows in the order of the probe table.
+
+        Returns:
+            Rows that run, and rows that the kernel refused.
+
+        Raises:
+            NoProbe: The kernel refused a row that every run needs.
+        """
+        attached, refused = [], []
+        for row in rows:
+            try:
+                self.functions[row.probe.name] = self._attach(row)
+                attached.append(row)
+            except OSError as e:
+                why = f"the kernel refused it ({e.strerror})"
+                if row.probe.needed:
+                    raise NoProbe(f"Tracing needs {row.symbol}, but {why}.") from e
+                refused.append(UnavailableProbe(row.probe, why))
+        return attached, refused
+
+    def watch(self, rows: list[PlannedExtension]) -> list[PlannedExtension]:
+        """Attaches to functions of matches and targets; returns the attached ones. A match by kprobe needs entry and return."""
+        return [row for row in rows if self._watch(row)]
+
+    def _watch(self, row: PlannedExtension) -> bool:
+        try:
+            self._attach(row)
+        except OSError:
+            return False
+        return True
+
+    def _attach(self, row: Row) -> int:
+        """Loads and attaches all programs of a row; returns the descriptor of the first program."""
+        first, *_ = [self._attach_one(row, name, way) for name, way in row.programs]
+        return first
+
+    def _attach_one(self, row: Row, name: str, way: str) -> int:
+        program = self._load(row, name, way)
+        if way in ATTACH_TYPES:
+            link = bpf_syscall.open_tracing(program)
+        elif way == "RAWTP":
+            link = bpf_syscall.open_tracing(program, row.symbol)
+        else:
+            link = bpf_syscall.open_kprobe(program, row.symbol, at_return=way == "KRETPROBE")
+        self._links[row.module + ":" + row.symbol, name] = link
+        return program
+
+    def _load(self, row: Row, name: str, way: str) -> int:
+        """The descriptor of a program, which is loaded unless it is loaded for this target already."""
+        target = self._target(row, way)
+        number = row.number if isinstance(row, PlannedProbe) else 0
+        program = self._programs.get((name, target, number))
+        if program is None:
+            fds = [self.maps[definition.name].fd for definition in self._code.maps]
+            code = linked(self._code.programs.get(name, b""), fds, self._constants | {"row": number})
+            try:
+                program = bpf_syscall.load_program(row.symbol, code, LICENCE, target)
+            except Refused as e:
+                self.refused.add(name)
+                _log.debug("program %s for %s refused: %s\n%s", name, row.symbol, e.strerror, e.log)
+                raise
+            self.loaded.add(name)
+            self._programs[name, target, number] = program
+        return program
+
+    def _target(self, row: Row, way: str) -> ProgramTarget:
+        """What the kernel has to know about the attached function before it verifies the program."""
+        if way == "RAWTP":
+            return ProgramTarget(bpf_syscall.RAW_TRACEPOINT)
+        if way not in ATTACH_TYPES:
+            return ProgramTarget(bpf_syscall.KPROBE)
+        btf = self._types.module(row.module)
+        function = btf.find(row.symbol, FUNC) if btf else None
+        if function is None or function.btf is not btf:
+            raise OSError(2, f"BTF of {row.module} has no function {row.symbol}")
+        if row.module == "vmlinux":
+            return ProgramTarget(bpf_syscall.TRACING, ATTACH_TYPES[way], function.number)
+        if row.module not in self._btf:
+            self._btf[row.module] = bpf_syscall.module_btf(row.module)
+        return ProgramTarget(bpf_syscall.TRACING, ATTACH_TYPES[way], function.number, self._btf[row.module])
+
+    def detach(self, rows: Iterable[Row]) -> None:
+        """Detaches the programs of these rows; they stay loaded."""
+        for row in rows:
+            for name, _ in row.programs:
+                os.close(self._links.pop((row.module + ":" + row.symbol, name)))
+
+    def recursion_misses(self, program: int) -> int:
+        """Number of times the kernel skipped a program because one was running on that CPU. program: its descriptor."""
+        return bpf_syscall.recursion_misses(program)
+
+    def run_times(self) -> dict[str, tuple[int, int]]:
+        """(ns, number of runs) by name of the program, while kernel.bpf_stats_enabled is 1."""
+        return {name: bpf_syscall.run_time(fd) for (name, _, _), fd in self._programs.items()}
+
+    def close(self) -> None:
+        """Detaches and unloads everything."""
+        for fds in (self._links, self._programs, self._btf):
+            for fd in fds.values():
+                os.close(fd)
+            fds.clear()
+        for each in self.maps.values():
+            each.close()
+        self.maps.clear()
+
+    def __enter__(self) -> LoadedPrograms:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
