@@ -70,11 +70,12 @@ def by_callback(session: Session) -> Callable[[], int]:
     pointer = ctypes.POINTER(structure(cstruct.dtype("records/event.h", "event")))
     taken: list[tuple[int, ...]] = []
 
-    def callback(_context: Any, data: Any, _size: int) -> None:
+    def callback(_context: Any, data: Any, _size: int) -> int:
         e: Any = ctypes.cast(data, pointer).contents
         taken.append((e.time, e.packet, e.kind, e.sport, e.dport))
+        return 0
 
-    called = libbcc._RINGBUF_CB_TYPE(lambda *arguments: callback(*arguments) or 0)
+    called = libbcc._RINGBUF_CB_TYPE(callback)
     ring = libbcc.lib.bpf_new_ringbuf(session._programs.maps["events"].fd, called, None)
 
     def consume() -> int:

@@ -18,8 +18,9 @@ from tracer.capture.record.environment import RecordingEnvironment
 from tracer.capture.record.output import RecordOutput
 from tracer.capture.redact.records import RecordRedactor
 from tracer.commands import doctor, filter_options
+from tracer.commands.start_notes import StartNotes
 from tracer.kernel.attach_plan import UnavailableProbe
-from tracer.kernel.session import Kernel, Session
+from tracer.kernel.session import Announcements, Kernel, Session
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
@@ -39,6 +40,7 @@ from tracer.render.base import Output, hang_up
 
 def trace(
     cmd: Sequence[str],
+    notes: StartNotes,
     outputs: Sequence[OutputSpec],
     verbose: bool,
     attach: str,
@@ -58,6 +60,7 @@ def trace(
 
     Args:
         cmd: The program to run and its arguments; empty = none.
+        notes: Says what the start does.
         outputs: Where packets are written, and in which formats.
         target: The capture to write; None = none.
         sizes: Limits of the capture: ring buffer in bytes, rotation in bytes, rotation in seconds; None = no limit.
@@ -76,6 +79,7 @@ def trace(
         stack.callback(environment.close)
         kube = _kube(options, environment)
         require_tracing()
+        notes.report("reading the kernel's types")
         kernel = Kernel.running()
         output = (
             RecordOutput(recording.files.names)
@@ -84,14 +88,20 @@ def trace(
         )
         all_results = doctor.gather() if recording or any(each.shows_all_results for each in output.outputs()) else []
         give_up(tuple(BITS))
+        notes.report("reading Kubernetes objects")
         stack.enter_context(kube)
-        probes = Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules, snaplen=snaplen or 0)
+        announcements = Announcements(notes.report, notes.warn)
+        probes = Session(
+            kernel, kube.filter(), verbose, attach, rules=not no_rules, snaplen=snaplen or 0, announcements=announcements
+        )
         session = stack.enter_context(probes)
         give_up()
+        notes.report("reading rules")
         request = TraceRequest(_options_text(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
         stop, command = StopSignals(), None
         try:
             run = prepare(stack, kernel, session, kube, environment, output, request, all_results)
+            notes.ready()
             for each in output.outputs():
                 results = corrected(all_results, session.refused) if each.shows_all_results else limitations(session)
                 each.begin(results, request.said, kernel.release)

@@ -133,18 +133,20 @@ def main() -> None:
     _end_with(int(sys.argv[2]))
     first, *others = json.load(sys.stdin)
     bcc, own = load_bcc(), os.getpid()
-    pipes: list[BinaryIO] = []
+    pipes: list[int] = []
     for text in others:
         reader, writer = os.pipe()
         if not os.fork():
             _end_with(own)
-            os._exit(not _write(bcc, text, open(writer, "wb")))
+            with open(writer, "wb") as out:
+                os._exit(not _write(bcc, text, out))
         os.close(writer)
-        pipes.append(open(reader, "rb"))
+        pipes.append(reader)
     if not _write(bcc, first, sys.stdout.buffer):
         os._exit(1)
-    for pipe in pipes:
-        sys.stdout.buffer.write(pipe.read())
+    for reader in pipes:
+        with open(reader, "rb") as answer:
+            sys.stdout.buffer.write(answer.read())
         sys.stdout.buffer.flush()
     os._exit(0)
 

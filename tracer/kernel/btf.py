@@ -2,8 +2,8 @@
 """Reads BTF, the kernel's own description of its types: structure offsets, function prototypes, enums.
 
 Format: Documentation/bpf/btf.rst in the kernel source. A module's BTF is "split": its type and string numbers continue those
-of vmlinux. vmlinux has about 95,000 types, so the first pass only stores the offset of each type and of its name; names are
-searched in the bytes of the string section.
+of vmlinux. vmlinux has about 95,000 types, so only the offset of each type is computed, by numpy; names are searched in the
+bytes of the string section.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from tracer.errors import NoBtf
 from tracer.kernel.module_layouts_5_10 import BuiltinLayouts, Field
 
@@ -22,6 +25,12 @@ SYS_BTF = Path("/sys/kernel/btf")
 
 (INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, PROTO, VAR, DATASEC, FLOAT,
  DECL_TAG, TYPE_TAG, ENUM64) = range(1, 20)  # fmt: skip
+_EXTRA_WORDS = np.zeros(32, np.uint32)
+_EXTRA_WORDS[[INT, VAR, DECL_TAG, ARRAY]] = 1, 1, 1, 3
+"""Words after the header of a type, by kind."""
+_MEMBER_WORDS = np.zeros(32, np.uint32)
+_MEMBER_WORDS[[STRUCT, UNION, DATASEC, ENUM64, ENUM, PROTO]] = 3, 3, 3, 3, 2, 2
+"""Words of each member of a type, by kind."""
 _TRANSPARENT = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
 
 
@@ -64,24 +73,39 @@ class Btf:
         self._first_string: int = base._end_string if base else 0
         self._end_string: int = self._first_string + str_len
         self._first: int = base._end if base else 0
-        self._offsets, self._named = self._index(head + type_at, head + type_at + type_len)
+        self._offsets = self._index(head + type_at, head + type_at + type_len)
         self._end: int = self._first + len(self._offsets)
 
-    def _index(self, at: int, end: int) -> tuple[list[int], dict[tuple[int, int], int]]:
-        offsets = [] if self.base else [0]
-        named: dict[tuple[int, int], int] = {}
-        unpack, number = struct.Struct("<II").unpack_from, self._first + len(offsets)
-        member = {STRUCT: 12, UNION: 12, DATASEC: 12, ENUM64: 12, ENUM: 8, PROTO: 8}
-        extra = {INT: 4, VAR: 4, DECL_TAG: 4, ARRAY: 12}
-        while at < end:
-            name, info = unpack(self._data, at)
-            kind = info >> 24 & 31
-            if name:
-                named.setdefault((kind, name), number)
-            offsets.append(at)
-            number += 1
-            at += 12 + extra.get(kind, 0) + member.get(kind, 0) * (info & 0xFFFF)
-        return offsets, named
+    def _index(self, at: int, end: int) -> npt.NDArray[np.uint32]:
+        """Offsets of all types, bytes. The length of a type follows from its second word.
+
+        For every word it is computed which word would be the next type's first, if a type began there. Then only the chain
+        from the first type on has to be followed.
+        """
+        words = np.frombuffer(self._data, "<u4", (end - at) // 4, at)
+        info = np.append(words[1:], np.uint32(0))
+        kinds = info >> 24 & 31
+        following = memoryview(
+            (np.arange(len(words), dtype=np.uint32) + 3 + _EXTRA_WORDS[kinds] + _MEMBER_WORDS[kinds] * (info & 0xFFFF)).astype(
+                np.uint32
+            )
+        )
+        starts, word, count = [], 0, len(words)
+        while word < count:
+            starts.append(word)
+            word = following[word]
+        found = np.array(starts, np.uint32)
+        keys = kinds[found].astype(np.uint64) << np.uint64(32) | words[found]
+        order = np.argsort(keys, kind="stable")
+        self._keys, self._numbers = keys[order], order + self._first + (0 if self.base else 1)
+        offsets = found * 4 + at
+        return offsets if self.base else np.append(np.uint32(0), offsets)
+
+    def _numbered(self, kind: int, name: int) -> int | None:
+        """The number of the first type of this kind with its name at this offset of the strings; None = none."""
+        key = np.uint64(kind << 32 | name)
+        at = int(np.searchsorted(self._keys, key))
+        return int(self._numbers[at]) if at < len(self._keys) and self._keys[at] == key else None
 
     def digest(self) -> bytes:
         """A hash of the blob."""
@@ -105,7 +129,7 @@ class Btf:
     def type(self, number: int) -> Type:
         if number < self._first and self.base:
             return self.base.type(number)
-        at = self._offsets[number - self._first]
+        at = int(self._offsets[number - self._first])
         if number == 0:
             return Type(self, 0, 0, "void", 0, 0, False, 0)
         name, info, size = struct.unpack_from("<III", self._data, at)
@@ -115,7 +139,7 @@ class Btf:
         """The type of that name and kind, here or in vmlinux; None = none."""
         for offset in self._string_offset(name):
             for kind in kinds:
-                number = self._named.get((kind, offset))
+                number = self._numbered(kind, offset)
                 if number is not None:
                     return self.type(number)
         return self.base.find(name, *kinds) if self.base else None
