@@ -67,7 +67,7 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
         library, can = bcc_library.installed(), attach_plan.KernelAbilities(False, False)
         if not way:
             saved = directory and json.loads((directory / "abilities.json").read_text())
-            can = attach_plan.KernelAbilities(**saved) if saved else bcc_library.abilities(library, symbols)
+            can = attach_plan.KernelAbilities(**saved) if saved else attach_plan.abilities(library, symbols)
         planned, _ = attach_plan.plan(types, symbols, can, verbose=False)
         watched = xt_extensions.plan(types, symbols, can)
         texts = generated_headers.headers(types, symbols, planned, watched, RING_PAGES, os.cpu_count() or 1)
@@ -93,7 +93,8 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
 
 def save(directory: Path) -> None:
     """Copies the data of this machine's kernel that measure() needs: types, symbols, and what its bcc can attach."""
-    from tracer.kernel.bcc_library import abilities, installed
+    from tracer.kernel.attach_plan import abilities
+    from tracer.kernel.bcc_library import installed
     from tracer.kernel.kallsyms import Symbols
 
     shutil.rmtree(directory, ignore_errors=True)

@@ -66,9 +66,9 @@ class Worker:
     def times(self) -> dict[str, Any]:
         """Run time and runs by program; a kretprobe's entry half is a program of its own."""
         found = self._program.run_times()
-        symbols = {row.program: f"{row.symbol} ({row.way.lower()})" for row in self._session.planned}
-        entries = {"enter_" + row.program: f"{row.symbol} (kprobe)" for row in self._session.planned}
-        return {symbols.get(n) or entries.get(n) or n: v for n, v in found.items()}
+        rows = {f"{name} for {row.symbol}": (row.symbol, way) for row in self._session.planned for name, way in row.programs}
+        ways = {name: f"{symbol} ({way.lower()})" for name, (symbol, way) in rows.items()}
+        return {ways.get(name, name): times for name, times in found.items()}
 
     def off(self) -> dict[str, Any]:
         self._program.detach((*self._session.planned, *self._session.watched))

@@ -5,7 +5,7 @@
  * attaching and the positions of the arguments (from BTF, never from a version). It writes them as macros into plan.h:
  *
  *     #define WAY_hook  FEXIT                              or KRETPROBE, FENTRY, KPROBE, RAWTP, OFF
- *     #define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow  name of the program, as bcc requires
+ *     #define PROGRAM_hook on_hook                         name of the program
  *     #define ARGS_hook(GET, ctx) { GET(ctx, 1), GET(ctx, 2) }
  *     #define RETURN_hook 5                                 position of the return value for fexit
  *

@@ -15,8 +15,8 @@ from types import ModuleType
 from tracer import render
 from tracer.errors import NoBcc, NoBtf, NoProbe, NotRoot
 from tracer.kernel import struct_layouts
-from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, plan
-from tracer.kernel.bcc_library import abilities, installed, load_bcc
+from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, abilities, plan
+from tracer.kernel.bcc_library import installed, load_bcc
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import PROBES

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import platform
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,15 +16,8 @@ from pathlib import Path
 from types import ModuleType
 
 from tracer.errors import NoBcc
-from tracer.kernel.attach_plan import KernelAbilities
-from tracer.kernel.kallsyms import Symbols
 
 LIBRARY = "libbcc.so.0"
-TRAMPOLINES = "bpf_trampoline_link_prog"
-"""The kernel function without which there is neither fentry nor fexit."""
-FENTRY_MACHINES = ("x86_64",)
-"""Machine types on which fentry is used; the kernel has trampolines for others, too, that no test has run on."""
-
 _COMPILER = re.compile(rb"lib(?:LLVM|clang)[\w.+-]*\.so[.\d]*")
 
 
@@ -37,7 +29,7 @@ class BccLibrary:
         version: Its version, "" = not known.
         directory: Directory of the Python package.
         identity: Version, and name, size and time of each file: it changes whenever another compiler is installed.
-        module_fentry: Whether it knows functions of modules (bcc 0.28).
+        module_fentry: Whether it knows functions of modules (bcc 0.28): its C macros contain MODULE_KFUNC_PROBE.
     """
 
     version: str
@@ -84,12 +76,6 @@ def installed() -> BccLibrary:
     files = [library, *(path for name in sorted(set(_COMPILER.findall(text))) for path in _found(name.decode()))]
     identity = (version[1] if version else "", *(_identity(path) for path in files if path))
     return BccLibrary(identity[0], package, identity, b"MODULE_KFUNC_PROBE" in text)
-
-
-def abilities(library: BccLibrary, symbols: Symbols) -> KernelAbilities:
-    """What this bcc and this kernel can attach. bcc's C macros show it: MODULE_KFUNC_PROBE came with module functions."""
-    fentry = platform.machine() in FENTRY_MACHINES and symbols.module_of(TRAMPOLINES) is not None
-    return KernelAbilities(fentry, fentry and library.module_fentry)
 
 
 def _found(name: str) -> Iterator[Path]:

@@ -33,8 +33,7 @@ class LoadedPrograms:
     Attributes:
         maps: The maps by name.
         functions: Descriptor of the first program of each attached row of the probe table, by name of the row.
-        loaded: Names of the programs that the kernel accepted.
-        refused: Names of the programs that the kernel refused to load.
+        refused: Programs that the kernel refused to load, as "PROGRAM for FUNCTION".
     """
 
     def __init__(self, code: Bytecode, types: KernelTypes, addresses: Mapping[str, int]) -> None:
@@ -52,9 +51,9 @@ class LoadedPrograms:
         self._constants = {f"address of {name}": address for name, address in addresses.items()}
         self.maps: dict[str, BpfMap] = {}
         self.functions: dict[str, int] = {}
-        self.loaded: set[str] = set()
         self.refused: set[str] = set()
         self._programs: dict[tuple[str, ProgramTarget, int], int] = {}
+        self._names: dict[str, int] = {}
         self._links: dict[tuple[str, str], int] = {}
         self._btf: dict[str, int] = {}
         try:
@@ -123,11 +122,10 @@ class LoadedPrograms:
             try:
                 program = bpf_syscall.load_program(row.symbol, code, LICENCE, target)
             except Refused as e:
-                self.refused.add(name)
+                self.refused.add(f"{name} for {row.symbol}")
                 _log.debug("program %s for %s refused: %s\n%s", name, row.symbol, e.strerror, e.log)
                 raise
-            self.loaded.add(name)
-            self._programs[name, target, number] = program
+            self._programs[name, target, number] = self._names[f"{name} for {row.symbol}"] = program
         return program
 
     def _target(self, row: Row, way: str) -> ProgramTarget:
@@ -157,8 +155,8 @@ class LoadedPrograms:
         return bpf_syscall.recursion_misses(program)
 
     def run_times(self) -> dict[str, tuple[int, int]]:
-        """(ns, number of runs) by name of the program, while kernel.bpf_stats_enabled is 1."""
-        return {name: bpf_syscall.run_time(fd) for (name, _, _), fd in self._programs.items()}
+        """(ns, number of runs) by "PROGRAM for FUNCTION", while kernel.bpf_stats_enabled is 1."""
+        return {name: bpf_syscall.run_time(fd) for name, fd in self._names.items()}
 
     def close(self) -> None:
         """Detaches and unloads everything."""

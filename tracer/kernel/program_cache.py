@@ -54,7 +54,7 @@ class CacheEntry:
 
     Attributes:
         code: The programs.
-        refused: Names of the programs that the kernel refused to load when they had just been compiled.
+        refused: Programs that the kernel refused to load when they had just been compiled (LoadedPrograms.refused).
     """
 
     code: Bytecode

@@ -73,7 +73,7 @@ class ProgramSource:
         return bcc_compiler.compile_texts(texts, lambda done: self._report(_progress(done, len(texts))))
 
     def keep(self, code: Bytecode, refused: frozenset[str]) -> None:
-        """Keeps programs for the next start. refused: names of those that the kernel did not load."""
+        """Keeps programs for the next start. refused: those that the kernel did not load."""
         try:
             self._cache.write(self._key, CacheEntry(code, refused))
         except BadEntry as e:

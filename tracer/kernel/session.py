@@ -17,8 +17,8 @@ from tracer.errors import NoProbe
 from tracer.events import record
 from tracer.events.record import EventArray, Slots
 from tracer.kernel import attach_plan, filter_maps, xt_extensions
-from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
-from tracer.kernel.bcc_library import abilities, installed
+from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, abilities
+from tracer.kernel.bcc_library import installed
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.bytecode import Bytecode
 from tracer.kernel.generated_headers import headers
