@@ -123,7 +123,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     with StartNotes() as notes:
         from tracer.commands import trace as tracing
 
-        return tracing.trace(cmd, notes, target=target, sizes=sizes, **options)
+        return tracing.trace(cmd, notes=notes, target=target, sizes=sizes, **options)
 
 
 NOT_RECORDED = frozenset({"read", "outputs", "write", "count", "follow"})
@@ -141,7 +141,7 @@ def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_
     with StartNotes() as notes:
         from tracer.commands import trace as tracing
 
-        return tracing.trace(cmd, notes, outputs=(), count=0, target=file, sizes=sizes, record_only=True, **options)
+        return tracing.trace(cmd, outputs=(), notes=notes, count=0, target=file, sizes=sizes, record_only=True, **options)
 
 
 def _recording() -> click.Command:

@@ -20,6 +20,8 @@ REPAINT_SECONDS = 0.5
 """Interval in which the line is written again, s: it shows the time."""
 LONG_PHASES = ("compiling",)
 """First words of the phases that are said where stderr is no terminal; each once."""
+LONG_SECONDS = 2.0
+"""Length of a start from which its end is said where stderr is no terminal, s."""
 _ERASE = "\r\033[K"
 
 
@@ -61,9 +63,11 @@ class StartNotes:
                 self._paint()
 
     def ready(self) -> None:
-        """The start has ended: says how long it took."""
+        """The start has ended: says how long it took, unless it was short and stderr is no terminal."""
         self.close()
-        self._write(f"Ready after {time.monotonic() - self._began:.1f} s.\n")
+        seconds = time.monotonic() - self._began
+        if self._is_live or seconds >= LONG_SECONDS:
+            self._write(f"Ready after {seconds:.1f} s.\n")
 
     def close(self) -> None:
         """Removes the line."""

@@ -40,8 +40,8 @@ from tracer.render.base import Output, hang_up
 
 def trace(
     cmd: Sequence[str],
-    notes: StartNotes,
     outputs: Sequence[OutputSpec],
+    notes: StartNotes,
     verbose: bool,
     attach: str,
     count: int,
@@ -60,8 +60,8 @@ def trace(
 
     Args:
         cmd: The program to run and its arguments; empty = none.
-        notes: Says what the start does.
         outputs: Where packets are written, and in which formats.
+        notes: Says what the start does.
         target: The capture to write; None = none.
         sizes: Limits of the capture: ring buffer in bytes, rotation in bytes, rotation in seconds; None = no limit.
         record_only: Record without explaining.

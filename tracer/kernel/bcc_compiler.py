@@ -148,6 +148,7 @@ def main() -> None:
         with open(reader, "rb") as answer:
             sys.stdout.buffer.write(answer.read())
         sys.stdout.buffer.flush()
+        os.wait()
     os._exit(0)
 
 

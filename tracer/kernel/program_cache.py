@@ -177,7 +177,9 @@ class _Directory:
         self._path, self._fd = path, -1
         try:
             others = new_file.intruder(path.parent)
-            if make and not others:
+            if others:
+                raise BadEntry(others)
+            if make:
                 with suppress(FileExistsError):
                     path.mkdir(mode=0o700)
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -186,7 +188,7 @@ class _Directory:
             self._close()
             link = e.errno in (errno.ELOOP, errno.ENOTDIR)
             raise BadEntry(f"{path} is no directory" if link else f"{e.filename or path}: {e.strerror}") from e
-        others = others or _others(path, found)
+        others = _others(path, found)
         if others:
             self._close()
             raise BadEntry(others)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,6 +94,28 @@ def _build_id() -> bytes:
         return b""
 
 
+LARGE_ROWS = (
+    *("nft_rule", "chain", "table4", "nat", "hook", "nft_fwd"),
+    *("drop", "nat_hook", "time_wait", "socket", "ipvs_nat4", "ipvs_reply"),
+)
+"""Rows of the probe table with the programs that take longest to compile, the longest first."""
+_WAY = re.compile(r"^#define WAY_(\w+) (\w+)$", re.M)
+_EXTENSION = re.compile(r"^(?:MATCH|TARGET)_(?:FENTRY|FEXIT|KPROBE|KRETPROBE)\(\w+\)$", re.M)
+
+
 def split(text: str, processors: int) -> list[str]:
-    """The BPF text once for each of several compilations, which together have all programs."""
-    return [text]
+    """The BPF text once for each of two compilations, which together have all programs; once if there is one processor.
+
+    Each compilation parses the whole text, so more than two would cost more than they save.
+    """
+    rows = [name for name, way in _WAY.findall(text) if way != "OFF"]
+    large = [name for name in LARGE_ROWS if name in rows]
+    if processors < 2 or len(large) < 2:
+        return [text]
+    # The first half has the 1st, 4th, 5th, 8th, ... of the large ones, so that both take about as long.
+    first = {name for place, name in enumerate(large) if place % 4 in (0, 3)} | (set(rows) - set(large))
+
+    def only(names: set[str]) -> str:
+        return _WAY.sub(lambda row: row[0] if row[1] in names else f"#define WAY_{row[1]} OFF", text)
+
+    return [only(first), _EXTENSION.sub("", only(set(rows) - first))]
