@@ -255,13 +255,14 @@ class _Directory:
                     os.unlink(name, dir_fd=self._fd)
 
     def problem(self) -> str:
-        """Why nothing can be written here, as a clause; "" = it can. A file is created and removed to find out."""
-        name = f".{'0' * 64}.{secrets.token_hex(8)}"
-        try:
-            os.close(new_file.fresh(name, self._fd))
-            os.unlink(name, dir_fd=self._fd)
-        except OSError as e:
-            return f"{self._path}: {e.strerror}"
+        """Why nothing can be written here, as a clause; "" = it can. Nothing is written to find out."""
+        disk = os.fstatvfs(self._fd)
+        if disk.f_flag & os.ST_RDONLY:
+            return f"{self._path}: {os.strerror(errno.EROFS)}"
+        if not disk.f_bavail:
+            return f"{self._path}: {os.strerror(errno.ENOSPC)}"
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._fd, effective_ids=True):
+            return f"{self._path}: {os.strerror(errno.EACCES)}"
         return ""
 
     def _close(self) -> None:

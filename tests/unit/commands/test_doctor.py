@@ -13,6 +13,7 @@ import pytest
 
 from tracer.commands import doctor
 from tracer.errors import NoBcc, NoBtf
+from tracer.kernel import program_cache
 from tracer.kernel.attach_plan import KernelAbilities
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
@@ -280,3 +281,15 @@ def test_damaged_btf_of_a_module_raises_nothing(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(doctor, "module_btf", damaged)
     fact = next(f for f in doctor.gather(Machine(tmp_path), no_bcc) if f.subject == "module BTF")
     assert (fact.state, fact.status) == ("missing", 4)
+
+
+def test_the_program_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(program_cache.VARIABLE, str(tmp_path / "cache"))
+    assert doctor.program_cache() == CheckResult("program cache", "ok", f"in {tmp_path / 'cache'}")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    found = doctor.program_cache()
+    assert found.state == "degraded" and found.status == 0
+    assert found.text == f"not usable: others may write to {tmp_path / 'cache'}; each start compiles the programs"
+    monkeypatch.setenv(program_cache.VARIABLE, "off")
+    assert doctor.program_cache() == CheckResult("program cache", "ok", "off: K8SNET_TRACE_CACHE=off")
