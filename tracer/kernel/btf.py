@@ -2,8 +2,8 @@
 """Reads BTF, the kernel's own description of its types: structure offsets, function prototypes, enums.
 
 Format: Documentation/bpf/btf.rst in the kernel source. A module's BTF is "split": its type and string numbers continue those
-of vmlinux. vmlinux has about 95,000 types, so only the offset of each type is computed, by numpy; names are searched in the
-bytes of the string section.
+of vmlinux. vmlinux has about 95,000 types, so only the offset of each type is computed, and the first bytes of the names
+are sorted, by numpy.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _EXTRA_WORDS[[INT, VAR, DECL_TAG, ARRAY]] = 1, 1, 1, 3
 _MEMBER_WORDS = np.zeros(32, np.uint32)
 _MEMBER_WORDS[[STRUCT, UNION, DATASEC, ENUM64, ENUM, PROTO]] = 3, 3, 3, 3, 2, 2
 """Words of each member of a type, by kind."""
+_PREFIX_BYTES = 8
+"""Length of the part of a name by which types are sorted, bytes."""
 _TRANSPARENT = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
 
 
@@ -94,18 +96,22 @@ class Btf:
         while word < count:
             starts.append(word)
             word = following[word]
-        found = np.array(starts, np.uint32)
-        keys = kinds[found].astype(np.uint64) << np.uint64(32) | words[found]
-        order = np.argsort(keys, kind="stable")
-        self._keys, self._numbers = keys[order], order + self._first + (0 if self.base else 1)
-        offsets = found * 4 + at
+        offsets = np.array(starts, np.uint32) * 4 + at
         return offsets if self.base else np.append(np.uint32(0), offsets)
 
-    def _numbered(self, kind: int, name: int) -> int | None:
-        """The number of the first type of this kind with its name at this offset of the strings; None = none."""
-        key = np.uint64(kind << 32 | name)
-        at = int(np.searchsorted(self._keys, key))
-        return int(self._numbers[at]) if at < len(self._keys) and self._keys[at] == key else None
+    @cached_property
+    def _by_prefix(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """The sorted first bytes of the types' names, and their places in _offsets; equal ones in the order of the types."""
+        places = np.arange(0 if self.base else 1, len(self._offsets))
+        heads = self._offsets[places, None] + np.arange(4, dtype=np.uint32)
+        names = np.frombuffer(self._data, np.uint8)[heads].view("<u4")[:, 0] if len(places) else np.zeros(0, np.uint32)
+        prefixes = np.zeros(len(names), np.uint64)
+        own = names >= self._first_string
+        prefixes[own] = _prefixes(self._strings, names[own] - self._first_string)
+        if self.base:
+            prefixes[~own] = _prefixes(self.base._strings, names[~own])
+        order = np.argsort(prefixes, kind="stable")
+        return prefixes[order], places[order]
 
     def digest(self) -> bytes:
         """A hash of the blob."""
@@ -117,15 +123,6 @@ class Btf:
         offset -= self._first_string
         return self._strings[offset : self._strings.index(0, offset)].decode()
 
-    def _string_offset(self, name: str) -> Iterator[int]:
-        at = self._strings.find(b"\0" + name.encode() + b"\0")
-        if at >= 0:
-            yield self._first_string + at + 1
-        elif self._strings.startswith(name.encode() + b"\0"):
-            yield self._first_string
-        if self.base:
-            yield from self.base._string_offset(name)
-
     def type(self, number: int) -> Type:
         if number < self._first and self.base:
             return self.base.type(number)
@@ -136,12 +133,14 @@ class Btf:
         return Type(self, number, info >> 24 & 31, self.string(name), info & 0xFFFF, size, bool(info >> 31), at + 12)
 
     def find(self, name: str, *kinds: int) -> Type | None:
-        """The type of that name and kind, here or in vmlinux; None = none."""
-        for offset in self._string_offset(name):
-            for kind in kinds:
-                number = self._numbered(kind, offset)
-                if number is not None:
-                    return self.type(number)
+        """The first type of that name and kind, here or in vmlinux; None = none."""
+        prefixes, places = self._by_prefix
+        wanted = np.frombuffer(name.encode()[:_PREFIX_BYTES].ljust(_PREFIX_BYTES, b"\0"), np.uint64)
+        low, high = np.searchsorted(prefixes, wanted, "left")[0], np.searchsorted(prefixes, wanted, "right")[0]
+        for place in places[low:high]:
+            found = self.type(self._first + int(place))
+            if found.kind in kinds and found.name == name:
+                return found
         return self.base.find(name, *kinds) if self.base else None
 
     def plain(self, number: int) -> Type:
@@ -229,6 +228,14 @@ class Btf:
         step, form = (8, "<Ii") if t.kind == ENUM else (12, "<IQ")
         pairs = (struct.unpack_from(form, t.btf._data, t.at + step * i) for i in range(t.vlen))
         return {t.btf.string(n): v for n, v in pairs}
+
+
+def _prefixes(strings: bytes, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    """The first bytes of the strings at these offsets, as numbers; shorter ones end with zeros."""
+    data = np.frombuffer(strings + bytes(_PREFIX_BYTES), np.uint8)
+    first = data[offsets[:, None] + np.arange(_PREFIX_BYTES, dtype=np.uint32)]
+    first[np.logical_or.accumulate(first == 0, axis=1)] = 0
+    return first.view(np.uint64)[:, 0] if len(first) else np.zeros(0, np.uint64)
 
 
 def _element(array: Type) -> int:

@@ -7,6 +7,7 @@ functions. A row that cannot be attached only loses the data of that row.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ class LoadedPrograms:
     Attributes:
         maps: The maps by name.
         functions: Descriptor of the first program of each attached row of the probe table, by name of the row.
-        refused: Programs that the kernel refused to load, as "PROGRAM for FUNCTION".
+        refused: Programs that the kernel's verifier refused, as "PROGRAM for FUNCTION".
     """
 
     def __init__(self, code: Bytecode, types: KernelTypes, addresses: Mapping[str, int]) -> None:
@@ -122,7 +123,8 @@ class LoadedPrograms:
             try:
                 program = bpf_syscall.load_program(row.symbol, code, LICENCE, target)
             except Refused as e:
-                self.refused.add(f"{name} for {row.symbol}")
+                if e.errno != errno.EPERM:  # EPERM: this process may not load it, whatever is in it
+                    self.refused.add(f"{name} for {row.symbol}")
                 _log.debug("program %s for %s refused: %s\n%s", name, row.symbol, e.strerror, e.log)
                 raise
             self._programs[name, target, number] = self._names[f"{name} for {row.symbol}"] = program
