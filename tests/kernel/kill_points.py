@@ -78,7 +78,7 @@ POINTS = {
     "ready": Point("tracer.commands.trace", "write_ready", few=True),
     "tracing": Point("tracer.pipeline.live_source", "LiveSource.read", nth=5, live=True),
     "ending": Point("tracer.kernel.session", "Session.close", entered=True, few=True),
-    "detaching": Point("tracer.kernel.bpf_syscall", "BpfMap.close", few=True),
+    "detaching": Point("tracer.kernel.loaded_programs", "LoadedPrograms._close", few=True),
     "detached": Point("tracer.kernel.loaded_programs", "LoadedPrograms.close"),
 }
 """In the order of a run. The points before are in EARLY or EARLY_WARM; each has a process of its own."""

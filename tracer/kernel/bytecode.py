@@ -127,14 +127,13 @@ def _long_loads(code: bytes | bytearray) -> list[int]:
     Raises:
         BadBytecode: The last one is cut off.
     """
-    found, at = [], 0
-    while at < len(code):
-        if code[at] == _LOAD_64:
-            if at + 2 * _SLOT > len(code):
-                raise BadBytecode("an instruction is cut off")
-            found.append(at)
-            at += _SLOT
-        at += _SLOT
+    operations, found = bytes(code[::_SLOT]), []
+    at = operations.find(_LOAD_64)
+    while at >= 0:
+        if at + 2 > len(operations):
+            raise BadBytecode("an instruction is cut off")
+        found.append(at * _SLOT)
+        at = operations.find(_LOAD_64, at + 2)
     return found
 
 

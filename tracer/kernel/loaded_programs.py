@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from types import TracebackType
+from typing import Any
 
 from tracer.errors import CompileFailed, NoProbe
 from tracer.kernel import bpf_syscall
@@ -139,7 +140,7 @@ class LoadedPrograms:
         btf = self._types.module(row.module)
         function = btf.find(row.symbol, FUNC) if btf else None
         if function is None or function.btf is not btf:
-            raise OSError(2, f"BTF of {row.module} has no function {row.symbol}")
+            raise OSError(errno.ENOENT, f"BTF of {row.module} has no function {row.symbol}")
         if row.module == "vmlinux":
             return ProgramTarget(bpf_syscall.TRACING, ATTACH_TYPES[way], function.number)
         if row.module not in self._btf:
@@ -162,13 +163,17 @@ class LoadedPrograms:
 
     def close(self) -> None:
         """Detaches and unloads everything."""
-        for fds in (self._links, self._programs, self._btf):
-            for fd in fds.values():
-                os.close(fd)
-            fds.clear()
+        self._close(self._links)
+        self._close(self._programs)
+        self._close(self._btf)
         for each in self.maps.values():
             each.close()
         self.maps.clear()
+
+    def _close(self, descriptors: dict[Any, int]) -> None:
+        for fd in descriptors.values():
+            os.close(fd)
+        descriptors.clear()
 
     def __enter__(self) -> LoadedPrograms:
         return self
