@@ -105,7 +105,7 @@ def test_compiling_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         return CODE
 
     monkeypatch.setattr(bcc_compiler, "compile_texts", compile_texts)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
     start = Start(None, headers=HEADERS | {"plan.h": "#define WAY_hook FEXIT\n#define WAY_drop RAWTP\n"})
     assert start.source.compiled() == CODE
     assert start.reported == [f"compiling programs, {done} of 2 parts" for done in range(3)]
@@ -123,7 +123,7 @@ def ways(text: str) -> dict[str, str]:
 
 def test_two_parts_have_all_programs_once() -> None:
     text = bpf_source.whole("tracer.c", texts_of("6.12"))
-    assert split(text, 1) == [text]
+    assert split(text, program_source.PROCESSORS_FOR_TWO - 1) == [text]
     first, second = split(text, 8)
     for name, way in ways(text).items():
         assert sorted((ways(first)[name], ways(second)[name])) == sorted(("OFF", way)), name
@@ -146,4 +146,4 @@ def test_parts_give_the_same_programs_as_one() -> None:
     texts = texts_of("6.12")
     whole = bpf_source.whole("tracer.c", texts)
     names = sorted({name for name in re.findall(r"#define PROGRAM_\w+ (\w+)", whole)})
-    assert compiled(texts, "x86", *names) == compiled(texts, "x86", *names, processors=2)
+    assert compiled(texts, "x86", *names) == compiled(texts, "x86", *names, processors=program_source.PROCESSORS_FOR_TWO)
