@@ -86,7 +86,8 @@ def trace(
             if recording and record_only
             else stack.enter_context(sinks.opened(outputs, verbose, recorded=recording is not None))
         )
-        all_results = doctor.gather() if recording or any(each.shows_all_results for each in output.outputs()) else []
+        needs_all = recording or any(each.shows_all_results for each in output.outputs())
+        all_results = doctor.gather(load=None, kernel=kernel) if needs_all else []
         give_up(tuple(BITS))
         notes.report("reading Kubernetes objects")
         stack.enter_context(kube)
