@@ -19,6 +19,7 @@ from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import ASK, COMMAND, ENVIRONMENT
 from tests.kernel.watching import NOTHING, Watch
 from tracer.kernel import bcc_compiler, program_cache
+from tracer.kernel.attach_plan import DIRECT
 from tracer.kernel.bytecode import Bytecode
 from tracer.kernel.program_cache import CacheEntry
 from tracer.kernel.session import Announcements, Session
@@ -95,7 +96,8 @@ class Start:
 
         monkeypatch.setattr(bcc_compiler, "compile_texts", compile_texts)
         monkeypatch.setenv(program_cache.VARIABLE, cache)
-        only, says = os.environ.get("K8SNET_ATTACH", ""), Announcements(warn=self.said.append)
+        says = Announcements(warn=self.said.append)
+        only = "" if any(row.way in DIRECT for row in watch.session.planned) else "kprobe"
         with Session(watch.kernel, NOTHING, only=only, snaplen=snaplen, announcements=says) as session:
             session.set_filter(Filter(ports=(traffic.NODEPORT_HTTP,)))
             session.drain()
