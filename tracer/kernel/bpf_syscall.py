@@ -116,7 +116,7 @@ class BpfMap:
         self._element(MAP_UPDATE, key, value)
 
     def __delitem__(self, key: bytes) -> None:
-        self._element(MAP_DELETE, key, b"")
+        self._element(MAP_DELETE, key)
 
     def keys(self) -> list[bytes]:
         """All keys; a map that changes meanwhile may give some of them twice, or not all."""
@@ -130,10 +130,11 @@ class BpfMap:
             found.append(following.raw)
         return found
 
-    def _element(self, command: int, key: bytes | None, value: bytes | ctypes.Array[ctypes.c_char]) -> None:
+    def _element(self, command: int, key: bytes | None, value: bytes | ctypes.Array[ctypes.c_char] | None = None) -> None:
         of_key = ctypes.create_string_buffer(key, len(key)) if key is not None else None
         of_value = ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
-        _bpf(command, struct.pack("=IxxxxQQQ", self.fd, _address(of_key) if of_key is not None else 0, _address(of_value), 0))
+        addresses = [0 if buffer is None else _address(buffer) for buffer in (of_key, of_value)]
+        _bpf(command, struct.pack("=IxxxxQQQ", self.fd, *addresses, 0))
 
     def close(self) -> None:
         os.close(self.fd)
