@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import time
@@ -59,7 +60,7 @@ def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
         )
         for hop in packet["hops"]
     ]
-    return packet.get("tcp_flags"), packet["verdict"].partition(" by ")[0], hops
+    return packet.get("tcp_flags"), re.split(" by | to ", packet["verdict"])[0], hops
 
 
 def test_a_warm_start_traces_the_same(node: None, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
