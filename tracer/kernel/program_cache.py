@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 import struct
 import time
@@ -228,7 +227,7 @@ class _Directory:
         Raises:
             BadEntry: It cannot be written.
         """
-        unfinished = f".{name[:64]}.{secrets.token_hex(8)}"
+        unfinished = f".{name[:64]}.{os.urandom(8).hex()}"
         try:
             with open(new_file.fresh(unfinished, self._fd), "wb") as file:
                 file.write(data)
