@@ -11,6 +11,8 @@ import errno
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -26,7 +28,13 @@ _log = logging.getLogger(__name__)
 
 ATTACH_TYPES = {"FENTRY": bpf_syscall.FENTRY, "FEXIT": bpf_syscall.FEXIT}
 
+MAX_THREADS = 8
+"""Most programs that are loaded at a time."""
+
 Row = PlannedProbe | PlannedExtension
+
+_Key = tuple[str, ProgramTarget, int]
+"""A program's name, what it is loaded for, and the number of its row."""
 
 
 class LoadedPrograms:
@@ -54,7 +62,8 @@ class LoadedPrograms:
         self.maps: dict[str, BpfMap] = {}
         self.functions: dict[str, int] = {}
         self.refused: set[str] = set()
-        self._programs: dict[tuple[str, ProgramTarget, int], int] = {}
+        self._programs: dict[_Key, int] = {}
+        self._failures: dict[_Key, OSError] = {}
         self._names: dict[str, int] = {}
         self._links: dict[tuple[str, str], int] = {}
         self._btf: dict[str, int] = {}
@@ -74,6 +83,7 @@ class LoadedPrograms:
         Raises:
             NoProbe: The kernel refused a row that every run needs.
         """
+        self.load(rows)
         attached, refused = [], []
         for row in rows:
             try:
@@ -88,6 +98,7 @@ class LoadedPrograms:
 
     def watch(self, rows: list[PlannedExtension]) -> list[PlannedExtension]:
         """Attaches to functions of matches and targets; returns the attached ones. A match by kprobe needs entry and return."""
+        self.load(rows)
         return [row for row in rows if self._watch(row)]
 
     def _watch(self, row: PlannedExtension) -> bool:
@@ -98,12 +109,12 @@ class LoadedPrograms:
         return True
 
     def _attach(self, row: Row) -> int:
-        """Loads and attaches all programs of a row; returns the descriptor of the first program."""
+        """Attaches all programs of a row; returns the descriptor of the first program."""
         first, *_ = [self._attach_one(row, name, way) for name, way in row.programs]
         return first
 
     def _attach_one(self, row: Row, name: str, way: str) -> int:
-        program = self._load(row, name, way)
+        program = self._program(row, name, way)
         if way in ATTACH_TYPES:
             link = bpf_syscall.open_tracing(program)
         elif way == "RAWTP":
@@ -113,23 +124,48 @@ class LoadedPrograms:
         self._links[row.module + ":" + row.symbol, name] = link
         return program
 
-    def _load(self, row: Row, name: str, way: str) -> int:
-        """The descriptor of a program, which is loaded unless it is loaded for this target already."""
-        target = self._target(row, way)
-        number = row.number if isinstance(row, PlannedProbe) else 0
-        program = self._programs.get((name, target, number))
-        if program is None:
-            fds = [self.maps[definition.name].fd for definition in self._code.maps]
-            code = linked(self._code.programs.get(name, b""), fds, self._constants | {"row": number})
-            try:
-                program = bpf_syscall.load_program(row.symbol, code, LICENCE, target)
-            except Refused as e:
-                if e.errno != errno.EPERM:  # EPERM: this process may not load it, whatever is in it
-                    self.refused.add(f"{name} for {row.symbol}")
-                _log.debug("program %s for %s refused: %s\n%s", name, row.symbol, e.strerror, e.log)
-                raise
-            self._programs[name, target, number] = self._names[f"{name} for {row.symbol}"] = program
-        return program
+    def load(self, rows: Iterable[Row]) -> None:
+        """Loads the programs of these rows, several at a time: the verifier takes longer than anything else of a warm start.
+
+        A program that is refused is reported when its row is attached.
+        """
+        wanted: dict[_Key, Row] = {}
+        for row in rows:
+            for name, way in row.programs:
+                with suppress(OSError):  # no such function: as above
+                    key = self._key(row, name, way)
+                    if key not in self._programs:
+                        wanted[key] = row
+        with ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:
+            list(threads.map(self._load_one, wanted, wanted.values()))
+
+    def _load_one(self, key: _Key, row: Row) -> None:
+        name, target, number = key
+        fds = [self.maps[definition.name].fd for definition in self._code.maps]
+        code = linked(self._code.programs.get(name, b""), fds, self._constants | {"row": number})
+        try:
+            self._programs[key] = self._names[f"{name} for {row.symbol}"] = bpf_syscall.load_program(
+                row.symbol, code, LICENCE, target
+            )
+        except Refused as e:
+            if e.errno != errno.EPERM:  # EPERM: this process may not load it, whatever is in it
+                self.refused.add(f"{name} for {row.symbol}")
+            _log.debug("program %s for %s refused: %s\n%s", name, row.symbol, e.strerror, e.log)
+            self._failures[key] = e
+
+    def _program(self, row: Row, name: str, way: str) -> int:
+        """The descriptor of a loaded program.
+
+        Raises:
+            OSError: The kernel refused it, or there is no such function.
+        """
+        key = self._key(row, name, way)
+        if key in self._failures:
+            raise self._failures[key]
+        return self._programs[key]
+
+    def _key(self, row: Row, name: str, way: str) -> _Key:
+        return name, self._target(row, way), row.number if isinstance(row, PlannedProbe) else 0
 
     def _target(self, row: Row, way: str) -> ProgramTarget:
         """What the kernel has to know about the attached function before it verifies the program."""
