@@ -89,7 +89,7 @@ def node() -> Iterator[None]:
 
 
 class PreparedStart:
-    """A start of the tracer that waits with its BPF text compiled. Each line written to it is a point to which a copy runs."""
+    """A start of the tracer that waits when it has its programs. Each line written to it is a point to which a copy runs."""
 
     def __init__(self, options: tuple[str, ...], early: str = "-") -> None:
         """early: a point before that, at which the process dies itself; "-" = none."""
@@ -158,9 +158,9 @@ def one_by_one(options: tuple[str, ...], compared: Comparison, selected: list[st
             compared.check(name, int(start.read()["status"]), before, idle.settled(before))
     start = PreparedStart(options)
     assert "compiled" in start.read(), "it does not compile"
-    # The process that compiled, and its maps, stay while its copies are killed.
+    # The process that has the programs stays while its copies are killed.
     compiled = idle.quiet()
-    compared.check("compiled, and alive", KILLED, before, compiled, idle.PROBES)
+    compared.check("programs there, and alive", KILLED, before, compiled, idle.PROBES)
     for name in (name for name in POINTS if not selected or name in selected):
         start.write(name)
         answer = start.read()
@@ -170,7 +170,7 @@ def one_by_one(options: tuple[str, ...], compared: Comparison, selected: list[st
             os.kill(answer["at"], signal.SIGKILL)
             answer = start.read()
         compared.check(name, int(answer["status"]), compiled, idle.settled(compiled))
-    compared.check("compiled, and all points before", start.kill(), before, idle.settled(before))
+    compared.check("programs there, and all points before", start.kill(), before, idle.settled(before))
 
 
 def check_sensitivity(before: idle.State) -> None:

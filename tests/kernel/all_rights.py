@@ -156,7 +156,6 @@ def main(selected: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as directory, scene.scene(), listener_of_another_user():
         subprocess.run(["nft", "-f", "-"], input=CHAINS, text=True, check=True)
         runs = Runs(Path(directory))
-        print("compiled", flush=True)
         whole = runs.run()
         baseline = reported(whole[1])
         write("with all", whole, baseline)
