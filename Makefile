@@ -34,6 +34,7 @@
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
 # make untouched KERNEL=6.12 WARM=1
 #              an idle node before and after, compared byte for byte and by its counters; the tracer is killed at each point of its start
+#              (WARM=1: a start with programs from the cache)
 # make stress KERNEL=6.12
 #              1,000 network namespaces, connections at full speed, full and closed output files, hostile rules
 # make fuzz SECONDS=60 CASES=100000
