@@ -25,7 +25,9 @@ def make_entry(packet: Packet, direction: str, remark: str = "") -> TimelineEntr
     stages = tuple(_stages(packet))
     began = packet.hops[0].time
     fingerprint, bad = _fingerprint(packet, direction), packet.outcome in BAD
-    return TimelineEntry(began, "packet", text, direction, end, remark, stages, bad, packet.number, packet.netns, fingerprint)
+    return TimelineEntry(
+        began, "packet", text, direction, end, remark, stages, bad, packet.number, packet.netns, fingerprint
+    )
 
 
 def _fingerprint(packet: Packet, direction: str) -> int:

@@ -94,6 +94,8 @@ def _judging_stages(environment: Environment, parts: AssemblyParts, kube: OwnerR
     connections = ConnectionTracker(parts.clock) if options.by_connection else None
     conntrack = environment.conntrack_listener()
     return [
-        ConnectionStage(handshakes, connections, changes, findings, options.drops_only, conntrack, parts.namespaces.own_name),
+        ConnectionStage(
+            handshakes, connections, changes, findings, options.drops_only, conntrack, parts.namespaces.own_name
+        ),
         FindingStage(findings),
     ]

@@ -200,7 +200,9 @@ def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:
 
 
 def _socket(socket: Socket) -> str:
-    who = f"process {socket.command or 'not found'} (inode {socket.inode})" if socket.inode else "no process holds it"
+    who = (
+        f"process {socket.command or 'not found'} (inode {socket.inode})" if socket.inode else "no process holds it"
+    )
     if socket.pid:
         who = f"{plain(socket.command)} (pid {socket.pid})"
     return ", ".join(p for p in (socket.state, who) if p)
