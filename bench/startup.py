@@ -75,7 +75,7 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
         texts = generated_headers.headers(types, symbols, planned, watched, RING_PAGES, os.cpu_count() or 1)
     with steps.step("cached programs"):
         cache = ProgramCache(program_cache.directory_of_environment())
-        source = program_source.ProgramSource(texts, types, library, cache, print, lambda _: None)
+        source = program_source.ProgramSource(texts, types.digests(()), library, cache, print, lambda _: None)
         stored = source.stored()
         code = stored.code if stored else None
     if code is None:

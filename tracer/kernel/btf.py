@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -275,10 +275,10 @@ class KernelTypes:
             return None
         return BuiltinLayouts(self.vmlinux)
 
-    def digests(self) -> list[bytes]:
-        """A hash of each blob that was read so far: vmlinux first, then modules by name."""
-        read = [self.vmlinux, *(btf for _, btf in sorted(self._modules.items()) if btf)]
-        return [btf.digest() for btf in read]
+    def digests(self, modules: Iterable[str]) -> list[bytes]:
+        """A hash of the BTF of vmlinux, and of each of these modules that has one, by name."""
+        found = (self.module(name) for name in sorted(set(modules) - {"", "vmlinux"}))
+        return [self.vmlinux.digest(), *(btf.digest() for btf in found if btf)]
 
     def layout_sources(self, module: str) -> Iterator[Btf | BuiltinLayouts]:
         """Sources of the layout of that module's structures, the most reliable first."""

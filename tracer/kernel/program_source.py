@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracer.events import bpf_source
 from tracer.kernel import bcc_compiler, program_cache
 from tracer.kernel.bcc_library import BccLibrary
-from tracer.kernel.btf import KernelTypes
 from tracer.kernel.bytecode import Bytecode
 from tracer.kernel.program_cache import BadEntry, CacheEntry, ProgramCache
 
@@ -25,7 +24,7 @@ class ProgramSource:
 
     Args:
         headers: Texts of the generated headers by file name.
-        types: The kernel's BTF.
+        digests: Hashes of the kernel's BTF that the programs depend on.
         library: The installed bcc.
         cache: The programs of earlier starts.
         warn: Called with a sentence when the cache cannot be used; once.
@@ -35,7 +34,7 @@ class ProgramSource:
     def __init__(
         self,
         headers: dict[str, str],
-        types: KernelTypes,
+        digests: Sequence[bytes],
         library: BccLibrary,
         cache: ProgramCache,
         warn: Callable[[str], None],
@@ -46,7 +45,7 @@ class ProgramSource:
         self._is_cached = True
         flags = [*bcc_compiler.FLAGS, os.environ.get("ARCH", "")]
         machine = (platform.machine(), platform.release(), platform.version())
-        self._key = program_cache.key((self._text, *flags, *machine, _build_id(), *types.digests(), *library.identity))
+        self._key = program_cache.key((self._text, *flags, *machine, _build_id(), *digests, *library.identity))
 
     def stored(self) -> CacheEntry | None:
         """The programs that an earlier start has compiled; None = there are none, or they cannot be used."""

@@ -28,6 +28,7 @@ from tracer.kernel.loss_counters import Loss, LossCounters
 from tracer.kernel.program_cache import ProgramCache, directory_of_environment
 from tracer.kernel.program_source import ProgramSource
 from tracer.kernel.ring_buffer import PAGE, RingBuffer
+from tracer.kernel.struct_layouts import LAYOUTS
 from tracer.kernel.xt_extensions import PlannedExtension
 from tracer.model.filter import Filter
 from tracer.util.worker import user_warnings
@@ -163,7 +164,8 @@ class Session:
         require_descriptors(FILES + 2 * sum(len(p) for p in (*(r.programs for r in planned), *(r.programs for r in watched))))
         texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
         cache = ProgramCache(directory_of_environment())
-        source = ProgramSource(texts, kernel.types, library, cache, says.warn, says.report)
+        modules = {row.module for row in planned} | {row.module for row in watched} | {row.module for row in LAYOUTS}
+        source = ProgramSource(texts, kernel.types.digests(modules), library, cache, says.warn, says.report)
         self._kernel, self._filter, self._report = kernel, packet_filter, says.report
         self.compile_seconds = self.attach_seconds = 0.0
         unattached = self._start(source, planned, watched)

@@ -26,21 +26,13 @@ LIBRARY = BccLibrary("0.31", Path("/nowhere"), ("0.31", "libbcc.so 1 2"), True)
 HEADERS = {"structs.h": "/* */", "plan.h": "#define WAY_hook FEXIT\n", "acts.h": "/* */"}
 
 
-class Types:
-    def __init__(self, *digests: bytes) -> None:
-        self._digests = list(digests)
-
-    def digests(self) -> list[bytes]:
-        return self._digests
-
-
 class Start:
     def __init__(self, cache: Path | None, **changed: Any) -> None:
         self.said: list[str] = []
         self.reported: list[str] = []
-        given: dict[str, Any] = {"headers": HEADERS, "types": Types(b"vmlinux", b"module"), "library": LIBRARY} | changed
+        given: dict[str, Any] = {"headers": HEADERS, "digests": [b"vmlinux", b"module"], "library": LIBRARY} | changed
         self.source = ProgramSource(
-            given["headers"], given["types"], given["library"], ProgramCache(cache), self.said.append, self.reported.append
+            given["headers"], given["digests"], given["library"], ProgramCache(cache), self.said.append, self.reported.append
         )
 
 
@@ -58,8 +50,8 @@ def test_kept_and_found_again(tmp_path: Path) -> None:
     "changed",
     [
         {"headers": HEADERS | {"plan.h": "#define WAY_hook KRETPROBE\n"}},
-        {"types": Types(b"vmlinux", b"other")},
-        {"types": Types(b"vmlinux")},
+        {"digests": [b"vmlinux", b"other"]},
+        {"digests": [b"vmlinux"]},
         {"library": BccLibrary("0.31", Path("/nowhere"), ("0.31", "libbcc.so 1 3"), True)},
     ],
     ids=["text", "BTF of a module", "without a module", "compiler"],
