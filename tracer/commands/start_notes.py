@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tracer.util.escape import escaped_line
+from tracer.util.worker import Worker
 
 REPAINT_SECONDS = 0.5
 """Interval in which the line is written again, s: it shows the time."""
@@ -92,15 +93,18 @@ class StartNotes:
             sys.stderr.write(text)
             sys.stderr.flush()
 
-    def _repaint(self) -> None:
-        while not self._ended.wait(REPAINT_SECONDS):
-            with self._lock:
-                if self._phase:
-                    self._paint()
+    def _repaint(self) -> bool:
+        """Waits, and writes the line again. Returns False when the start has ended."""
+        if self._ended.wait(REPAINT_SECONDS):
+            return False
+        with self._lock:
+            if self._phase:
+                self._paint()
+        return True
 
     def __enter__(self) -> StartNotes:
         if self._is_live:
-            threading.Thread(target=self._repaint, name="start notes", daemon=True).start()
+            Worker("start notes", self._repaint).start()
             self.report("loading")
         return self
 

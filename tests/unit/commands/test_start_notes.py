@@ -6,11 +6,13 @@ from __future__ import annotations
 import io
 import re
 import sys
+import threading
 import time
 
 import pytest
 
 from tracer.commands.start_notes import StartNotes, process_seconds
+from tracer.util.worker import user_warnings
 
 
 class Stream(io.StringIO):
@@ -69,6 +71,27 @@ def test_the_line_shows_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
         while stream.getvalue().count("attaching probes") < 3 and time.monotonic() < until:
             time.sleep(0.01)
     assert stream.getvalue().count("attaching probes") >= 3
+
+
+def test_the_thread_survives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Stream(True))
+    monkeypatch.setattr("tracer.commands.start_notes.REPAINT_SECONDS", 0.01)
+    paint, failures = StartNotes._paint, [True]
+
+    def fails_once(self: StartNotes) -> None:
+        if threading.current_thread() is not threading.main_thread() and failures:
+            failures.clear()
+            raise ValueError("x")
+        paint(self)
+
+    monkeypatch.setattr(StartNotes, "_paint", fails_once)
+    with StartNotes() as notes:
+        notes.report("attaching probes")
+        until = time.monotonic() + 10
+        while stream.getvalue().count("attaching probes") < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert not failures and stream.getvalue().count("attaching probes") >= 3
+    assert any("the thread 'start notes'" in warning for warning in user_warnings.read())
 
 
 def test_an_error_removes_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
