@@ -74,7 +74,7 @@ def test_a_warm_start_traces_the_same(node: None, tmp_path: Path, record_propert
     record_property("cold, CPU s", cold_cpu)
     record_property("warm, CPU s", warm_cpu)
     for once, again in zip(sorted(map(repr, cold)), sorted(map(repr, warm)), strict=True):
-        assert once == again
+        assert once == again, f"\n{once}\n{again}"
     assert len(warm) >= 4
     assert "compiling" in cold_said and "compiling" not in warm_said
     assert "Ready after" in cold_said and "Ready after" in warm_said
