@@ -49,7 +49,9 @@ def run(cache: Path) -> tuple[list[tuple[Any, ...]], str, float, float]:
 
 
 def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
-    """What two runs show alike of a packet: not its time, its own ports and numbers, and the pod, which is chosen at random."""
+    """What two runs show alike of a packet: not its time, its own ports and numbers, and the pod, which is chosen at random; nor
+    that it waited for a neighbour, as the first packet to a pod does.
+    """
     hops = [
         (
             hop["what"],
@@ -59,6 +61,7 @@ def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
             "rule" in hop,
         )
         for hop in packet["hops"]
+        if hop.get("clue", {}).get("what") != "neighbour"
     ]
     return packet.get("tcp_flags"), re.split(" by | to ", packet["verdict"])[0], hops
 
