@@ -49,8 +49,9 @@ def run(cache: Path) -> tuple[list[tuple[Any, ...]], str, float, float]:
 
 
 def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
-    """What two runs show alike of a packet: not its time, its own ports and numbers, and the pod, which is chosen at random; nor
-    that it waited for a neighbour, as the first packet to a pod does.
+    """What two runs show alike of a packet: not its time, its own ports and numbers, and the pod, which is chosen at random.
+
+    Nor that it waited for a neighbour, as the first packet to a pod does.
     """
     hops = [
         (
