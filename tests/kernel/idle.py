@@ -62,7 +62,7 @@ RULES = {
 }
 """Commands that print the rules and tables of the node's own namespace, with all counters."""
 _TRAMPOLINE = re.compile(r"direct-->\S+")
-"""Address of a trampoline. It is built anew, at any free place, when another tracer attaches to the same function or leaves it."""
+"""Address of a trampoline. It is built anew, at any free place, when another tracer attaches to its function or leaves it."""
 _REMAINING = re.compile(r"(^\S+ +\d+ \S+ +\d+) \d+ ", re.M)
 """The remaining seconds of a connection in conntrack's table."""
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
