@@ -41,7 +41,8 @@
 #              a capture cut at every byte and damaged at random: its reader must not crash, and must report the damage; then hostile
 #              captures with correct checksums, files of --objects and answers of the API: no crash, no hang, bounded memory
 # make owners  the owner of each rule of many real nodes, compared with the API objects
-# make bench   the cost of tracing, with and without, in one virtual machine
+# make bench   the cost of tracing, with and without, in one virtual machine; writes bench/results.json and its table in
+#              docs/performance.md; BENCH='--rounds 1': options of bench/run.py
 # make vagrant-check KERNEL=6.12
 #              `vagrant up` without KVM, an incident found inside, `vagrant destroy`: nothing may be left behind
 
@@ -168,6 +169,7 @@ replay-check: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/record_all.py build/replay
 	@$(PYTHON) -m tests.support.replay_check build/replay
 
+BENCH ?=
 SECONDS ?= 60
 CASES ?= 100000
 fuzz: setup
@@ -175,7 +177,7 @@ fuzz: setup
 	@$(PYTHON) -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
 bench: setup
-	$(PYTHON) -m bench.run
+	$(PYTHON) -m bench.run $(BENCH)
 
 owners: setup
 	@$(PYTHON) -m tests.support.check_owners

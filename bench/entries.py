@@ -32,7 +32,7 @@ from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
 from tracer.capture.record.writer import CaptureWriter
 from tracer.connections.conntrack_events import EntryEvents
 from tracer.events.record import SLOT
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 from tracer.util.worker import Worker
 
 PORT, TURN = 30285, 0.05

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs inside the virtual machine: builds the scene once, makes all measurements in it, writes the results as JSON.
+"""Runs inside the virtual machine: builds the scene, makes all measurements in it, writes the results as JSON.
 
     python3 -m bench.inside DIRECTORY ROUNDS SECONDS [PART]...
 
-The error of a part that fails is written to the results, and the other parts run.
+The error of a part that fails is written to the results, and the other parts run. The results are written after each part, so
+that a machine that reaches its time limit leaves those of the finished parts.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from bench import beside, costs, drain, startup, throughput, tools
+from bench import beside, costs, drain, live, scenes, startup, throughput, tools
 
+OWN_SCENE = frozenset({"scenes"})
+"""Parts that build their own scene; all others need throughput.flow()."""
 _began = time.monotonic()
 
 
@@ -47,10 +51,12 @@ def starts(directory: Path) -> dict[str, Any]:
 def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> int:
     """Returns exit status 1 when a part failed."""
     parts: dict[str, Callable[[], Any]] = {
+        "scenes": lambda: scenes.run(directory, report),
+        "live": lambda: live.run(report),
         "startup": lambda: starts(directory),
+        "throughput": lambda: throughput.run(rounds, seconds, report),
         "drain": lambda: drain.run(directory / "events.npy"),
         "costs": lambda: costs.run(seconds),
-        "throughput": lambda: throughput.run(rounds, seconds, report),
         "beside": lambda: beside.run(report),
         "nftables": lambda: throughput.nftables(rounds, seconds, report),
     }
@@ -59,16 +65,17 @@ def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> 
         "machine": {"kernel": uname.release, "cpus": os.cpu_count(), "versions": tools.versions()},
         "rounds": rounds,
         "seconds": seconds,
+        "parts": requested or list(parts),
         "failed": {},
     }
-    with throughput.flow():
-        for name in requested or parts:
-            report(name)
-            try:
+    for name in results["parts"]:
+        report(name)
+        try:
+            with nullcontext() if name in OWN_SCENE else throughput.flow():
                 results[name] = parts[name]()
-            except Exception:
-                results["failed"][name] = traceback.format_exc()
-    (directory / "guest.json").write_text(json.dumps(results, indent=1))
+        except Exception:
+            results["failed"][name] = traceback.format_exc()
+        (directory / "guest.json").write_text(json.dumps(results, indent=1))
     report("done")
     return 1 if results["failed"] else 0
 

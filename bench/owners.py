@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.support import hop_fields
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.chain_names import endpoint_hash, service_hash
@@ -29,9 +30,13 @@ from tracer.kube.owners import owner_of
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.kube.store import ObjectStore
 from tracer.kube.watch import ObjectWatch
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import Hop, Nat, NatHop, TableHop
 from tracer.model.kube import ServicePort
-from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Packet
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.rules import save_parser
 
@@ -182,12 +187,12 @@ def _packet(n: int, ruleset: Ruleset, cluster: ClusterView) -> None:
     rule = ruleset.chain("ip", "nat", f"KUBE-SEP-{end}")[1]
     trace = RuleTrace((RuleHit((*path, RuleLocation(f"KUBE-SEP-{end}", 2)), rule, "DNAT", Evidence.OBSERVED),), ruleset=ruleset)
     before, after = Endpoints("8.8.8.8", 5, "192.168.0.2", 20000 + n), Endpoints("8.8.8.8", 5, _ip("10.100", ENDS * n), 8080)
-    hops = [
-        Hop(0, HopKind.TABLE, "node", "PREROUTING", "nat", rule_trace=trace),
-        Hop(1, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", before, after)),
+    hops: list[Hop] = [
+        TableHop(0, HOST, Hook.PREROUTING, table="nat", rule_trace=trace),
+        NatHop(1, HOST, Hook.PREROUTING, nat=Nat("DNAT", before, after)),
     ]
-    packet = attribute(Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=tuple(hops)), cluster)
-    assert packet.hops[1].owner and packet.hops[1].owner.label == port.label, packet.hops[1].owner
+    packet = attribute(Packet(1, 0, HOST, "eth0", "IPv4", "TCP", before, hops=tuple(hops)), cluster)
+    assert hop_fields.owner(packet.hops[1]).label == port.label, packet.hops[1]
 
 
 def _api(made: list[dict[str, Any]]) -> None:

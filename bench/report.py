@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results as tables, and the comparison with the goals."""
+"""The results as tables; the last one has the figures with a goal (bench/figures.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from bench import figures
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -107,29 +109,27 @@ def startup(found: dict[str, Any]) -> list[str]:
     return table(["CPU seconds", *ways], rows)
 
 
-def _variant(results: dict[str, Any], name: str) -> float | None:
-    for v in results.get("throughput", {}).get("variants", ()):
-        if v["name"] == name:
-            ratio: float | None = v["ratio"]
-            return ratio
-    return None
+def explain(found: dict[str, Any]) -> list[str]:
+    rows = [
+        [f"{scene}, {form}", f"{step['packets']:,}", f"{step['cpu']:.2f}", f"{step['rate']:,.0f}"]
+        for scene, forms in found.items()
+        for form, step in forms.items()
+    ]
+    return table(["", "packets", "CPU s", "packets per CPU second"], rows)
 
 
-def goals(results: dict[str, Any]) -> list[str]:
-    """The last lines: each figure with a goal, or "not measured"."""
-    held = (
-        ("attached to another port, of untraced", _variant(results, "k8snet-trace, other port"), 0.90, True),
-        ("recording every packet, of untraced", _variant(results, "k8snet-trace, every packet"), 0.60, True),
-        ("draining, times bcc's callback", results.get("drain", {}).get("ratio"), 10.0, True),
-        ("compiling natively, CPU seconds", results.get("startup", {}).get("native", {}).get("compile"), 1.0, False),
-    )
-    rows = []
-    for name, value, goal, at_least in held:
-        sign = ">=" if at_least else "<="
-        met = value is not None and (value >= goal if at_least else value <= goal)
-        verdict = "not measured" if value is None else "met" if met else "missed"
-        rows.append([name, "-" if value is None else f"{value:.2f}", f"{sign} {goal:.2f}", verdict])
-    return table(["goals", "measured", "goal", ""], rows)
+def live(found: dict[str, Any]) -> list[str]:
+    lines = []
+    for name, run in found.items():
+        start, memory = run["start"], run["memory"]
+        lines.append(f"{name}: ready after {start['seconds']:.1f} s, {start['cpu']:.1f} CPU s")
+        for each in (*run["rows"], run["minute"]):
+            lines.append("  {rate:,.0f}/s: {whole:,} of {sent:,} complete, {cpu:.2f} CPU s, {after:.1f} s late".format(**each))
+        lines.append(
+            f"  memory, MB: {run['at_start']['now']:.0f} when ready, {memory['now']:.0f} after a minute (anonymous"
+            f" {memory['anonymous']:.0f}, mapped files {memory['mapped']:.0f}), {memory['most']:.0f} at most"
+        )
+    return lines
 
 
 def text(results: dict[str, Any]) -> str:
@@ -141,10 +141,12 @@ def text(results: dict[str, Any]) -> str:
         lines += ["", "== throughput", *throughput(results["throughput"], machine)]
     if "nftables" in results:
         lines += ["", "== throughput, rules in iptables-nft", *throughput(results["nftables"], machine)]
-    for title, show in (("beside", beside), ("costs", costs), ("drain", drain), ("startup", startup)):
+    titles: dict[str, Callable[[Any], list[str]]]
+    titles = {"explain": explain, "live": live, "beside": beside, "costs": costs, "drain": drain, "startup": startup}
+    for title, show in titles.items():
         if title in results:
             lines += ["", f"== {title}", *show(results[title])]
     for part, error in results["failed"].items():
         lines += ["", f"== {part} FAILED", error]
-    lines += ["", f"took {results['wall_seconds']:.0f} s", "", *goals(results)]
+    lines += ["", f"took {results['wall_seconds']:.0f} s", "", *table(figures.HEAD, figures.rows(figures.figures(results)))]
     return "\n".join(lines)

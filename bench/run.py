@@ -3,9 +3,10 @@
 
     python3 bench/run.py [--clock instructions|time] [--rounds N] [--seconds S] [--only WORDS] [PART]...
 
-PART: startup, drain, costs, throughput, beside, nftables; all by default. The default clock is real time where KVM works, else
-counted instructions in an emulator (bench/counted.py). Results: build/bench/results.json. Exit status 1 when a part could not
-be measured; a missed goal is only printed.
+PART: scenes, live, startup, throughput, drain, costs, beside, nftables; all by default. The default clock is real time where
+KVM works, else counted instructions in an emulator (bench/counted.py). Results: build/bench/results.json. A run of all parts
+also writes bench/results.json and the table of docs/performance.md (bench/figures.py). Exit status 1 when a part could not be
+measured; a missed goal is only printed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -24,12 +26,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "vagrant")]
 
-from bench import report  # noqa: E402
+from bench import figures, report  # noqa: E402
 
 OUT = Path("build/bench")
 """Path in the repository, which is also the guest's working directory."""
 KERNEL = "6.12"
-TIME_LIMIT = 2400
+TIME_LIMIT = 3600
 """Limit of the machine's run, s; on a busy host it takes twice as long as on an idle one."""
 CLOCKS = {
     "time": ("real", ROOT / "vagrant/lab/lab", 5, 3.0),
@@ -58,18 +60,34 @@ def in_machine(lab: Path, rounds: int, seconds: float, only: str, parts: list[st
     status = subprocess.run([sys.executable, str(lab), *machine, "--", *words], check=False).returncode
     if not result.exists():
         raise SystemExit(f"bench: the virtual machine left no results (status {status})")
-    found: dict[str, Any] = json.loads(result.read_text())
+    return with_missing(json.loads(result.read_text()), status)
+
+
+def with_missing(found: dict[str, Any], status: int) -> dict[str, Any]:
+    """The guest's results; its parts that neither ended nor failed are marked as failed. status: of the machine."""
+    for name in found["parts"]:
+        if name not in found:
+            found["failed"].setdefault(name, f"the machine ended before this part did (status {status})")
     return found
 
 
-def native(module: str, needs: str, *arguments: str) -> list[dict[str, float]]:
-    """`python -m MODULE ARGUMENTS` REPEATS times with a Python here that can import `needs`; [] without one."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'vagrant'}"}
+def native(module: str, needs: str, *arguments: str, repeats: int = REPEATS) -> list[dict[str, Any]]:
+    """`python -m MODULE ARGUMENTS` several times with a Python here that can import `needs`; [] without one.
+
+    The first one has an empty cache directory, which the others use, too.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "vagrant"), os.environ.get("PYTHONPATH", "")])
+        return _native(module, needs, arguments, os.environ | {"PYTHONPATH": paths, "XDG_CACHE_HOME": cache}, repeats)
+
+
+def _native(module: str, needs: str, arguments: tuple[str, ...], environment: dict[str, str], repeats: int) -> list[Any]:
     for python in (sys.executable, "/usr/bin/python3"):
-        if subprocess.run([python, "-c", f"import {needs}"], check=False, capture_output=True).returncode:
+        can = [python, "-c", f"import {needs}"]
+        if subprocess.run(can, env=environment, check=False, capture_output=True).returncode:
             continue
         found = []
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             done = subprocess.run(
                 [python, "-m", module, *arguments], env=environment, cwd=ROOT, stdout=subprocess.PIPE, check=False
             )
@@ -84,15 +102,34 @@ def medians(runs: list[dict[str, float]]) -> dict[str, float]:
     return {name: median(run[name] for run in runs) for name in runs[0]} if runs else {}
 
 
+def explained() -> dict[str, Any]:
+    """Packets explained natively per CPU second, by recorded scene and output format."""
+    found = {}
+    for path in sorted((ROOT / OUT).glob("*.k8st")):
+        runs = native("bench.explain", "numpy", str(path), repeats=1)
+        if runs:
+            found[path.stem] = runs[0]
+    return found
+
+
+def native_machine() -> str:
+    """This machine: processor, number of CPUs, Python."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    return f"{model}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description="Benchmarks of k8snet-trace, in one virtual machine.")
     options.add_argument("--clock", choices=sorted(CLOCKS))
     options.add_argument("--rounds", type=int, help="rounds of throughput (instructions: 3, time: 5)")
     options.add_argument("--seconds", type=float, help="guest time measured per blast (instructions: 0.4, time: 3)")
     options.add_argument("--only", default="", help="throughput, beside: only tools with these words in their name")
-    options.add_argument("parts", nargs="*", metavar="PART", help="startup, drain, costs, throughput, beside, nftables (all)")
+    options.add_argument("parts", nargs="*", metavar="PART", help="see above (all)")
     given = options.parse_args()
     (ROOT / OUT).mkdir(parents=True, exist_ok=True)
+    for old in (ROOT / OUT).glob("*.k8st"):
+        old.unlink()
     began = time.monotonic()
     clock = given.clock or usual_clock()
     words, lab, rounds, seconds = CLOCKS[clock]
@@ -108,9 +145,14 @@ def main() -> int:
             results["startup"]["native, warm"] = medians(native("bench.startup", "bcc", "", kernel))
     if "drain" in results:
         results["drain"]["native"] = medians(native("bench.drain", "numpy", str(OUT / "events.npy")))
+    if "scenes" in results:
+        results["explain"] = explained()
+    results["native"] = native_machine()
     results["wall_seconds"] = time.monotonic() - began
     (ROOT / OUT / "results.json").write_text(json.dumps(results, indent=1))
     print(report.text(results))
+    if not (given.parts or given.only):
+        figures.write(results)
     return 1 if results["failed"] else 0
 
 

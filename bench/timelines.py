@@ -25,9 +25,14 @@ from tests.support.ctnetlink import ADDED, CHANGED, FakeConntrack, message
 from tracer.connections.conntrack_events import Datagram
 from tracer.connections.tracker import ConnectionTracker
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.model.packet import Endpoints, Flow, Handshake, Hop, HopKind, Nat, Packet, Socket
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import Handshake, HandshakeHop, HookHop, Hop, Nat, NatHop, Socket, SocketHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Flow, Packet
 from tracer.model.summary import RunSummary
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.packets.outcome import classify
 from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.render.text import TextOutput
@@ -41,13 +46,13 @@ SERVER, POD, GATEWAY = ("192.168.56.10", 30285), ("10.244.0.11", 8080), "10.244.
 LISTENER = Socket(48213, "LISTEN", 4242, "nginx")
 
 
-class NoSpaces(NamespaceInspector):
+class NoSpaces(NamespaceReader):
     """Reads nothing from this machine's namespaces."""
 
-    def names(self) -> list[str]:
+    def names(self) -> list[Netns]:
         return []
 
-    def setting(self, name: str, setting: str) -> str:
+    def setting(self, name: str, setting: str, kept_seconds: float = 0) -> str:
         return ""
 
 
@@ -73,19 +78,19 @@ def handshake(n: int) -> tuple[list[Packet], list[Datagram]]:
         ends = [outside, half, inside] if not back else [e.reversed for e in (inside, half, outside)]
         first, second = ("DNAT", "MASQUERADE") if not back else ("reverse MASQUERADE", "reverse DNAT")
         ifaces = ("eth0", "cni0") if not back else ("cni0", "eth0")
-        hops = [
-            Hop(time, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface=ifaces[0]),
-            Hop(time + 1, HopKind.NAT, "node", "PREROUTING", nat=Nat(first, ends[0], ends[1])),
-            Hop(time + 2, HopKind.NAT, "node", "POSTROUTING", nat=Nat(second, ends[1], ends[2])),
-            Hop(time + 3, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface=ifaces[1]),
+        hops: list[Hop] = [
+            HookHop(time, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface=ifaces[0]),
+            NatHop(time + 1, HOST, Hook.PREROUTING, nat=Nat(first, ends[0], ends[1])),
+            NatHop(time + 2, HOST, Hook.POSTROUTING, nat=Nat(second, ends[1], ends[2])),
+            HookHop(time + 3, HOST, Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface=ifaces[1]),
         ]
         if not back:
             shake = Handshake(flags, True, 0, 128, 1)
-            hops.append(Hop(time + 4, HopKind.SOCKET, "pod-a", socket=LISTENER))
-            hops.append(Hop(time + 5, HopKind.HANDSHAKE, "pod-a", handshake=shake))
-        flow = Flow(outside, inside.reversed, "ESTABLISHED" if at else "NEW", back, 0, "node")
+            hops.append(SocketHop(time + 4, Netns("pod-a"), socket=LISTENER))
+            hops.append(HandshakeHop(time + 5, Netns("pod-a"), handshake=shake))
+        flow = Flow(outside, inside.reversed, "ESTABLISHED" if at else "NEW", back, 0, HOST)
         seq, ack = (n + (at > 0), (n + 1) * (at > 0)) if not back else (n, n + 1)
-        made = Packet(3 * n + at, time, "node", ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, tuple(hops), ack=ack)
+        made = Packet(3 * n + at, time, HOST, ifaces[0], "IPv4", "TCP", ends[0], flags, 60, seq, flow, tuple(hops), ack=ack)
         verdict, outcome = classify(made)
         made = replace(made, verdict=verdict, outcome=outcome)
         packets.append(made)
@@ -103,7 +108,8 @@ def measure(count: int) -> dict[str, float]:
     output, totals = TextOutput(nowhere, io.StringIO()), RunSummary()
     before, began = memory(), time.process_time()
     making = most = 0.0
-    with closing(ConnectionStage(HandshakeAnalyzer(NoSpaces()), connections, conntrack=listener)) as following:
+    handshakes = HandshakeAnalyzer(NamespaceInspector(NoSpaces()))
+    with closing(ConnectionStage(handshakes, connections, conntrack=listener)) as following:
         for n in range(count):
             at = time.process_time()
             packets, events = handshake(n)

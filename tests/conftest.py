@@ -14,7 +14,9 @@ import pytest
 from tests.support.api_server import ApiServer
 from tests.support.nodes import node
 from tracer.cli import main
+from tracer.packets.assembler import DIFFERENT
 from tracer.render import _format
+from tracer.util.worker import user_warnings
 
 with suppress(ImportError):  # the virtual machines of the kernel tests do not have hypothesis
     from hypothesis import HealthCheck, settings
@@ -22,6 +24,9 @@ with suppress(ImportError):  # the virtual machines of the kernel tests do not h
     # The duration of an example depends on the machine only.
     settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("busy machine")
+
+
+os.environ["K8SNET_COMPARED_EVERY"] = "1"  # every packet on a shared path is explained in both ways, and compared
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +39,15 @@ def same_time_zone() -> Iterator[None]:
         os.environ["TZ"] = before
     time.tzset()
     _format._second.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def packets_have_one_explanation() -> Iterator[None]:
+    """No packet on a shared path was explained in two ways that differ."""
+    yield
+    found = DIFFERENT in user_warnings._keys
+    user_warnings._keys.discard(DIFFERENT)
+    assert not found
 
 
 @pytest.fixture

@@ -55,13 +55,13 @@ static __always_inline struct nft_open *nft_open_here(void)
     return nft_open_runs.lookup(&zero);
 }
 
-/* Copies a name, at most 31 bytes; returns 1 if it was cut. Bytes after the end of a short name are not read. */
-static __always_inline u8 write_cut(char *to, u64 name)
+/* Copies a name, at most size - 1 bytes; returns 1 if it was cut. Bytes after the end of a short name are not read. */
+static __always_inline u8 write_cut(char *to, u32 size, u64 name)
 {
     char next = 0;
 
-    if (bpf_probe_read_kernel_str(to, 32, (void *)name) == 32)
-        bpf_probe_read_kernel(&next, sizeof(next), (void *)(name + 31));
+    if (bpf_probe_read_kernel_str(to, size, (void *)name) == size)
+        bpf_probe_read_kernel(&next, sizeof(next), (void *)(name + size - 1));
     return next != 0;
 }
 
@@ -75,9 +75,9 @@ static __always_inline void write_chain(struct event *out, struct event *whole, 
 
     out->state = nft_family(table);
     out->object = (u64)chain;
-    out->manip = write_cut(out->table, (u64)PEEK(table, name));
+    out->manip = write_cut(out->table, sizeof(out->table), (u64)PEEK(table, name));
     if (whole) {
-        out->manip |= write_cut(whole->chain, (u64)PEEK(chain, name)) << 1;
+        out->manip |= write_cut(whole->chain, sizeof(whole->chain), (u64)PEEK(chain, name)) << 1;
         *(volatile u64 *)&whole->accept_len = pkt; /* both halves at once: the verifier allows no shift of a pointer */
     }
 }

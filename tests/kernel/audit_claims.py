@@ -20,6 +20,7 @@ from tracer.findings.context import FindingContext
 from tracer.kube.catalog import ClusterView
 from tracer.kube.store import ObjectStore
 from tracer.model.finding import Finding
+from tracer.model.hop import RewriteHop, SocketHop
 from tracer.model.prediction import PredictedPath
 from tracer.node.node import HostReader
 from tracer.predict.query import PathQuery
@@ -122,7 +123,7 @@ def expected(predicted: PredictedPath, made: Plan) -> set[tuple[str, str]] | Non
         return None
     end = packet.endpoints
     for hop in packet.hops:
-        if hop.nat:
+        if isinstance(hop, RewriteHop):
             end = hop.nat.after
     source = end.src
     if end.dst in ADDRESSES:
@@ -132,7 +133,7 @@ def expected(predicted: PredictedPath, made: Plan) -> set[tuple[str, str]] | Non
         return {(ADDRESSES[end.dst], source)} if end.dport == listens else {(REFUSED, "")}
     if end.dst == CLIENT:
         return {(REFUSED, "")}  # the client has no server
-    if any(h.socket for h in packet.hops):
+    if any(isinstance(h, SocketHop) for h in packet.hops):
         return {(HERE, source)}
     # Another machine's address, or a cluster IP that no rule translates: the client forwards nothing.
     return {(LOST, "")}

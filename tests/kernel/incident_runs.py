@@ -13,6 +13,7 @@ from incidents.situations import Situation
 from incidents.variations import Variation
 from scenes.rules import Backend
 from tests.kernel.watching import Watch
+from tests.support import hop_fields
 from tracer.audit import audit
 from tracer.audit.state import NodeState
 from tracer.findings import Findings
@@ -25,6 +26,7 @@ from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
+from tracer.model.hop import owner_of, verdict_of
 from tracer.model.packet import Packet
 from tracer.node import addresses
 from tracer.rules import inventory
@@ -77,8 +79,17 @@ class Result:
 
 def _packet_lines(packet: Packet) -> list[str]:
     """A packet and its decisive hops, to see why nothing was found."""
-    hops = [h for h in packet.hops if h.decisive or (h.rule_trace and h.rule_trace.undecided)]
-    rows = [(h.hook, h.table, h.verdict, h.rule_trace and h.rule_trace.undecided, h.owner and h.owner.text) for h in hops]
+    hops = [h for h in packet.hops if h.is_decisive or (hop_fields.undecided(h))]
+    rows = [
+        (
+            h.hook,
+            hop_fields.table(h),
+            verdict_of(h),
+            hop_fields.undecided(h),
+            owner_of(h) and hop_fields.owner(h).text,
+        )
+        for h in hops
+    ]
     return [f"{packet.tcp_flags} {packet.endpoints.dst}:{packet.endpoints.dport} {packet.verdict}", *map(str, rows)]
 
 

@@ -14,6 +14,7 @@ from tests.kernel import audit_claims, real_cluster
 from tests.kernel.audit_nodes import CLIENT, NODE, PODS, Plan
 from tests.kernel.real_cluster import Request
 from tests.kernel.watching import Seen, Watch
+from tests.support import hop_fields
 from tests.support.nodes import owners
 from tracer.audit import audit
 from tracer.audit.state import NodeState
@@ -24,6 +25,7 @@ from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
+from tracer.model.hop import owner_of, verdict_of
 from tracer.model.packet import Packet
 from tracer.node.node import HostReader
 from tracer.packets.outcome import BAD
@@ -181,7 +183,12 @@ def _opening(packets: Iterable[Packet], sport: int) -> list[Packet]:
 
 
 def _owner_lines(packets: Iterable[Packet]) -> list[str]:
-    return [f"{h.hook} {h.table} {h.verdict}: {h.owner.text}" for p in packets for h in p.hops if h.owner]
+    return [
+        f"{h.hook} {hop_fields.table(h)} {verdict_of(h)}: {hop_fields.owner(h).text}"
+        for p in packets
+        for h in p.hops
+        if owner_of(h)
+    ]
 
 
 def _finding_text(finding: Finding) -> str:

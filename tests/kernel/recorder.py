@@ -26,6 +26,7 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
+from tracer.pipeline.run import Run
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.base import LostEvents, Output
 from tracer.render.json import JsonOutput
@@ -108,11 +109,15 @@ class Recorder:
     """Records runs of the running probes.
 
     For NAME there are NAME.k8st, NAME.text and NAME.json, and NAME.messages: messages beside the text.
+
+    Attributes:
+        run: The latest run; None = none was begun.
     """
 
     def __init__(self, kernel: Kernel, session: Session, directory: Path) -> None:
         self.kernel, self.session, self.directory = kernel, session, directory
         self.full = doctor.gather()
+        self.run: Run | None = None
 
     def __call__(
         self,
@@ -126,6 +131,7 @@ class Recorder:
         redacted: RecordRedactor | None = None,
         job: TraceRequest | None = None,
         selectors: Selectors = Selectors(),  # noqa: B008
+        explains: bool = True,
     ) -> Recorded:
         """Records while `work` runs; raises what `work` raises.
 
@@ -140,10 +146,11 @@ class Recorder:
             redacted: Redacts all records; rules are then not read.
             job: Used instead of a request made from the other parameters.
             selectors: Selects packets by Kubernetes objects.
+            explains: Packets are also explained; False = only recorded, as `record` does.
         """
         for old in self.directory.glob(f"{name}.*"):
             old.unlink()
-        environment = RecordingEnvironment(str((place or self.directory) / f"{name}.k8st"), sizes, redacted)
+        environment = RecordingEnvironment(str((place or self.directory) / f"{name}.k8st"), sizes, redacted, explains)
         job = job or TraceRequest(said=name, follow=follow, no_rules=bool(redacted))
         printed = tuple(self.directory / f"{name}.{form}" for form in ("text", "json", "messages"))
         with ExitStack() as stack:
@@ -158,6 +165,7 @@ class Recorder:
             self.session.set_filter(kube.filter())
             run = prepare(stack, self.kernel, self.session, kube, environment, output, job, self.full)
             output.begin_as(unavailable_probes(self.session.refused), self.full, job.said, self.kernel.release)
+            self.run = run
             run.begin()
             stop, failed = Patient(), list[Exception]()
 

@@ -20,11 +20,13 @@ from scenes.traffic import Reply
 from tests.kernel import access_rules, restored
 from tests.kernel.access_rules import BALANCER_IP, CART_IP, EXTERNAL_IP, LOCAL_PORT
 from tests.kernel.watching import Watch
+from tests.support import hop_fields
 from tests.support.nodes import node
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.filter import Filter
-from tracer.model.packet import Hop, Packet
+from tracer.model.hop import Hop, IpvsHop, RewriteHop, owner_of, verdict_of
+from tracer.model.packet import Packet
 
 MODES = ("1.36.2-iptables-legacy", "1.36.2-iptables-nft", "1.36.2-nftables-nft", "1.20.2-ipvs-nft")
 HTTP_IP = traffic.CLUSTER_IP_HTTP
@@ -128,7 +130,13 @@ def in_force(mode: str, scenario: str, folder: Path) -> ClusterView:
 
 def describe(packet: Packet) -> str:
     lines = [f"{packet.src_owner and packet.src_owner.text} -> {packet.dst_owner and packet.dst_owner.text}: {packet.verdict}"]
-    return "\n  ".join(lines + [f"{h.hook} {h.what} {h.table} {h.verdict} {h.owner and h.owner.text}" for h in packet.hops])
+    return "\n  ".join(
+        lines
+        + [
+            f"{h.hook} {h.kind} {hop_fields.table(h)} {verdict_of(h)} {owner_of(h) and hop_fields.owner(h).text}"
+            for h in packet.hops
+        ]
+    )
 
 
 def first_packets(watch: Watch, cluster: ClusterView, ways: Iterable[Way], back_end: str) -> dict[str, Packet]:
@@ -147,8 +155,8 @@ def first_packets(watch: Watch, cluster: ClusterView, ways: Iterable[Way], back_
 
 def deciding_hop(packet: Packet) -> Hop:
     """The hop that translated the packet, or that ended it."""
-    ending = [h for h in packet.hops if h.verdict in ("REJECT", "DROP") and h.owner]
-    rewrites = [h for h in packet.hops if h.nat and h.nat.kind == "DNAT"]
+    ending = [h for h in packet.hops if verdict_of(h) in ("REJECT", "DROP") and owner_of(h)]
+    rewrites = [h for h in packet.hops if isinstance(h, RewriteHop) and h.nat.kind == "DNAT"]
     return (ending or rewrites)[0]
 
 
@@ -157,7 +165,7 @@ def check(packet: Packet, way: Way) -> None:
     assert packet.complete, text
     assert packet.src_owner and packet.src_owner.text.startswith(way.src), text
     assert packet.dst_owner and packet.dst_owner.text.startswith(way.dst), text
-    owner = deciding_hop(packet).owner
+    owner = owner_of(deciding_hop(packet))
     assert owner and owner.text.startswith(way.rule_owner), text
     assert way.end in (packet.outcome, packet.verdict[: len(way.end)]), text
 
@@ -182,12 +190,12 @@ def test_which_requests_are_masqueraded(watch: Watch, mode: str, tmp_path: Path)
     cluster = in_force(mode, "S2-three", tmp_path)
     found = first_packets(watch, cluster, [by_kind["local-only"], by_kind["load-balancer-ip"]], back_end)
     local, balanced = found.values()
-    assert [h.nat.kind for h in local.hops if h.nat] == ["DNAT"], describe(local)
-    (masquerade,) = [h for h in balanced.hops if h.nat and h.nat.kind == "MASQUERADE"]
+    assert [h.nat.kind for h in local.hops if isinstance(h, RewriteHop)] == ["DNAT"], describe(local)
+    (masquerade,) = [h for h in balanced.hops if isinstance(h, RewriteHop) and h.nat.kind == "MASQUERADE"]
     assert masquerade.owner and masquerade.owner.program == "kube-proxy", describe(balanced)
     assert "for shop/cart:web" in masquerade.owner.cause, describe(balanced)
     (hairpin,) = first_packets(watch, in_force(mode, "S2-one", tmp_path), [by_kind["hairpin"]], back_end).values()
-    assert [h.nat.kind for h in hairpin.hops if h.nat] == ["DNAT", "MASQUERADE"], describe(hairpin)
+    assert [h.nat.kind for h in hairpin.hops if isinstance(h, RewriteHop)] == ["DNAT", "MASQUERADE"], describe(hairpin)
 
 
 def test_clients_keep_their_endpoint(watch: Watch, mode: str, tmp_path: Path) -> None:
@@ -198,7 +206,7 @@ def test_clients_keep_their_endpoint(watch: Watch, mode: str, tmp_path: Path) ->
     packets = first_packets(watch, cluster, [replace(way, kind=f"affinity {n}") for n in range(4)], back_end).values()
     for packet in packets:
         check(packet, way)
-    owners = {hop.owner.target for hop in map(deciding_hop, packets) if hop.owner}
+    owners = {hop_fields.owner(hop).target for hop in map(deciding_hop, packets) if owner_of(hop)}
     assert len(owners) == 1, owners
     if back_end == "ipvs":
-        assert all(h.ipvs.persistent for p in packets for h in p.hops if h.ipvs)
+        assert all(h.decision.persistent for p in packets for h in p.hops if isinstance(h, IpvsHop))

@@ -16,6 +16,7 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter
+from tracer.model.hop import DropHop
 
 TEE = f"""*mangle
 -A PREROUTING -i eth0 -p udp --dport {traffic.NODEPORT_UDP} -j TEE --gateway {topology.PODS[1].addr4}
@@ -65,7 +66,7 @@ def test_a_flooded_syn_is_the_one_that_is_accepted(watch: Watch, no_learning: No
         analyzer.feed(attribute(packet, ClusterView(ObjectStore(), CniCache())))
     causes = {v.asked.sport: v.cause for v in analyzer.flush()}
     syns = [p for p in seen.packets if p.tcp_flags == "SYN"]
-    copied = {p.endpoints.sport for p in syns if any(h.clone and h.drop and "pod-" in h.netns for h in p.hops)}
+    copied = {p.endpoints.sport for p in syns if any(h.clone and isinstance(h, DropHop) and "pod-" in h.netns for h in p.hops)}
     for reply in replies:
         text = causes[reply.sport].text
         # A copy that appears late is not followed. Then the cause names no namespace that did not accept the SYN.

@@ -20,6 +20,7 @@ from scenes.netns import entered
 from tests.kernel import modules
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
+from tracer.model.hop import DropHop
 from tracer.model.packet import Packet
 from tracer.packets import purged
 from tracer.packets.outcome import BAD
@@ -195,7 +196,12 @@ def macvtap() -> Iterator[Callable[[], None]]:
 
 
 def frees(found: list[Packet]) -> list[tuple[str, str, str, str, bool]]:
-    return [(p.protocol, p.verdict, h.drop.function, h.drop.reason, h.clone) for p in found for h in p.hops if h.drop]
+    return [
+        (p.protocol, p.verdict, h.drop.function, h.drop.reason, h.clone)
+        for p in found
+        for h in p.hops
+        if isinstance(h, DropHop)
+    ]
 
 
 WAYS = (
@@ -225,7 +231,7 @@ def test_delivered(watch: Watch, how: str, seen: str) -> None:
                     time.sleep(AFTER_IDLE_SECONDS)
             close()
     print(*frees(trace.packets), *((p.protocol, p.tcp_flags, p.netns, p.verdict) for p in trace.packets), sep="\n")
-    emptied = [p for p in trace.packets for h in p.hops if h.drop and h.drop.function in purged.QUEUE_OWNERS]
+    emptied = [p for p in trace.packets for h in p.hops if isinstance(h, DropHop) and h.drop.function in purged.QUEUE_OWNERS]
     assert emptied or how == "tcp", "TCP frees unread data of a closed socket without a tracepoint"
     assert not [p.verdict for p in emptied if p.outcome in BAD and p.drop and p.drop.function in purged.QUEUE_OWNERS]
 

@@ -9,6 +9,7 @@ import subprocess
 from scenes import topology, traffic
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter, parse_host
+from tracer.model.hop import RewriteHop, SocketHop, verdict_of
 from tracer.node.namespaces import Namespaces, interface_index
 from tracer.packets.outcome import BAD
 
@@ -39,8 +40,8 @@ def test_host_matches_before_and_after_translation(watch: Watch) -> None:
         assert traffic.udp_ask().outcome == "answered"
     request, answer = seen.packets
     assert (request.endpoints.dst, request.endpoints.dport) == (NODE, traffic.NODEPORT_UDP)
-    assert [h.nat.kind for h in request.hops if h.nat] == ["DNAT", "MASQUERADE"]
-    assert [h.nat.kind for h in answer.hops if h.nat] == ["reverse MASQUERADE", "reverse DNAT"]
+    assert [h.nat.kind for h in request.hops if isinstance(h, RewriteHop)] == ["DNAT", "MASQUERADE"]
+    assert [h.nat.kind for h in answer.hops if isinstance(h, RewriteHop)] == ["reverse MASQUERADE", "reverse DNAT"]
     with watch(Filter(hosts=(parse_host("198.51.100.0/24"),))) as seen:
         ask_everything()
     assert seen.packets == []
@@ -82,10 +83,14 @@ def test_drops_only_writes_ends_of_packets_and_starts_of_connections(watch: Watc
     bad = [p for p in seen.packets if p.outcome in BAD]
     assert [p.verdict for p in bad] == ["REJECTED in filter/INPUT with icmp-port-unreachable"]
     first = next(p for p in seen.packets if p.tcp_flags == "SYN" and p.endpoints.dport == traffic.NODEPORT_HTTP)
-    assert [h.nat.kind for h in first.hops if h.nat] == ["DNAT", "MASQUERADE"] and first.handshake and first.handshake.accepted
+    assert (
+        [h.nat.kind for h in first.hops if isinstance(h, RewriteHop)] == ["DNAT", "MASQUERADE"]
+        and first.handshake
+        and first.handshake.accepted
+    )
     rest = [p for p in seen.packets if p.protocol == "TCP" and not {"SYN", "RST"} & set(p.tcp_flags.split())]
-    assert not [h for p in rest for h in p.hops if h.what in ("nat", "hook", "table") and h.verdict in ("ACCEPT", "")]
-    assert {h.socket.state for p in rest for h in p.hops if h.socket} <= {"LISTEN", "TIME_WAIT"}
+    assert not [h for p in rest for h in p.hops if h.kind in ("nat", "hook", "table") and verdict_of(h) in ("ACCEPT", "")]
+    assert {h.socket.state for p in rest for h in p.hops if isinstance(h, SocketHop)} <= {"LISTEN", "TIME_WAIT"}
 
 
 def test_icmp_echo_is_delivered_to_the_kernel(watch: Watch) -> None:

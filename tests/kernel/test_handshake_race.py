@@ -23,6 +23,7 @@ from tests.kernel.watching import Watch
 from tracer.kernel.bcc_compiler import compiled
 from tracer.kernel.bcc_library import load_bcc
 from tracer.model.filter import Filter
+from tracer.model.hop import SocketHop
 from tracer.model.packet import Packet
 
 CONNECTIONS, SECONDS = 30, 10.0
@@ -72,7 +73,7 @@ def connect_and_send() -> bytes:
 
 def came_too_late(packet: Packet) -> bool:
     """Whether a packet reached the listener, which decided nothing, and then the connection."""
-    return len([h for h in packet.hops if h.socket]) > 1 and not packet.handshake
+    return len([h for h in packet.hops if isinstance(h, SocketHop)]) > 1 and not packet.handshake
 
 
 def test_a_late_segment_is_not_dropped(watch: Watch, slow_handshake: None, two_processors: None) -> None:

@@ -12,7 +12,9 @@ import pytest
 from scenes import rules, topology, traffic
 from scenes.netns import entered
 from tests.kernel.watching import Watch
+from tests.support import hop_fields
 from tracer.model.filter import Filter
+from tracer.model.hop import RewriteHop, decision_of, verdict_of
 
 CHAIN, PORT, SPACE = b"\xffchain", 30999, "hostile"
 
@@ -43,10 +45,18 @@ def test_a_name_that_is_no_text(watch: Watch, container: None) -> None:
         assert traffic.http_get(topology.NODE4).outcome == "answered"
         with entered(SPACE), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"x", ("127.0.0.1", PORT))
-    dnat = next(h for p in seen.packets for h in p.hops if h.nat and h.nat.kind == "DNAT" and h.netns == "node")
-    assert dnat.rule_trace and dnat.rule_trace.decision, dnat.rule_trace and dnat.rule_trace.undecided
-    assert dnat.rule_trace.decision.rule and "default/http-proxy" in dnat.rule_trace.decision.rule.comment
-    drop = next(h for p in seen.packets for h in p.hops if h.netns == SPACE and h.table == "filter" and h.verdict == "DROP")
-    assert drop.rule_trace and drop.rule_trace.decision and drop.rule_trace.decision.rule, drop.rule_trace
-    assert [place.chain for place in drop.rule_trace.decision.path] == ["INPUT", "\udcffchain"]
-    assert drop.rule_trace.decision.rule.text == "-j DROP"
+    dnat = next(
+        h for p in seen.packets for h in p.hops if isinstance(h, RewriteHop) and h.nat.kind == "DNAT" and h.netns == "node"
+    )
+    assert decision_of(dnat), hop_fields.undecided(dnat)
+    rule = hop_fields.decision(dnat).rule
+    assert rule and "default/http-proxy" in rule.comment
+    drop = next(
+        h
+        for p in seen.packets
+        for h in p.hops
+        if h.netns == SPACE and hop_fields.table(h) == "filter" and verdict_of(h) == "DROP"
+    )
+    assert [place.chain for place in hop_fields.decision(drop).path] == ["INPUT", "\udcffchain"]
+    rule = hop_fields.decision(drop).rule
+    assert rule and rule.text == "-j DROP"

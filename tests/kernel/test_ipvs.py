@@ -17,7 +17,8 @@ from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
-from tracer.model.packet import Hop, Packet
+from tracer.model.hop import Hop, IpvsHop, IpvsNatHop, RewriteHop
+from tracer.model.packet import Packet
 from tracer.render.text import TextOutput
 
 MODE = "1.20.2-ipvs-nft"
@@ -38,7 +39,7 @@ def cluster(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def ipvs(packet: Packet) -> list[Hop]:
-    return [h for h in packet.hops if h.ipvs]
+    return [h for h in packet.hops if isinstance(h, IpvsHop)]
 
 
 def show(packets: list[Packet]) -> None:
@@ -71,25 +72,33 @@ def test_every_packet_names_virtual_and_real_server(
     assert len(requests) >= 4
     first, *later = requests
     (hop,) = ipvs(first)
-    assert hop.ipvs and hop.nat and hop.hook == hook
-    assert (hop.ipvs.virtual, hop.ipvs.virtual_port, hop.ipvs.protocol, hop.ipvs.scheduler) == (address, port, "tcp", "rr")
-    assert hop.ipvs.real in PODS and hop.ipvs.real_port == 8080
-    assert (hop.ipvs.chosen, hop.ipvs.evidence, hop.evidence) == ("now", Evidence.OBSERVED, Evidence.OBSERVED)
-    assert (hop.nat.kind, hop.nat.after.dst, hop.nat.after.dport) == ("DNAT", hop.ipvs.real, 8080)
+    assert isinstance(hop, IpvsNatHop) and hop.hook == hook
+    assert (hop.decision.virtual, hop.decision.virtual_port, hop.decision.protocol, hop.decision.scheduler) == (
+        address,
+        port,
+        "tcp",
+        "rr",
+    )
+    assert hop.decision.real in PODS and hop.decision.real_port == 8080
+    assert (hop.decision.chosen, hop.decision.evidence, hop.evidence) == ("now", Evidence.OBSERVED, Evidence.OBSERVED)
+    assert (hop.nat.kind, hop.nat.after.dst, hop.nat.after.dport) == ("DNAT", hop.decision.real, 8080)
     assert hop.owner and hop.owner.text.startswith(f"Service default/http-proxy, {service_address} -> pod default/"), hop.owner
-    causes = [h.owner.cause for h in first.hops if h.nat and h.nat.kind == "MASQUERADE" and h.owner]
+    causes = [h.owner.cause for h in first.hops if isinstance(h, RewriteHop) and h.nat.kind == "MASQUERADE" and h.owner]
     assert causes == ([] if ns == "pod-a" else ["mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy"])
     for packet in later:
         (hop,) = ipvs(packet)
-        assert hop.ipvs and (hop.ipvs.chosen, hop.ipvs.evidence) == ("earlier", Evidence.OBSERVED), packet
+        assert isinstance(hop, IpvsHop) and (hop.decision.chosen, hop.decision.evidence) == (
+            "earlier",
+            Evidence.OBSERVED,
+        ), packet
         assert hop.nat and hop.nat.after.dst == ipvs(first)[0].ipvs.real  # type: ignore[union-attr]
     for packet in requests:
-        assert packet.hops[-1].netns.startswith("pod-"), [(h.what, h.hook, h.netns) for h in packet.hops]
+        assert packet.hops[-1].netns.startswith("pod-"), [(h.kind, h.hook, h.netns) for h in packet.hops]
     answers = [p for p in packets if p.endpoints.sport == 8080 and p.endpoints.src in PODS]
     assert len(answers) >= 3
     for packet in answers:
-        hops = [h for h in ipvs(packet) if h.nat and h.nat.kind == "reverse DNAT"]
-        assert [(h.nat.after.src, h.nat.after.sport) for h in hops if h.nat] == [(address, port)], packet
+        hops = [h for h in ipvs(packet) if isinstance(h, RewriteHop) and h.nat.kind == "reverse DNAT"]
+        assert [(h.nat.after.src, h.nat.after.sport) for h in hops if isinstance(h, RewriteHop)] == [(address, port)], packet
 
 
 def test_a_choice_made_before_the_trace(watch: Watch, cluster: ClusterView) -> None:
@@ -97,7 +106,7 @@ def test_a_choice_made_before_the_trace(watch: Watch, cluster: ClusterView) -> N
         with watch(Filter(ports=(NODE_PORT,))) as seen:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
             assert sock.recv(4096)
-        chosen = {(h.ipvs.chosen, h.ipvs.evidence) for p in seen.packets for h in p.hops if h.ipvs}
+        chosen = {(h.decision.chosen, h.decision.evidence) for p in seen.packets for h in p.hops if isinstance(h, IpvsHop)}
         assert chosen == {("earlier", Evidence.DERIVED)}
 
 
@@ -109,9 +118,11 @@ def test_without_conntrack_both_directions_are_found(watch: Watch, cluster: Clus
             with watch(Filter(ports=(port,))) as seen:
                 assert traffic.http_get(topology.NODE4, NODE_PORT).outcome == "answered"
             assert not seen.losses
-            kinds = {h.nat.kind for p in seen.packets for h in ipvs(p) if h.nat}
+            kinds = {h.nat.kind for p in seen.packets for h in ipvs(p) if isinstance(h, RewriteHop)}
             assert kinds == {"DNAT", "reverse DNAT"}, port
-            answers = [p for p in seen.packets if any(h.nat.kind == "reverse DNAT" for h in ipvs(p) if h.nat)]
+            answers = [
+                p for p in seen.packets if any(h.nat.kind == "reverse DNAT" for h in ipvs(p) if isinstance(h, RewriteHop))
+            ]
             assert all(p.hops[-1].netns == "client" for p in answers), port
     finally:
         Path("/proc/sys/net/ipv4/vs/conntrack").write_text("1")
@@ -141,7 +152,11 @@ def test_no_real_server(watch: Watch, cluster: ClusterView) -> None:
     subprocess.run(["ipvsadm", "-D", "-t", f"{topology.NODE4}:31999"], check=True)
     (packet,) = [p for p in seen.packets if p.tcp_flags == "SYN"]
     (hop,) = ipvs(packet)
-    assert hop.ipvs and (hop.ipvs.scheduler, hop.ipvs.persistent, hop.ipvs.real) == ("wlc", True, "")
+    assert isinstance(hop, IpvsHop) and (
+        hop.decision.scheduler,
+        hop.decision.persistent,
+        hop.decision.real,
+    ) == ("wlc", True, "")
     server = f"TCP {topology.NODE4}:31999"
     assert packet.verdict == f"REJECTED by IPVS with icmp-port-unreachable: {server} has no real server available"
     assert packet.outcome == "rejected"
@@ -163,7 +178,7 @@ def test_real_servers_on_the_node_itself(watch: Watch, cluster: ClusterView) -> 
     assert requests and all(p.hops[-1].netns == "node" and p.outcome == "delivered" for p in requests), [
         p.verdict for p in requests
     ]
-    assert {h.ipvs.real_port for p in requests for h in ipvs(p) if h.ipvs} == {31997}
+    assert {h.decision.real_port for p in requests for h in ipvs(p) if isinstance(h, IpvsHop)} == {31997}
 
 
 def test_ipv6(watch: Watch, cluster: ClusterView) -> None:
@@ -175,9 +190,9 @@ def test_ipv6(watch: Watch, cluster: ClusterView) -> None:
             assert traffic.http_get(topology.NODE6, 31996).outcome == "answered"
     finally:
         subprocess.run(["ipvsadm", "-D", *server], check=True)
-    kinds = [h.nat.kind for p in seen.packets for h in ipvs(p) if h.nat]
+    kinds = [h.nat.kind for p in seen.packets for h in ipvs(p) if isinstance(h, RewriteHop)]
     assert kinds.count("DNAT") >= 4 and kinds.count("reverse DNAT") >= 3
-    assert {(h.ipvs.virtual, h.ipvs.real) for p in seen.packets for h in ipvs(p) if h.ipvs} == {
+    assert {(h.decision.virtual, h.decision.real) for p in seen.packets for h in ipvs(p) if isinstance(h, IpvsHop)} == {
         (topology.NODE6, topology.PODS[1].addr6)
     }
     assert all(p.complete for p in seen.packets) and not seen.losses

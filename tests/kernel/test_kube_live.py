@@ -21,6 +21,7 @@ from tests.support.api_server import ApiServer
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
+from tracer.model.hop import RewriteHop
 from tracer.model.packet import Packet
 from tracer.pipeline import builder
 from tracer.pipeline.builder import RunOptions
@@ -93,7 +94,7 @@ def request(output: KeptOutput) -> Packet:
 
 def ends(packet: Packet) -> tuple[str, str]:
     """The owner of the destination, and the target of the DNAT."""
-    target = next(h.owner.target for h in packet.hops if h.nat and h.nat.kind == "DNAT" and h.owner)
+    target = next(h.owner.target for h in packet.hops if isinstance(h, RewriteHop) and h.nat.kind == "DNAT" and h.owner)
     return packet.dst_owner.text if packet.dst_owner else "", target
 
 

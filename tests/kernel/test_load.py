@@ -10,8 +10,8 @@ from scenes import load, topology, traffic
 from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
 from tests.support.builders import PARTS
 from tracer.model.filter import Filter
+from tracer.model.hop import HookHop
 from tracer.model.loss import LEFT_OUT
-from tracer.model.packet import HopKind
 
 RATE, SECONDS, REQUESTS = 20_000, 3.0, 50
 UNSERVED, TOO_MANY = 9, 15_000
@@ -38,7 +38,7 @@ def test_same_datagram_again_and_again(watch: Watch) -> None:
             assert traffic.udp_ask(sport=40404).outcome == "answered"
     assert len(seen.packets) == 80
     assert {
-        len([h for h in p.hops if h.what is HopKind.HOOK and h.hook == "PREROUTING" and h.netns == "node"])
+        len([h for h in p.hops if isinstance(h, HookHop) and h.hook == "PREROUTING" and h.netns == "node"])
         for p in seen.packets
     } == {1}
 

@@ -16,7 +16,7 @@ from scenes.netns import entered
 from scenes.topology import CLIENT, CLIENT4, CLIENT6, PODS
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter, parse_host
-from tracer.model.packet import Hop, HopKind
+from tracer.model.hop import Hop, TableHop
 from tracer.model.rule import RuleTrace
 
 RULES4 = """*filter
@@ -83,7 +83,7 @@ def options(count: int, last: int) -> bytes:
 
 
 def forwarded(hops: Iterable[Hop]) -> RuleTrace:
-    hop = next(h for h in hops if h.what is HopKind.TABLE and h.table == "filter" and h.hook == "FORWARD")
+    hop = next(h for h in hops if isinstance(h, TableHop) and h.table == "filter" and h.hook == "FORWARD")
     assert hop.rule_trace
     return hop.rule_trace
 

@@ -10,13 +10,27 @@ import pytest
 
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
+from tests.support import hop_fields
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
 from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
-from tracer.model.packet import RULE_KINDS, Hop, Packet
+from tracer.model.hop import (
+    DropHop,
+    HandshakeHop,
+    Hop,
+    RewriteHop,
+    RuleHop,
+    SocketHop,
+    decision_of,
+    is_from_conntrack,
+    owner_of,
+    trace_of,
+    verdict_of,
+)
+from tracer.model.packet import Packet
 
 pytestmark = pytest.mark.matrix
 
@@ -35,7 +49,7 @@ NOT_AVAILABLE = "not available"
 
 def _of_rule(hop: Hop) -> Evidence | None:
     """The evidence of the deciding rule, if its text is known."""
-    decision = hop.rule_trace.decision if hop.rule_trace and not hop.from_conntrack else None
+    decision = decision_of(hop) if trace_of(hop) and not is_from_conntrack(hop) else None
     return decision.evidence if decision and decision.rule and decision.rule.text else None
 
 
@@ -45,15 +59,15 @@ def _of_hop(has_detail: Callable[[Hop], object]) -> Callable[[Hop], Evidence | N
 
 
 ROWS: dict[str, Callable[[Hop], Evidence | None]] = {
-    "verdict of a table or chain": _of_hop(lambda h: h.what in RULE_KINDS),
-    "rule that translated": lambda h: _of_rule(h) if h.nat else None,
-    "rule that rejected": lambda h: _of_rule(h) if h.verdict == "REJECT" else None,
-    "header before and after": _of_hop(lambda h: h.nat),
-    "owner of the rule": lambda h: _of_rule(h) if h.owner and h.nat else None,
-    "listener, its queues, the SYN's verdict": _of_hop(lambda h: h.handshake),
-    "process": _of_hop(lambda h: h.socket and h.socket.pid),
-    "function that dropped": _of_hop(lambda h: h.drop and h.drop.function),
-    "the kernel's reason": _of_hop(lambda h: h.drop and h.drop.reason not in ("", "NOT_SPECIFIED")),
+    "verdict of a table or chain": _of_hop(lambda h: isinstance(h, RuleHop)),
+    "rule that translated": lambda h: _of_rule(h) if isinstance(h, RewriteHop) else None,
+    "rule that rejected": lambda h: _of_rule(h) if verdict_of(h) == "REJECT" else None,
+    "header before and after": _of_hop(lambda h: isinstance(h, RewriteHop)),
+    "owner of the rule": lambda h: _of_rule(h) if owner_of(h) and isinstance(h, RewriteHop) else None,
+    "listener, its queues, the SYN's verdict": _of_hop(lambda h: isinstance(h, HandshakeHop)),
+    "process": _of_hop(lambda h: isinstance(h, SocketHop) and h.socket.pid),
+    "function that dropped": _of_hop(lambda h: isinstance(h, DropHop) and h.drop.function),
+    "the kernel's reason": _of_hop(lambda h: isinstance(h, DropHop) and h.drop.reason not in ("", "NOT_SPECIFIED")),
 }
 """Each row of the table, and the evidence of a hop that has it."""
 
@@ -86,7 +100,7 @@ def test_what_is_reported(watch: Watch, backend: str, record_property: Callable[
         assert traffic.tcp_connect(topology.NODE4, CLOSED_PORT).outcome == "refused"
     packets = [attribute(p, view) for p in seen.packets]
     for packet in packets:
-        print(packet.tcp_flags, packet.endpoints, packet.verdict, [h.rule_trace.undecided for h in packet.hops if h.rule_trace])
+        print(packet.tcp_flags, packet.endpoints, packet.verdict, [hop_fields.undecided(h) for h in packet.hops if trace_of(h)])
     rows = known_rows(packets)
     record_property("reported", (backend, rows))
     assert all(p.complete for p in packets)

@@ -10,8 +10,10 @@ import pytest
 
 from scenes import packets, rules, topology, traffic
 from tests.kernel.watching import Watch
+from tests.support import hop_fields
 from tracer.model.filter import Filter
-from tracer.model.packet import HopKind
+from tracer.model.hop import ChainHop, RewriteHop
+from tracer.model.netfilter import Hook
 
 NATIVE = """table inet guard {
     chain from-outside { type filter hook input priority 10; policy accept; tcp dport 9555 drop; }
@@ -43,13 +45,13 @@ def test_chains_of_iptables_nft(watch: Watch, nft: None) -> None:
         assert traffic.http_get().outcome == "answered"
     syn = seen.packets[0]
     assert syn.verdict.startswith("SYN answered by pid "), syn.verdict
-    chains = [(h.netns, h.hook, h.table, h.chain, h.verdict) for h in syn.hops if h.what is HopKind.CHAIN]
+    chains = [(h.netns, h.hook, h.table, h.chain, h.verdict) for h in syn.hops if isinstance(h, ChainHop)]
     for hook, table, chain in (
         ("PREROUTING", "ip nat", "PREROUTING"), ("FORWARD", "ip filter", "FORWARD"), ("POSTROUTING", "ip nat", "POSTROUTING"),
     ):  # fmt: skip
         assert ("node", hook, table, chain, "ACCEPT") in chains, chains
-    assert [h.nat.kind for h in syn.hops if h.nat] == ["DNAT", "MASQUERADE"]
-    later = [h for p in seen.packets[1:] for h in p.hops if h.table == "ip nat"]
+    assert [h.nat.kind for h in syn.hops if isinstance(h, RewriteHop)] == ["DNAT", "MASQUERADE"]
+    later = [h for p in seen.packets[1:] for h in p.hops if hop_fields.table(h) == "ip nat"]
     assert not later, "conntrack must translate later packets"
 
 
@@ -77,8 +79,8 @@ def test_chains_of_a_device_and_of_a_bridge(watch: Watch, nft: None) -> None:
         assert traffic.http_get().outcome == "answered"
         assert traffic.tcp_connect(topology.NODE4, 9556, timeout=0.5).outcome == "timeout"
     (syn,) = [p for p in seen.packets if p.tcp_flags == "SYN" and p.endpoints.dport != 9556]
-    chains = {(h.hook, h.table, h.chain): h for h in syn.hops if h.what is HopKind.CHAIN and h.netns == "node"}
-    door, pods = ("INGRESS", "netdev door", "in"), ("OUTPUT", "bridge inside", "out")
+    chains = {(h.hook, h.table, h.chain): h for h in syn.hops if isinstance(h, ChainHop) and h.netns == "node"}
+    door, pods = (Hook.INGRESS, "netdev door", "in"), (Hook.OUTPUT, "bridge inside", "out")
     assert {door, pods, ("PREROUTING", "ip nat", "PREROUTING")} <= chains.keys(), chains.keys()
     knock, inside = chains[door].rule_trace, chains[pods].rule_trace
     assert knock and [v.rule.comment for v in knock.hits if v.rule] == ["knock"], knock
@@ -106,7 +108,7 @@ def test_only_drops_and_the_jumps_to_them(watch: Watch, nft: None) -> None:
     assert seen.packets
     for packet in seen.packets:
         assert packet.verdict.startswith("DROPPED in inet deep/in") and packet.complete
-        (chain,) = [h for h in packet.hops if h.what is HopKind.CHAIN]
+        (chain,) = [h for h in packet.hops if isinstance(h, ChainHop)]
         decision = chain.rule_trace.decision if chain.rule_trace else None
         assert decision and decision.rule and decision.rule.comment == "the end", chain.rule_trace
         assert [(p.chain, p.number) for p in decision.path] == [("in", 2), ("a", 2), ("b", 1)]

@@ -13,8 +13,11 @@ import pytest
 from scenes import topology, traffic
 from tests.kernel import pcap
 from tests.kernel.watching import Watch
+from tests.support import hop_fields
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Filter
-from tracer.model.packet import Endpoints, HopKind, Packet
+from tracer.model.hop import RewriteHop, TableHop
+from tracer.model.packet import Packet
 
 REQUESTS = 5
 
@@ -29,7 +32,7 @@ def before(packet: Packet) -> Endpoints:
 
 
 def after(packet: Packet) -> Endpoints:
-    rewrites = [h.nat for h in packet.hops if h.nat]
+    rewrites = [h.nat for h in packet.hops if isinstance(h, RewriteHop)]
     return rewrites[-1].after if rewrites else packet.endpoints
 
 
@@ -73,10 +76,10 @@ def test_every_packet_is_as_tcpdump_saw_it(
     assert on_client == Counter([as_seen(p, before(p), True) for p in requests] + [as_seen(p, after(p), True) for p in answers])
     assert in_pods == Counter([as_seen(p, after(p), True) for p in requests] + [as_seen(p, before(p), True) for p in answers])
     for packet in requests:
-        assert [h.nat.kind for h in packet.hops if h.nat] == ["DNAT", "MASQUERADE"]
+        assert [h.nat.kind for h in packet.hops if isinstance(h, RewriteHop)] == ["DNAT", "MASQUERADE"]
         assert "pod-" in packet.verdict and arrived(packet), packet.verdict
     for packet in answers:
-        assert [h.nat.kind for h in packet.hops if h.nat] == ["reverse MASQUERADE", "reverse DNAT"]
+        assert [h.nat.kind for h in packet.hops if isinstance(h, RewriteHop)] == ["reverse MASQUERADE", "reverse DNAT"]
         assert packet.outcome == "forwarded" or arrived(packet), packet.verdict
 
 
@@ -98,8 +101,8 @@ def test_rewrites_are_those_of_conntrack(watch: Watch) -> None:
             assert packet.flow and flows[packet.flow.orig] == packet.flow.reply
         first = mine[0]
         assert after(first) == flows[before(first)].reversed
-        assert [h.table for h in first.hops if h.what is HopKind.TABLE and h.table == "nat"], "the first packet must pass nat"
-        assert not [h for p in mine[1:] for h in p.hops if h.table == "nat"], "later packets must not pass nat"
+        assert [h.table for h in first.hops if isinstance(h, TableHop) and h.table == "nat"], "the first packet must pass nat"
+        assert not [h for p in mine[1:] for h in p.hops if hop_fields.table(h) == "nat"], "later packets must not pass nat"
 
 
 def test_only_the_first_packet_is_new(watch: Watch) -> None:

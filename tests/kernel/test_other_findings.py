@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,7 @@ import pytest
 from incidents import objects
 from scenes import nfnetlink, packets, rules, scene, servers, topology
 from scenes import traffic as ask
-from scenes.netns import entered
-from tests.kernel import incident_runs
+from tests.kernel import incident_runs, question_scenes
 from tests.kernel.watching import Watch
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
@@ -84,11 +80,7 @@ def test_an_administrators_drop(watch: Watch) -> None:
 
 
 def test_a_loopback_address_from_elsewhere(watch: Watch) -> None:
-    def send() -> None:
-        with suppress(PermissionError):
-            packets.send_tcp("127.0.0.1", 10250, src=topology.NODE4, flags=packets.SYN, ns=None)
-
-    found = find(watch, Filter(ports=(10250,)), send, cluster())
+    found = find(watch, Filter(ports=(question_scenes.MARTIAN_PORT,)), question_scenes.send_martian, cluster())
     assert names(found) == [("martian_localnet", True)]
 
 
@@ -145,16 +137,6 @@ def test_a_pod_that_connects_to_itself(watch: Watch) -> None:
 
 
 def test_a_packet_too_long(watch: Watch) -> None:
-    subprocess.run(["ip", "link", "set", topology.BRIDGE, "mtu", "1000"], check=True)
-
-    def send() -> None:
-        with entered(topology.CLIENT):
-            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        with sock:
-            sock.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO
-            for _ in range(2):
-                with suppress(OSError):
-                    sock.sendto(b"x" * 1300, (topology.PODS[0].addr4, servers.UDP_PORT))
-
-    found = find(watch, Filter(ports=(servers.UDP_PORT,)), send, cluster())
+    question_scenes.small_bridge()
+    found = find(watch, Filter(ports=(servers.UDP_PORT,)), question_scenes.send_too_long, cluster())
     assert names(found) == [("mtu", True)] and "is too long for cni0, whose MTU is 1000" in found[0].cause

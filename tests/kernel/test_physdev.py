@@ -13,6 +13,8 @@ import pytest
 
 from scenes import rules, topology
 from scenes.netns import entered
+from tests.support import hop_fields
+from tracer.model.hop import trace_of
 from tracer.predict.path import PathPredictor
 from tracer.predict.query import PathQuery
 from tracer.rules import inventory
@@ -65,7 +67,13 @@ def explained(source: str, dest: str) -> list[set[Rule]]:
     matching = []
     predicted_paths = PathPredictor(inventory.read(False)).predict(PathQuery(source, 0, dest, PORT, "udp"))
     for predicted in (each for found in predicted_paths for each in found.with_twins()):
-        hits = [v for h in predicted.packet.hops if h.table == "mangle" and h.rule_trace for v in h.rule_trace.hits if v.rule]
+        hits = [
+            v
+            for h in predicted.packet.hops
+            if hop_fields.table(h) == "mangle" and trace_of(h)
+            for v in hop_fields.hits(h)
+            if v.rule
+        ]
         matching.append({(v.location.chain, v.location.number) for v in hits})
     return matching
 

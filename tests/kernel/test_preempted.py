@@ -15,7 +15,9 @@ import pytest
 from scenes import rules
 from scenes.topology import CLIENT4
 from tests.kernel.watching import Watch
+from tests.support import hop_fields
 from tracer.model.filter import Filter
+from tracer.model.hop import trace_of
 
 PORT, DATAGRAMS = 9753, 150
 RULES = f"""*filter
@@ -66,7 +68,12 @@ def test_a_table_that_returns_on_another_processor(watch: Watch, table: None) ->
     with watch(Filter(ports=(PORT,))) as seen, moving(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _ in range(DATAGRAMS):
             sock.sendto(b"?", (CLIENT4, PORT))
-    traces = [h.rule_trace for p in seen.packets for h in p.hops if (h.what, h.table, h.hook) == ("table", "filter", "OUTPUT")]
+    traces = [
+        trace_of(h)
+        for p in seen.packets
+        for h in p.hops
+        if (h.kind, hop_fields.table(h), h.hook) == ("table", "filter", "OUTPUT")
+    ]
     outcomes = Counter(w.undecided or "decided" for w in traces if w)
     print(outcomes)
     assert "the table was not watched while it ran" not in outcomes, outcomes

@@ -12,6 +12,7 @@ from scenes import rules, topology
 from scenes.netns import entered
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
+from tracer.model.hop import RewriteHop
 
 POD = topology.PODS[0]
 PORT, NODE_PORT = 9899, 30099
@@ -45,7 +46,9 @@ def test_sctp(watch: Watch, listener: socket.socket) -> None:
     assert {p.protocol for p in seen.packets} == {"SCTP"}
     first, second = seen.packets[:2]  # INIT and INIT ACK
     assert (first.endpoints.dst, first.endpoints.dport) == (topology.NODE4, NODE_PORT)
-    assert [(h.nat.kind, h.nat.after.dst, h.nat.after.dport) for h in first.hops if h.nat] == [("DNAT", POD.addr4, PORT)]
-    assert [h.nat.kind for h in second.hops if h.nat] == ["reverse DNAT"]
+    assert [(h.nat.kind, h.nat.after.dst, h.nat.after.dport) for h in first.hops if isinstance(h, RewriteHop)] == [
+        ("DNAT", POD.addr4, PORT)
+    ]
+    assert [h.nat.kind for h in second.hops if isinstance(h, RewriteHop)] == ["reverse DNAT"]
     assert first.outcome == second.outcome == "delivered", (first.verdict, second.verdict)
     assert all(p.complete for p in seen.packets)

@@ -14,6 +14,7 @@ import pytest
 from scenes import rules, topology, traffic
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
+from tracer.model.hop import RewriteHop, decision_of, is_from_conntrack, trace_of
 
 PORT = 30777
 TIMES = 100 if os.environ.get("K8SNET_THOROUGH") else 25
@@ -58,8 +59,8 @@ def test_no_packet_is_explained_by_other_rules(watch: Watch, restored: None, bac
     explained: Counter[str] = Counter()
     for packet in seen.packets:
         for hop in packet.hops:
-            if hop.nat and hop.nat.kind == "DNAT" and not hop.from_conntrack and hop.rule_trace:
-                decision = hop.rule_trace.decision
+            if isinstance(hop, RewriteHop) and hop.nat.kind == "DNAT" and not is_from_conntrack(hop) and trace_of(hop):
+                decision = decision_of(hop)
                 comment = decision.rule.comment if decision and decision.rule else "undecided"
                 explained[
                     comment if comment == "undecided" else "right" if PODS[comment] == hop.nat.after.dst else "wrong"

@@ -14,9 +14,11 @@ from scenes.netns import entered
 from tests.kernel.truth import legacy
 from tests.kernel.truth.run import rounds
 from tests.kernel.watching import Watch
+from tests.support import hop_fields
 from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
-from tracer.model.packet import Hop, HopKind, Packet
+from tracer.model.hop import Hop, RewriteHop, TableHop, decision_of, is_from_conntrack, trace_of, verdict_of
+from tracer.model.packet import Packet
 from tracer.rules.iptables.generations import GONE
 from tracer.rules.rule_resolver import DECIDED_EARLIER
 from tracer.util.endpoint_format import format_endpoint
@@ -35,13 +37,12 @@ def restored(watch: Watch) -> Iterator[None]:
 
 
 def path(hop: Hop) -> str:
-    assert hop.rule_trace, hop
-    assert hop.rule_trace.decision, hop.rule_trace.undecided
-    return " > ".join(f"{p.chain} {p.number}" for p in hop.rule_trace.decision.path)
+    assert decision_of(hop), hop_fields.undecided(hop) or hop
+    return " > ".join(f"{p.chain} {p.number}" for p in hop_fields.decision(hop).path)
 
 
 def translation(packet: Packet, kind: str) -> Hop:
-    return next(h for h in packet.hops if h.nat and h.nat.kind == kind)
+    return next(h for h in packet.hops if isinstance(h, RewriteHop) and h.nat.kind == kind)
 
 
 @pytest.mark.matrix
@@ -70,21 +71,20 @@ def test_the_path_to_a_pod(watch: Watch, address: str) -> None:
     chains = [step.split()[0] for step in path(hop).split(" > ")]
     assert chains[:3] == ["PREROUTING", "KUBE-SERVICES", "KUBE-NODEPORTS"]
     assert chains[-1].startswith("KUBE-SEP-") and chains[-2].startswith("KUBE-SVC-")
-    assert hop.rule_trace and hop.rule_trace.decision and hop.rule_trace.decision.rule and hop.nat
-    rule = hop.rule_trace.decision.rule
-    assert rule.target == "DNAT" and f"--to-destination {rule_address(hop)}" in rule.text
+    rule = hop_fields.decision(hop).rule
+    assert rule and rule.target == "DNAT" and f"--to-destination {rule_address(hop)}" in rule.text
     assert "default/http-proxy" in rule.comment
-    assert hop.rule_trace.decision.evidence is Evidence.OBSERVED and not hop.from_conntrack
-    assert [v.verdict for v in hop.rule_trace.hits if v.verdict not in ("JUMP", "RETURN")] == ["MARK", "DNAT"]
+    assert hop_fields.decision(hop).evidence is Evidence.OBSERVED and not is_from_conntrack(hop)
+    assert [v.verdict for v in hop_fields.hits(hop) if v.verdict not in ("JUMP", "RETURN")] == ["MARK", "DNAT"]
     assert path(translation(syn, "MASQUERADE")).startswith("POSTROUTING")
     for packet in later:
         reply = packet.flow is not None and packet.flow.is_reply
         later_hop = translation(packet, "reverse DNAT" if reply else "DNAT")
-        assert later_hop.from_conntrack and path(later_hop) == path(hop)
+        assert is_from_conntrack(later_hop) and path(later_hop) == path(hop)
 
 
 def rule_address(hop: Hop) -> str:
-    assert hop.nat
+    assert isinstance(hop, RewriteHop)
     ends = hop.nat.after
     return format_endpoint(ends.dst, ends.dport)
 
@@ -94,24 +94,24 @@ def test_a_connection_opened_before_the_trace(watch: Watch) -> None:
         with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
             sock.recv(1000)
-        traces = [h.rule_trace for p in seen.packets for h in p.hops if h.nat]
+        traces = [trace_of(h) for p in seen.packets for h in p.hops if isinstance(h, RewriteHop)]
     assert traces and {w for w in traces if w} == {DECIDED_EARLIER}
 
 
 def test_a_reject_is_named(watch: Watch) -> None:
     with watch(Filter(ports=(traffic.NODEPORT_LONELY,))) as seen:
         assert traffic.tcp_connect(topology.NODE4, traffic.NODEPORT_LONELY).outcome == "refused"
-    hop = next(h for h in seen.packets[0].hops if h.verdict == "REJECT")
+    hop = next(h for h in seen.packets[0].hops if verdict_of(h) == "REJECT")
     assert path(hop).startswith("INPUT") and "KUBE-EXTERNAL-SERVICES 1" in path(hop)
-    assert hop.rule_trace and hop.rule_trace.decision and hop.rule_trace.decision.rule
-    assert "has no endpoints" in hop.rule_trace.decision.rule.comment
+    rule = hop_fields.decision(hop).rule
+    assert rule and "has no endpoints" in rule.comment
 
 
 def test_a_policy_is_named(watch: Watch, restored: None) -> None:
     rules.restore("http-proxy", "http-proxy-v6", extra=["policy-drop-forward"])
     with watch(Filter(ports=(9999,))) as seen:
         assert traffic.tcp_connect(topology.PODS[0].addr4, 9999, timeout=0.5).outcome == "timeout"
-    hop = next(h for h in seen.packets[0].hops if h.what is HopKind.TABLE and h.verdict == "DROP")
+    hop = next(h for h in seen.packets[0].hops if isinstance(h, TableHop) and h.verdict == "DROP")
     assert path(hop) == "FORWARD 0"
 
 
@@ -123,7 +123,7 @@ def test_rules_replaced_between_two_packets(watch: Watch, restored: None) -> Non
             add = ["iptables-legacy", "-I", "INPUT", "-p", "tcp", "--dport", str(port), "-j", "DROP"]
             subprocess.run(add, check=True)
             traffic.tcp_connect(topology.NODE4, 9997, timeout=0.3)
-    inputs = [h for p in seen.packets for h in p.hops if h.what is HopKind.TABLE and h.table == "filter" and h.hook == "INPUT"]
+    inputs = [h for p in seen.packets for h in p.hops if isinstance(h, TableHop) and h.table == "filter" and h.hook == "INPUT"]
     explained = {h.rule_trace.undecided or path(h) for h in inputs if h.rule_trace}
     assert explained <= {"INPUT 0", "INPUT 1", GONE} and "INPUT 1" in explained, explained
     assert all(path(h) == "INPUT 1" for h in inputs if h.verdict == "DROP")
@@ -144,5 +144,5 @@ def test_tracing_changes_nothing(watch: Watch) -> None:
     before = saved()
     with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
         traffic.http_get()
-    assert any(h.rule_trace and h.rule_trace.hits for p in seen.packets for h in p.hops)
+    assert any(hop_fields.hits(h) for p in seen.packets for h in p.hops)
     assert saved() == before

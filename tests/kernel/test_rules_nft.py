@@ -22,8 +22,10 @@ from tests.kernel.conftest import ROOT
 from tests.kernel.truth import nft, nftables
 from tests.kernel.untouched import settled, state
 from tests.kernel.watching import NOTHING, SETTLE_SECONDS, Watch
+from tests.support import hop_fields
 from tracer.model.filter import Filter
-from tracer.model.packet import HopKind, Packet
+from tracer.model.hop import ChainHop, trace_of
+from tracer.model.packet import Packet
 from tracer.model.rule import RuleTrace
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
@@ -74,7 +76,7 @@ def path(trace: RuleTrace | None) -> str:
 @pytest.mark.matrix
 def test_the_rules_of_a_service(watch: Watch, nodeport: RulesetWatcher) -> None:
     syn = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
-    nat = {h.chain: h.rule_trace for h in syn.hops if h.what is HopKind.CHAIN and h.table == "ip nat" and h.netns == "node"}
+    nat = {h.chain: h.rule_trace for h in syn.hops if isinstance(h, ChainHop) and h.table == "ip nat" and h.netns == "node"}
     steps = path(nat["PREROUTING"]).split(" > ")
     assert [s.split()[0].split("-")[:2] for s in steps] == [
         ["PREROUTING"], ["KUBE", "SERVICES"], ["KUBE", "NODEPORTS"], ["KUBE", "EXT"], ["KUBE", "SVC"], ["KUBE", "SEP"],
@@ -89,7 +91,7 @@ def test_the_rules_of_a_service(watch: Watch, nodeport: RulesetWatcher) -> None:
 
 def test_every_run_of_a_chain_has_its_rule_trace(watch: Watch, nodeport: RulesetWatcher) -> None:
     seen = packets(watch, nodeport, traffic.NODEPORT_HTTP)
-    runs = [h for p in seen for h in p.hops if h.what is HopKind.CHAIN]
+    runs = [h for p in seen for h in p.hops if isinstance(h, ChainHop)]
     assert len(runs) > 20
     assert not [h for h in runs if not h.rule_trace or h.rule_trace.undecided or not h.rule_trace.hits]
 
@@ -103,7 +105,9 @@ def test_rules_that_change_between_requests(watch: Watch, nodeport: RulesetWatch
     after = packets(watch, nodeport, traffic.NODEPORT_HTTP)[0]
 
     def first(packet: Packet) -> str:
-        trace = next(h.rule_trace for h in packet.hops if h.chain == "PREROUTING" and h.table == "ip nat")
+        trace = next(
+            trace_of(h) for h in packet.hops if hop_fields.chain(h) == "PREROUTING" and hop_fields.table(h) == "ip nat"
+        )
         return path(trace).split(" > ")[0]
 
     assert (first(before), first(after)) == ("PREROUTING 1", "PREROUTING 2")

@@ -19,7 +19,7 @@ from tests.kernel.truth import compare
 from tests.kernel.watching import NOTHING, Watch
 from tracer.events.record import Event
 from tracer.model.filter import Filter
-from tracer.model.packet import HopKind
+from tracer.model.hop import ChainHop
 from tracer.model.rule import RuleTrace
 
 PACKETS = 30
@@ -97,7 +97,7 @@ def test_a_timed_out_element_and_long_names(watch: Watch) -> None:
         subprocess.run(["nft", "-f", "-"], input=TIMED, text=True, check=True)
         time.sleep(READ_SECONDS)
         assert traffic.tcp_connect(NODE4, 9558, timeout=0.5).outcome == "refused"
-    hops = [h for p in seen.packets for h in p.hops if h.what is HopKind.CHAIN and h.chain.startswith(LONG)]
+    hops = [h for p in seen.packets for h in p.hops if isinstance(h, ChainHop) and h.chain.startswith(LONG)]
     assert hops
     for hop in hops:
         assert hop.rule_trace and not hop.rule_trace.undecided and hop.rule_trace.decision, hop.rule_trace
@@ -127,7 +127,7 @@ def test_the_rule_that_drops_a_packet_put_together_from_fragments(
         with entered(CLIENT), socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.sendto(b"signs" * 600, (address, 9558))
     runs = [
-        h for p in seen.packets for h in p.hops if h.what is HopKind.CHAIN and h.table == "inet whole" and h.chain == "behind"
+        h for p in seen.packets for h in p.hops if isinstance(h, ChainHop) and h.table == "inet whole" and h.chain == "behind"
     ]
     assert [(h.verdict, h.rule_trace and h.rule_trace.undecided) for h in runs] == [("DROP", "")]
     assert runs[0].rule_trace and runs[0].rule_trace.decision and runs[0].rule_trace.decision.rule

@@ -13,7 +13,8 @@ from scenes import traffic
 from scenes.topology import CLIENT4, DRAIN, DRAIN4, DRAIN6, NODE4
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
-from tracer.model.packet import Hop, HopKind, Packet
+from tracer.model.hop import ChainHop, Hop, trace_of, verdict_of
+from tracer.model.packet import Packet
 
 FWD, FWD_TO, DUP, OTHER, OUT = 9571, 9572, 9573, 9574, 9575
 READ_SECONDS = 1.5
@@ -53,13 +54,13 @@ def packet_to(port: int, packets: list[Packet]) -> tuple[Packet, list[Hop]]:
     """The datagram, and its hops in chains of devices."""
     found = [p for p in packets if p.endpoints.dport == port and p.protocol == "UDP"]
     assert len(found) == 1, (port, packets)
-    return found[0], [h for h in found[0].hops if h.what is HopKind.CHAIN and h.hook in ("INGRESS", "EGRESS") and not h.clone]
+    return found[0], [h for h in found[0].hops if isinstance(h, ChainHop) and h.hook in ("INGRESS", "EGRESS") and not h.clone]
 
 
 def decided(hops: list[Hop]) -> list[tuple[str, str]]:
     """What each rule of one run did, and its text."""
     assert len(hops) == 1, hops
-    trace = hops[0].rule_trace
+    trace = trace_of(hops[0])
     assert trace and trace.decision and not trace.undecided, trace
     return [(v.verdict, v.rule.text if v.rule else "policy") for v in trace.hits]
 
@@ -84,7 +85,7 @@ def test_the_first_rule_takes_the_packet_over(watch: Watch) -> None:
     for port, to in ((FWD, f'fwd to "{DRAIN}"'), (FWD_TO, f'fwd ip to {DRAIN4} device "{DRAIN}"')):
         packet, hops = packet_to(port, seen.packets)
         assert decided(hops) == [("FWD", f"udp dport {port} {to}")]
-        assert (packet.outcome, hops[0].verdict, packet.endpoints.dst) == ("stolen", "STOLEN", NODE4)
+        assert (packet.outcome, verdict_of(hops[0]), packet.endpoints.dst) == ("stolen", "STOLEN", NODE4)
         assert packet.complete
     copied, hops = packet_to(DUP, seen.packets)
     assert decided(hops) == [("DUP", f'udp dport {DUP} dup to "{DRAIN}"'), ("ACCEPT", "policy")]

@@ -7,8 +7,8 @@ import ipaddress
 import struct
 from dataclasses import dataclass, field
 
+from tracer.model.netfilter import IP_HOOKS
 from tracer.rules.iptables.blob import BlobTable
-from tracer.rules.iptables.table import HOOKS
 
 VERDICTS = {"DROP": -1, "ACCEPT": -2, "QUEUE": -4, "RETURN": -5}
 HEAD = {"ip": 112, "ip6": 168}
@@ -53,20 +53,20 @@ def build(chains: dict[str, list[R]], family: str = "ip", name: str = "filter", 
     """A table with its base chains first, as in the kernel. Base chains are named as hooks; their default policy is ACCEPT."""
     out, starts, rules = Blob(family, name), {}, []
     at = 0
-    order = [c for c in HOOKS if c in chains] + [c for c in chains if c not in HOOKS]
+    order = [c for c in IP_HOOKS if c in chains] + [c for c in chains if c not in IP_HOOKS]
     for chain in order:
-        if chain not in HOOKS:
+        if chain not in IP_HOOKS:
             rules.append((at, R("ERROR", data=chain.encode().ljust(32, b"\0"))))
             at += _size(family, rules[-1][1])
         starts[chain] = at
-        last = R((policies or {}).get(chain, "ACCEPT") if chain in HOOKS else "RETURN")
+        last = R((policies or {}).get(chain, "ACCEPT") if chain in IP_HOOKS else "RETURN")
         for rule in [*chains[chain], last]:
-            if chain in HOOKS and rule is last:
-                out.underflows[HOOKS.index(chain)] = at
+            if chain in IP_HOOKS and rule is last:
+                out.underflows[IP_HOOKS.index(chain)] = at
             rules.append((at, rule))
             at += _size(family, rule)
-        if chain in HOOKS:
-            out.hooks[HOOKS.index(chain)] = starts[chain]
+        if chain in IP_HOOKS:
+            out.hooks[IP_HOOKS.index(chain)] = starts[chain]
     rules.append((at, R("ERROR", data=b"ERROR".ljust(32, b"\0"))))
     out.data = b"".join(_entry(family, at, rule, starts) for at, rule in rules)
     return out

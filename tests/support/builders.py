@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from tracer.events import record
-from tracer.events.record import DTYPE, HOOKS, VERDICTS, Event, EventArray, Flag, Kind
+from tracer.events.record import DTYPE, Event, EventArray, Flag, Kind
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import IP_HOOKS, KERNEL_VERDICTS
 from tracer.model.packet import Packet
-from tracer.node.namespaces import NAMES_KEPT, Namespaces
-from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
-from tracer.util.lru_dict import LruDict
 
 Ends = tuple[str, int, str, int]
 NODE, POD, OTHER_POD = 100, 200, 300
-NAMES = {NODE: "node", POD: "pod-a", OTHER_POD: "pod-b"}
+NAMES = {NODE: HOST, POD: Netns("pod-a"), OTHER_POD: Netns("pod-b")}
 REASONS = {2: "NO_SOCKET", 6: "NETFILTER_DROP", 7: "TCP_RESET", 11: "OTHERHOST"}
 FUNCTIONS = {
     0x10: "nf_hook_slow", 0x20: "tcp_v4_rcv", 0x30: "__udp4_lib_rcv", 0x40: "skb_queue_purge",
@@ -47,8 +46,8 @@ def event(kind: str, **given: Any) -> EventArray:
     out = np.zeros(1, DTYPE)
     row = out[0]
     hook, verdict = given.pop("hook", ""), given.pop("verdict", "ACCEPT")
-    row["kind"], row["hook"] = Kind["EVENT_" + kind], HOOKS.index(hook) if hook else 255
-    row["verdict"] = VERDICTS.index(verdict) if isinstance(verdict, str) else verdict
+    row["kind"], row["hook"] = Kind["EVENT_" + kind], IP_HOOKS.index(hook) if hook else 255
+    row["verdict"] = KERNEL_VERDICTS.index(verdict) if isinstance(verdict, str) else verdict
     row["flags"] = sum(Flag["FLAG_" + name] for name in given.pop("flags", "").split())
     for name, prefix in (("header", ""), ("orig", "orig_"), ("reply", "reply_")):
         ends = given.pop(name, None)
@@ -115,19 +114,26 @@ class Trail:
         return np.concatenate(self.rows)
 
 
-class Names(Namespaces):
+class Names:
     """Namespaces that do not exist on the machine."""
 
     def __init__(self) -> None:
         self.node = self.own = NODE
-        self._names, self._unknown = LruDict(NAMES_KEPT), LruDict(NAMES_KEPT)
-        self._names.update(NAMES)
 
-    def name(self, inode: int) -> str:
-        return self._names.get(inode, f"netns {inode}")
+    def name(self, inode: int, requests: int = 1) -> Netns:
+        return NAMES.get(inode, Netns(f"netns {inode}"))
+
+    def own_name(self) -> Netns:
+        return self.name(self.own)
+
+    def named(self) -> list[int]:
+        return list(NAMES)
+
+    def find(self, name: str) -> int:
+        return next(inode for inode, known in NAMES.items() if known == name)
 
 
-class Owners(Processes):
+class Owners:
     """Processes that do not exist on the machine: (pid, command) by socket inode."""
 
     def owner(self, inode: int) -> tuple[int, str]:

@@ -19,7 +19,7 @@ from tests.support.blobs import R, build
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, swapped
 from tests.support.ctnetlink import FakeConntrack
 from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackListener
-from tracer.capture.journal import JournaledHostReader, JournaledNamespaces, JournaledProcesses
+from tracer.capture.journal import JournaledProcesses, RecordedNamespaces
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
 from tracer.capture.redact.records import RecordRedactor
@@ -39,7 +39,8 @@ from tracer.model.filter import Filter
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespaces import NamespaceNames
+from tracer.node.node import HostReader
 from tracer.packets.assembler import PacketAssembler
 from tracer.pipeline import builder
 from tracer.pipeline.assembly import Assembler, AssemblyParts
@@ -51,7 +52,7 @@ from tracer.render.base import Output
 from tracer.render.json import JsonOutput
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.rules.rule_resolver import RuleResolver
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -151,7 +152,7 @@ class Probes:
     def poll_losses(self) -> None: ...
 
 
-class PreparedTableReader(TableReader):
+class PreparedTableReader:
     """A table reader that returns the readings in `ready`, one at a time."""
 
     def __init__(self, record: Callable[[TableSnapshot], None]) -> None:
@@ -175,11 +176,11 @@ class Machine(RecordingEnvironment):
     def cluster_view(self) -> ClusterView:
         return replace(super().cluster_view(), local=frozenset({"192.168.56.10"}))
 
-    def namespaces(self) -> JournaledNamespaces:
-        return JournaledNamespaces(self.buffer.journal, cast(Namespaces, Named()))
+    def namespaces(self) -> RecordedNamespaces:
+        return RecordedNamespaces(self.buffer.journal, Named())
 
     def processes(self) -> JournaledProcesses:
-        return Holders(self.buffer.journal)
+        return JournaledProcesses(self.buffer.journal, Owners())
 
     def clock(self) -> int:
         return 10**18
@@ -192,7 +193,7 @@ class Machine(RecordingEnvironment):
         changes.add_rule_change(CHANGED, "nat", os.getpid())
         return changes
 
-    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+    def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         reader = PreparedTableReader(self.buffer.add_reading)
         reader.ready = [reading(100, 200)]
         legacy = TableGenerations(reader, lambda act: act in Probes.extensions)
@@ -206,19 +207,14 @@ class Machine(RecordingEnvironment):
             assembler._idle_ns = 0
         return assembler
 
-    def host_reader(self) -> JournaledHostReader:
+    def host_reader(self) -> HostReader:
         nothing = self.files.names[0].parent
-        return JournaledHostReader(self.buffer.journal, nothing, nothing)
+        return HostReader(nothing, nothing)
 
 
 class Named(Names):
     def named(self) -> list[int]:
         return [NODE]
-
-
-class Holders(JournaledProcesses):
-    def owner(self, inode: int) -> tuple[int, str]:
-        return self._journal(("process", inode), lambda: Owners().owner(inode), (0, ""))
 
 
 @dataclass

@@ -8,7 +8,7 @@ import struct
 
 from tracer.connections import conntrack_events
 from tracer.connections.conntrack_events import Datagram
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 
 ORIG = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
 REPLY = Endpoints("10.244.0.11", 8080, "10.244.0.1", 23711)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tests.support.syns import FakeInspector
@@ -11,13 +12,19 @@ from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, HopKind, IpvsDecision, Nat, Packet
+from tracer.model.hop import Hop, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, NatHop, TableHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import HostReader, ListeningSocket
+from tracer.node.procnet import BoundSocket
 from tracer.packets.outcome import classify
+from tracer.util.questions import Journal, live
 
 CLIENT = "192.168.56.1"
 SECOND = 1_000_000_000
@@ -33,13 +40,19 @@ class FakeNode(HostReader):
     settings: dict[str, str] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
-    leases: tuple[str, ...] = ()
+    leases: tuple[str, ...] | None = ()
     conntrack: dict[str, int] = field(default_factory=dict)
     mtus: dict[str, int] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
 
-    def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
-        return self.listeners.get((port, protocol))
+    def bound(self, protocol: str) -> tuple[BoundSocket, ...]:
+        return tuple(
+            BoundSocket(s.address, port, n) for n, ((port, of), s) in enumerate(self.listeners.items()) if of == protocol
+        )
+
+    def owner(self, inode: int) -> tuple[int, str]:
+        found = list(self.listeners.values())[inode]
+        return found.pid, found.command
 
     def is_kube_proxy(self, pid: int) -> bool:
         return pid in self.proxies
@@ -47,7 +60,7 @@ class FakeNode(HostReader):
     def kube_proxy(self) -> KubeProxy | None:
         return self.proxy
 
-    def setting(self, name: str, pid: int = 0) -> str:
+    def setting(self, name: str, pid: int = 0, kept_seconds: float = 0) -> str:
         return self.settings.get(name, "")
 
     def counters(self, pid: int) -> dict[str, int]:
@@ -62,10 +75,10 @@ class FakeNode(HostReader):
     def way_out(self, address: str) -> str:
         return self.ways.get(address, "")
 
-    def interface_of(self, address: str) -> str:
-        return self.interfaces.get(address, "")
+    def addresses(self) -> dict[str, str]:
+        return {"127.0.0.1": "lo", **self.interfaces}
 
-    def flannel_subnets(self) -> tuple[str, ...]:
+    def flannel_subnets(self) -> tuple[str, ...] | None:
         return self.leases
 
 
@@ -85,24 +98,26 @@ def policy(chain: str, verdict: str = "ACCEPT") -> RuleHit:
     return RuleHit((RuleLocation(chain, 0),), None, verdict, Evidence.DERIVED)
 
 
-def table(rules: Ruleset, hook: str, name: str, *hits: RuleHit, verdict: str = "ACCEPT", **more: object) -> Hop:
-    return Hop(0, HopKind.TABLE, "node", hook, name, verdict=verdict, rule_trace=RuleTrace(hits, ruleset=rules), **more)  # type: ignore[arg-type]
+def table(rules: Ruleset, hook: Hook, name: str, *hits: RuleHit, verdict: Verdict = Verdict.ACCEPT, **more: object) -> Hop:
+    return TableHop(0, "node", hook, table=name, verdict=verdict, rule_trace=RuleTrace(hits, ruleset=rules), **more)  # type: ignore[arg-type]
 
 
-def nat(rules: Ruleset, hook: str, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
-    return Hop(0, HopKind.NAT, "node", hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
+def nat(rules: Ruleset, hook: Hook, kind: str, before: Endpoints, after: Endpoints, *hits: RuleHit) -> Hop:
+    return NatHop(0, HOST, hook, nat=Nat(kind, before, after), rule_trace=RuleTrace(hits, ruleset=rules))
 
 
-def packet(hops: list[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
+def packet(hops: Sequence[Hop], ends: Endpoints, number: int = 1, protocol: str = "TCP") -> Packet:
     """A SYN with these hops, one second after the SYN with the previous number."""
-    made = Packet(number, number * SECOND, "node", "eth0", "IPv4", protocol, ends, "SYN", 60, hops=tuple(hops), number=number)
+    made = Packet(number, number * SECOND, HOST, "eth0", "IPv4", protocol, ends, "SYN", 60, hops=tuple(hops), number=number)
     verdict, outcome = classify(made)
     return replace(made, verdict=verdict, outcome=outcome)
 
 
-def findings_of(packets: list[Packet], cluster: ClusterView, node: HostReader) -> tuple[list[Finding], list[Finding]]:
+def findings_of(
+    packets: list[Packet], cluster: ClusterView, node: HostReader, journal: Journal = live
+) -> tuple[list[Finding], list[Finding]]:
     """(findings in the order in which they became certain, all findings at the end) for these packets, in this order."""
-    findings, reported = Findings(FindingContext(cluster, node)), []
+    findings, reported = Findings(FindingContext(cluster, node, journal)), []
     settings = node.settings if isinstance(node, FakeNode) else {}
     syns = HandshakeAnalyzer(FakeInspector(settings))
     for each in (attribute(packet, cluster) for packet in packets):
@@ -121,10 +136,10 @@ def ipvs(virtual: str, port: int, real: str = "", chosen: str = "now", sport: in
     ends = Endpoints(CLIENT, sport, virtual, port)
     if not real:
         decision = IpvsDecision(virtual, port, "tcp", "rr")
-        hop = Hop(0, HopKind.IPVS, "node", "INPUT", verdict="REJECT", reject="icmp-port-unreachable", ipvs=decision)
+        hop = IpvsRefusalHop(0, HOST, Hook.INPUT, verdict=Verdict.REJECT, reject="icmp-port-unreachable", decision=decision)
         return packet([hop], ends)
     decision = IpvsDecision(virtual, port, "tcp", "rr", real=real, real_port=8080, chosen=chosen)
     return packet(
-        [Hop(0, HopKind.IPVS, "node", "INPUT", ipvs=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
+        [IpvsNatHop(0, HOST, Hook.INPUT, decision=decision, nat=Nat("DNAT", ends, Endpoints(CLIENT, sport, real, 8080)))],
         ends,
     )

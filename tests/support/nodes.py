@@ -14,9 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.support import hop_fields
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
+from tracer.model.hop import owner_of
 from tracer.model.packet import Packet
 from tracer.model.rule import Ruleset
 from tracer.rules import save_parser
@@ -116,5 +118,5 @@ def node(mode: str, scenario: str) -> Node:
 
 def owners(packet: Packet, labels: set[str]) -> set[str]:
     """The labels of the owners of the rules that decided, or that set the mark by which another rule decided."""
-    texts = [h.owner.text for h in packet.hops if h.owner]
+    texts = [hop_fields.owner(h).text for h in packet.hops if owner_of(h)]
     return {label for label in labels if any(label in text for text in texts)}

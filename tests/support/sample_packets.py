@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, HopKind, IpvsDecision, Nat, Outcome, Packet, Socket
+from tracer.model.hop import Drop, Handshake, Hop, HopKind, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, RewriteHop, Socket
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import decode_hook, decode_verdict
+from tracer.model.packet import Flow, Outcome, Packet
+from tracer.util.frozen import evolve
 
 EPOCH = 1_769_868_202_118_204_511  # 2026-01-31T14:03:22.118204511Z
 BOOT = 5_000_000_000_000
@@ -17,15 +22,23 @@ REQUESTED, ANSWERED = Endpoints(*CLIENT, *NODE), Endpoints(*POD, *GATEWAY)
 STATUS = Flow(REQUESTED, ANSWERED, "NEW", False, 0)
 
 
-def hop(us: float, what: str, hook: str = "", netns: str = "node", **more: Any) -> Hop:
-    """A hop `us` microseconds after the packet's first."""
-    return Hop(BOOT + int(us * 1000), HopKind(what), netns, hook, **more)
+def hop(us: float, what: str, hook: str = "", netns: str = HOST, **more: Any) -> Hop:
+    """A hop `us` microseconds after the packet's first. more: fields of its kind; a verdict by its name."""
+    if what == HopKind.IPVS:
+        kind: type[Hop] = IpvsNatHop if "nat" in more else IpvsRefusalHop
+    else:
+        (kind,) = (each for each in get_args(Hop) if each.kind == what)
+    return kind(BOOT + int(us * 1000), Netns(netns), decode_hook(hook), **_decoded(more))
+
+
+def _decoded(changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: decode_verdict(value) if name == "verdict" else value for name, value in changes.items()}
 
 
 def with_hop(packet: Packet, at: int, **changes: Any) -> Packet:
     """The packet with other values in the fields of one hop."""
     hops = list(packet.hops)
-    hops[at] = replace(hops[at], **changes)
+    hops[at] = evolve(hops[at], **_decoded(changes))
     return replace(packet, hops=tuple(hops))
 
 
@@ -51,7 +64,7 @@ def node_port() -> Packet:
         hop(120, "handshake", netns="pod http-proxy", handshake=Handshake("SYN", True, 0, 128, 1)),
     ]
     return Packet(
-        (7 << 8) | 1, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, 1_000_001, STATUS, tuple(hops),
+        (7 << 8) | 1, EPOCH, HOST, "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, 1_000_001, STATUS, tuple(hops),
         "SYN answered by pid 4242 nginx in pod http-proxy", Outcome.DELIVERED, True, 1,
     )  # fmt: skip
 
@@ -67,7 +80,7 @@ def node_port_reply() -> Packet:
     ]
     flow = Flow(REQUESTED, ANSWERED, "ESTABLISHED", True, 0)
     return Packet(
-        9 << 8, EPOCH + 300_000, "pod http-proxy", "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, tuple(hops),
+        9 << 8, EPOCH + 300_000, Netns("pod http-proxy"), "eth0", "IPv4", "TCP", ANSWERED, "SYN ACK", 60, 77, flow, tuple(hops),
         "forwarded to eth0 in node", Outcome.FORWARDED, True, 2,
     )  # fmt: skip
 
@@ -77,14 +90,16 @@ def ipvs() -> list[Packet]:
     server = IpvsDecision("192.168.56.10", 30285, "tcp", "rr")
     real = replace(server, persistent=True, real="10.244.0.11", real_port=8080, chosen="now")
     nat = Nat("DNAT", REQUESTED, Endpoints(*CLIENT, *POD))
-    first = hop(14, "ipvs", "INPUT", ipvs=real, nat=nat)
-    later = hop(14, "ipvs", "INPUT", ipvs=replace(real, chosen="earlier", evidence=Evidence.DERIVED), nat=nat)
-    refused = hop(14, "ipvs", "INPUT", ipvs=server, verdict="REJECT", reject="icmp-port-unreachable")
+    first = hop(14, "ipvs", "INPUT", decision=real, nat=nat)
+    later = hop(14, "ipvs", "INPUT", decision=replace(real, chosen="earlier", evidence=Evidence.DERIVED), nat=nat)
+    refused = hop(14, "ipvs", "INPUT", decision=server, verdict="REJECT", reject="icmp-port-unreachable")
     found = []
     for number, what in enumerate((first, later, refused), 1):
         hops = [hop(0, "hook", "PREROUTING", verdict="ACCEPT", in_iface="eth0"), what]
-        head = (number << 8, EPOCH, "node", "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, number, STATUS, tuple(hops))
-        end = ("forwarded to cni0", Outcome.FORWARDED) if what.nat else ("REJECTED by IPVS", Outcome.REJECTED)
+        head = (number << 8, EPOCH, HOST, "eth0", "IPv4", "TCP", REQUESTED, "SYN", 60, number, STATUS, tuple(hops))
+        end = (
+            ("forwarded to cni0", Outcome.FORWARDED) if isinstance(what, RewriteHop) else ("REJECTED by IPVS", Outcome.REJECTED)
+        )
         found.append(Packet(*head, *end))
     return found
 
@@ -99,7 +114,7 @@ def rejected() -> Packet:
         hop(9, "drop", drop=Drop("NETFILTER_DROP", "nf_hook_slow")),
     ]  # fmt: skip
     return Packet(
-        11 << 8, EPOCH + 1_000_000_000, "node", "", "IPv6", "TCP", ends, "SYN", 80, 5, None, tuple(hops),
+        11 << 8, EPOCH + 1_000_000_000, HOST, "", "IPv6", "TCP", ends, "SYN", 80, 5, None, tuple(hops),
         "REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable", Outcome.REJECTED, True, 3,
     )  # fmt: skip
 
@@ -113,7 +128,7 @@ def full_queue() -> Packet:
         hop(1_203_450, "drop", drop=Drop("", "tcp_conn_request")),
     ]
     return Packet(
-        12 << 8, EPOCH + 2_000_000_000, "node", "eth0", "IPv4", "TCP", Endpoints(*CLIENT, "192.168.56.10", 6443),
+        12 << 8, EPOCH + 2_000_000_000, HOST, "eth0", "IPv4", "TCP", Endpoints(*CLIENT, "192.168.56.10", 6443),
         "SYN", 60, 6, Flow(REQUESTED, REQUESTED.reversed, "NEW", False, 3), tuple(hops),
         "SYN dropped: accept queue 129/128", Outcome.DROPPED, False, 4,
     )  # fmt: skip
@@ -126,7 +141,7 @@ def no_socket() -> Packet:
         hop(8.4, "drop", drop=Drop("NO_SOCKET", "__udp4_lib_rcv"), clone=True),
     ]
     return Packet(
-        13 << 8, EPOCH + 3_000_000_000, "node", "eth0", "IPv4", "UDP", Endpoints(*CLIENT, "192.168.56.10", 53),
+        13 << 8, EPOCH + 3_000_000_000, HOST, "eth0", "IPv4", "UDP", Endpoints(*CLIENT, "192.168.56.10", 53),
         "", 61, 0, None, tuple(hops), "nobody listens here: UDP 192.168.56.10:53", Outcome.REFUSED, True, 5,
     )  # fmt: skip
 
@@ -135,7 +150,7 @@ def ping() -> Packet:
     """An ICMP packet, which has no ports; without a conntrack entry and without any decision."""
     ends = Endpoints("10.0.0.1", 0, "10.0.0.2", 0)
     return Packet(
-        14 << 8, EPOCH, "node", "lo", "IPv4", "ICMP", ends, "", 84,
+        14 << 8, EPOCH, HOST, "lo", "IPv4", "ICMP", ends, "", 84,
         verdict="delivered to node's kernel", outcome=Outcome.DELIVERED, number=6,
     )  # fmt: skip
 

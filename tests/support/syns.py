@@ -3,17 +3,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.model.endpoints import Endpoints
 from tracer.model.handshake import HandshakeVerdict
-from tracer.model.packet import DecisionDetail, Endpoints, Flow, Handshake, Hop, HopKind, Nat, Packet, Socket
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import (
+    DecisionDetail,
+    DetailHop,
+    Handshake,
+    HandshakeHop,
+    HookHop,
+    Hop,
+    Nat,
+    NatHop,
+    Socket,
+    SocketHop,
+)
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Flow, Packet
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.node.procnet import BoundSocket
 from tracer.packets.outcome import classify
+from tracer.util.questions import Journal, live
 
 MS = 1_000_000
+POD_A = Netns("pod-a")
 REQUESTED = Endpoints("192.168.56.1", 40812, "192.168.56.10", 30285)
 AFTER_DNAT = Endpoints("192.168.56.1", 40812, "10.244.0.11", 8080)
 INSIDE = Endpoints("10.244.0.1", 23711, "10.244.0.11", 8080)
@@ -21,7 +40,7 @@ SEQ, SERVER_SEQ = 1000, 7000
 LISTENER = {"accept_queue": 0, "accept_limit": 128, "syn_queue": 0, "syncookies": 1, "syn_backlog": 128}
 
 
-class FakeInspector(NamespaceInspector):
+class FakeReader(NamespaceReader):
     """Answers with the given values, the same in every namespace. counted: what the next reading of counters returns."""
 
     def __init__(self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = ()) -> None:
@@ -30,20 +49,30 @@ class FakeInspector(NamespaceInspector):
     def bound(self, name: str) -> tuple[BoundSocket, ...]:
         return self.listening
 
-    def setting(self, name: str, setting: str) -> str:
+    def setting(self, name: str, setting: str, kept_seconds: float = 0) -> str:
         return self.settings.get(setting, "")
 
     def counters(self, name: str) -> dict[str, int]:
         return dict(self.counted)
 
-    def process(self, inode: int) -> str:
-        return "nginx (pid 4242)" if inode == 48213 else ""
+    def owner(self, inode: int) -> tuple[int, str]:
+        return (4242, "nginx") if inode == 48213 else (0, "")
 
-    def names(self) -> list[str]:
-        return ["node", "pod-a"]
+    def names(self) -> list[Netns]:
+        return [HOST, POD_A]
 
 
-def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **more: Any) -> Packet:
+class FakeInspector(NamespaceInspector):
+    """Answers from a FakeReader with these values. fake: that reader."""
+
+    def __init__(
+        self, settings: dict[str, str] | None = None, listening: tuple[BoundSocket, ...] = (), journal: Journal = live
+    ) -> None:
+        self.fake = FakeReader(settings, listening)
+        super().__init__(self.fake, journal)
+
+
+def packet(ends: Endpoints, flags: str, hops: Sequence[Hop], identity: int = 1, **more: Any) -> Packet:
     """A TCP packet with these hops, with its verdict and outcome."""
     first = hops[0]
     made = Packet(identity, first.time, first.netns, first.in_iface, "IPv4", "TCP", ends, flags, 60, hops=tuple(hops), **more)
@@ -51,23 +80,23 @@ def packet(ends: Endpoints, flags: str, hops: list[Hop], identity: int = 1, **mo
     return replace(made, verdict=verdict, outcome=outcome)
 
 
-def decision_detail(what: str, at: int, netns: str = "pod-a", **facts: Any) -> Hop:
-    return Hop(at, HopKind.DETAIL, netns, detail=DecisionDetail(what, facts))
+def decision_detail(what: str, at: int, netns: Netns = POD_A, **facts: Any) -> Hop:
+    return DetailHop(at, netns, detail=DecisionDetail(what, facts))
 
 
 def way(at: int = 0) -> list[Hop]:
     """The SYN's hops on its way to pod-a, without those in the pod."""
     return [
-        Hop(at, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
-        Hop(at + 1, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", REQUESTED, AFTER_DNAT)),
-        Hop(at + 2, HopKind.NAT, "node", "POSTROUTING", nat=Nat("MASQUERADE", AFTER_DNAT, INSIDE)),
-        Hop(at + 3, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0"),
+        HookHop(at, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0"),
+        NatHop(at + 1, HOST, Hook.PREROUTING, nat=Nat("DNAT", REQUESTED, AFTER_DNAT)),
+        NatHop(at + 2, HOST, Hook.POSTROUTING, nat=Nat("MASQUERADE", AFTER_DNAT, INSIDE)),
+        HookHop(at + 3, HOST, Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="cni0"),
     ]
 
 
 def syn(*more: Hop, at: int = 0, identity: int = 1, seq: int = SEQ, **fields: Any) -> Packet:
     """A SYN to a NodePort: the hops of way(), then these hops."""
-    fields.setdefault("flow", Flow(REQUESTED, INSIDE.reversed, "NEW", False, 0, "node"))
+    fields.setdefault("flow", Flow(REQUESTED, INSIDE.reversed, "NEW", False, 0, HOST))
     return packet(REQUESTED, "SYN", [*way(at), *more], identity, seq=seq, **fields)
 
 
@@ -77,9 +106,9 @@ def at_listener(accepted: bool | None, at: int = 10, cookie: bool = False, **fac
     syn_queue = queues["syn_queue"] + bool(accepted)
     shake = Handshake("SYN", accepted, queues["accept_queue"], queues["accept_limit"], syn_queue, cookie)
     return [
-        Hop(at, HopKind.SOCKET, "pod-a", socket=Socket(48213, "LISTEN", 4242, "nginx")),
+        SocketHop(at, POD_A, socket=Socket(48213, "LISTEN", 4242, "nginx")),
         decision_detail("listener", at + 1, **queues),
-        Hop(at + 2, HopKind.HANDSHAKE, "pod-a", verdict="DROP" if accepted is False else "", handshake=shake),
+        HandshakeHop(at + 2, POD_A, handshake=shake),
     ]
 
 
@@ -88,12 +117,12 @@ def synack(at: int = 5 * MS, identity: int = 2, ends: Endpoints | None = None, *
     ends = ends or INSIDE.reversed
     half = AFTER_DNAT.reversed
     hops = [
-        Hop(at, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="cni0"),
-        Hop(at + 1, HopKind.NAT, "node", "PREROUTING", nat=Nat("reverse MASQUERADE", INSIDE.reversed, half)),
-        Hop(at + 2, HopKind.NAT, "node", "POSTROUTING", nat=Nat("reverse DNAT", half, REQUESTED.reversed)),
-        Hop(at + 3, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="eth0"),
+        HookHop(at, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="cni0"),
+        NatHop(at + 1, HOST, Hook.PREROUTING, nat=Nat("reverse MASQUERADE", INSIDE.reversed, half)),
+        NatHop(at + 2, HOST, Hook.POSTROUTING, nat=Nat("reverse DNAT", half, REQUESTED.reversed)),
+        HookHop(at + 3, HOST, Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="eth0"),
     ]
-    flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", True, 0, "node")
+    flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", True, 0, HOST)
     fields = {"flow": flow, **fields}
     return packet(ends, "SYN ACK", fields.pop("hops", hops), identity, seq=SERVER_SEQ, ack=SEQ + 1, **fields)
 
@@ -103,8 +132,8 @@ def last_ack(accepted: bool | None = True, at: int = 8 * MS, identity: int = 3, 
     more = []
     if accepted is not None:
         shake = Handshake("ACK", accepted, queue, 128, 0)
-        more = [Hop(at + 9, HopKind.HANDSHAKE, "pod-a", verdict="" if accepted else "DROP", handshake=shake)]
-    flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
+        more = [HandshakeHop(at + 9, POD_A, handshake=shake)]
+    flow = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, HOST)
     return packet(REQUESTED, "ACK", [*way(at), *more], identity, seq=SEQ + 1, ack=SERVER_SEQ + 1, flow=flow)
 
 

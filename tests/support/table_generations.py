@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from tracer.rules.iptables.generations import TableGenerations
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 
 READER_THREAD = 77
 
 
-class FakeTableReader(TableReader):
+class FakeTableReader:
     """A table reader; the test puts its answers into `ready`."""
 
     def __init__(self) -> None:
@@ -25,7 +23,9 @@ class FakeTableReader(TableReader):
         ready, self.ready = self.ready, []
         return ready
 
+    def close(self) -> None: ...
+
 
 def new_generations() -> tuple[TableGenerations, FakeTableReader]:
     reader = FakeTableReader()
-    return TableGenerations(cast(TableReader, reader), lambda extension: extension == ("target", "DNAT", 2, "ip")), reader
+    return TableGenerations(reader, lambda extension: extension == ("target", "DNAT", 2, "ip")), reader

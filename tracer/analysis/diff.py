@@ -18,6 +18,7 @@ from tracer.capture.format import rulesets
 from tracer.capture.format.codec import MalformedRecord
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.capture_reader import CaptureReader
+from tracer.model.hop import decision_of, is_from_conntrack, nat_of, owner_of, verdict_of
 from tracer.model.packet import Packet
 from tracer.rules.iptables.entry import MalformedTable
 
@@ -60,8 +61,9 @@ class CaptureProfile:
             return
         self.ends.setdefault(kind, Counter())[packet.outcome] += 1
         for hop in packet.hops:
-            if hop.owner and hop.rule_trace and hop.rule_trace.decision and not hop.clone and not hop.from_conntrack:
-                what = f"{hop.nat.kind if hop.nat else hop.verdict}: {hop.owner.text}"
+            owner, nat = owner_of(hop), nat_of(hop)
+            if owner and decision_of(hop) and not hop.clone and not is_from_conntrack(hop):
+                what = f"{nat.kind if nat else verdict_of(hop)}: {owner.text}"
                 counts = self.decided.setdefault(kind, Counter())
                 if what in counts or len(counts) < MOST_DECISIONS:
                     counts[what] += 1

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracer.model.finding import Finding
-from tracer.model.packet import Hop, Packet
+from tracer.model.hop import DropHop, Hop, RuleHop, SocketHop, is_from_conntrack, nat_of, owner_of, trace_of, verdict_of
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleTrace, format_path
 
 Row = dict[str, Any]
@@ -66,30 +67,32 @@ def of_packet(packet: Packet) -> Iterator[tuple[str, Row]]:
     yield "packets", row
     for place, hop in enumerate(packet.hops):
         yield "hops", _hop(packet, place, hop, began)
-        if hop.rule_trace and not hop.nat:
+        if isinstance(hop, RuleHop) and hop.rule_trace:
             yield from _acted(packet.number, place, hop.rule_trace)
 
 
 def _hop(packet: Packet, place: int, hop: Hop, began: int) -> Row:
+    table, chain = (hop.table, hop.base_chain) if isinstance(hop, RuleHop) else ("", "")
     row: Row = {
         "packet": packet.number, "place": place, "time": packet.time + hop.time - began, "after_ns": hop.time - began,
-        "what": hop.what.value, "netns": hop.netns, "hook": hop.hook, "table": hop.table, "chain": hop.chain,
-        "verdict": hop.verdict, "evidence": hop.evidence.value, "in_iface": hop.in_iface, "out_iface": hop.out_iface,
-        "mark": hop.mark, "copy": hop.clone, "from_conntrack": hop.from_conntrack,
+        "what": hop.kind.value, "netns": hop.netns, "hook": hop.hook, "table": table, "chain": chain,
+        "verdict": verdict_of(hop), "evidence": hop.evidence.value, "in_iface": hop.in_iface, "out_iface": hop.out_iface,
+        "mark": hop.mark, "copy": hop.clone, "from_conntrack": is_from_conntrack(hop),
     }  # fmt: skip
-    if hop.nat:
-        after = hop.nat.after
-        row |= {"nat": hop.nat.kind, "src": after.src, "sport": after.sport, "dst": after.dst, "dport": after.dport}
-    if hop.rule_trace:
-        row["undecided"] = hop.rule_trace.undecided or None
-        if hop.rule_trace.decision:
-            rule = hop.rule_trace.decision.rule
-            row |= {"chain_path": format_path(hop.rule_trace.decision.path), "rule": rule.text if rule else "policy"}
-    if hop.owner:
-        row |= {"owner": hop.owner.text, "owner_kind": hop.owner.kind, "owner_name": hop.owner.label}
-    if hop.socket:
+    nat, trace, owner = nat_of(hop), trace_of(hop), owner_of(hop)
+    if nat:
+        after = nat.after
+        row |= {"nat": nat.kind, "src": after.src, "sport": after.sport, "dst": after.dst, "dport": after.dport}
+    if trace:
+        row["undecided"] = trace.undecided or None
+        if trace.decision:
+            rule = trace.decision.rule
+            row |= {"chain_path": format_path(trace.decision.path), "rule": rule.text if rule else "policy"}
+    if owner:
+        row |= {"owner": owner.text, "owner_kind": owner.kind, "owner_name": owner.label}
+    if isinstance(hop, SocketHop):
         row |= {"pid": hop.socket.pid, "command": hop.socket.command}
-    if hop.drop:
+    if isinstance(hop, DropHop):
         row["drop_reason"] = hop.drop.reason
     return row
 

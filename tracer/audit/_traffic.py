@@ -11,8 +11,10 @@ from tracer.audit.state import NodeState
 from tracer.findings.proofs import rule_proof
 from tracer.kube.attribution import attribute_path
 from tracer.model.finding import FindingEvidence
+from tracer.model.hop import DecidingHop, OwnedHop, RewriteHop, decision_of, trace_of
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, Outcome
+from tracer.model.netfilter import REFUSALS
+from tracer.model.packet import Outcome
 from tracer.model.prediction import PredictedPath
 from tracer.model.rule import Rule
 from tracer.predict.hooks import ORDER
@@ -31,20 +33,24 @@ class TrafficPath:
     predicted: PredictedPath
 
     @property
-    def translated(self) -> Hop | None:
+    def translated(self) -> RewriteHop | None:
         """The hop that translated its destination, None = none did."""
-        return next((h for h in self.predicted.packet.hops if h.nat and h.nat.kind == "DNAT"), None)
+        return next((h for h in self._rewrites if h.nat.kind == "DNAT"), None)
 
     @property
     def target(self) -> str:
         """The address that its destination was translated to, "" = not translated."""
         hop = self.translated
-        return hop.nat.after.dst if hop and hop.nat else ""
+        return hop.nat.after.dst if hop else ""
 
     @property
     def masqueraded(self) -> bool:
         """Whether its source was translated."""
-        return any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") for h in self.predicted.packet.hops)
+        return any(h.nat.kind in ("MASQUERADE", "SNAT") for h in self._rewrites)
+
+    @property
+    def _rewrites(self) -> list[RewriteHop]:
+        return [h for h in self.predicted.packet.hops if isinstance(h, RewriteHop)]
 
     @property
     def outcome(self) -> str:
@@ -53,10 +59,10 @@ class TrafficPath:
         return BY_IPVS if packet.outcome is Outcome.UNKNOWN and "by IPVS" in packet.verdict else packet.outcome
 
     @property
-    def decided(self) -> Hop | None:
+    def decided(self) -> OwnedHop | None:
         """The hop that decided about its destination: the translation, or the table or chain that refused it."""
-        refused = (h for h in self.predicted.packet.hops if h.verdict in ("DROP", "REJECT"))
-        return self.translated or next(refused, None)
+        deciding = (h for h in self.predicted.packet.hops if isinstance(h, DecidingHop))
+        return self.translated or next((h for h in deciding if h.verdict in REFUSALS), None)
 
     @property
     def owner(self) -> Owner | None:
@@ -65,7 +71,8 @@ class TrafficPath:
 
     def is_met_by(self, rule: Rule) -> bool:
         """Whether the rule acted on it."""
-        return any(v.rule == rule for h in self.predicted.packet.hops if h.rule_trace for v in h.rule_trace.hits)
+        traces = (trace_of(h) for h in self.predicted.packet.hops)
+        return any(hit.rule == rule for trace in traces if trace for hit in trace.hits)
 
     @property
     def depends_on_order(self) -> bool:
@@ -132,7 +139,8 @@ def proofs(traffic: Sequence[PredictedTraffic]) -> list[FindingEvidence]:
     for each in traffic:
         for path in each.paths:
             hop = path.decided
-            if hop and hop.rule_trace and hop.rule_trace.decision:
-                proof = rule_proof(hop.rule_trace.decision, hop.owner.text if hop.owner else "")
+            decision = decision_of(hop) if hop else None
+            if hop and decision:
+                proof = rule_proof(decision, hop.owner.text if hop.owner else "")
                 found.setdefault(proof.text, proof)
     return list(found.values())[:5]

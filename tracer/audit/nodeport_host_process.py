@@ -14,6 +14,7 @@ from tracer.audit.state import NodeState
 from tracer.findings.nodeport_host_process import REFUSED_BY_IPVS, REFUSES, conflict
 from tracer.kube.missing_endpoints import NONE_HERE
 from tracer.model.finding import Finding
+from tracer.model.hop import SocketHop, trace_of
 from tracer.model.packet import Outcome
 from tracer.node.node import ListeningSocket
 
@@ -70,12 +71,15 @@ def _fate(path: TrafficPath, empty: bool) -> str:
         by_ipvs = "by IPVS" in packet.verdict
         return REFUSED_BY_IPVS if by_ipvs else REFUSES if empty else _BY_A_RULE.format("refuses")
     if packet.outcome is Outcome.DROPPED:
-        is_local_drop = any(NONE_HERE in f"{v.rule.comment if v.rule else ''} {v.element}" or v.element.endswith(": drop")
-                   for h in packet.hops if h.rule_trace for v in h.rule_trace.hits)  # fmt: skip
+        hits = [hit for trace in map(trace_of, packet.hops) if trace for hit in trace.hits]
+        is_local_drop = any(
+            NONE_HERE in f"{hit.rule.comment if hit.rule else ''} {hit.element}" or hit.element.endswith(": drop")
+            for hit in hits
+        )
         return _DROPS if is_local_drop or empty else _BY_A_RULE.format("drops")
     if path.translated and path.owner and path.owner.kind == "Service":
         return _SENDS
-    return _REACHES if any(h.socket for h in packet.hops) and not path.translated else ""
+    return _REACHES if any(isinstance(h, SocketHop) for h in packet.hops) and not path.translated else ""
 
 
 def _listener(state: NodeState, port: int, protocol: str) -> ListeningSocket | None:

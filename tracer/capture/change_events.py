@@ -16,7 +16,7 @@ from tracer.connections.conntrack_events import ConntrackListener, Datagram, rem
 from tracer.kube.store import ObjectStore
 from tracer.model.timeline import TimelineEntry
 from tracer.rules.rule_resolver import RuleResolver
-from tracer.util.questions import Journal, answered
+from tracer.util.questions import Journal, value_of
 
 T = TypeVar("T")
 NOT_IN_CAPTURE = "conntrack events are not in this capture"
@@ -121,11 +121,13 @@ class ReplayedConntrackListener:
 
 
 def journaled_reason(journal: Journal, reason: str) -> str:
-    return answered(lambda: journal(("conntrack events", "why not"), lambda: reason, NOT_IN_CAPTURE), NOT_IN_CAPTURE)
+    answer = value_of(journal(("conntrack events", "why not"), lambda: reason, NOT_IN_CAPTURE))
+    return NOT_IN_CAPTURE if answer is None else answer
 
 
 def journaled_lost(journal: Journal, found: int) -> int:
-    return answered(lambda: journal(("conntrack events", "lost"), lambda: found, 0), 0)
+    """Number of lost messages; 0 also where it was not asked: then the run had not listened."""
+    return value_of(journal(("conntrack events", "lost"), lambda: found, 0)) or 0
 
 
 def journaled_names(journal: Journal, found: Iterable[Datagram], listener: ConntrackListener | None) -> dict[int, str]:
@@ -139,7 +141,8 @@ def _journaled_name(journal: Journal, port: int, listener: ConntrackListener | N
         return listener.process(port) if listener else ""
 
     default = f"netlink port {port}"
-    return answered(lambda: journal(("netlink port", port), ask, default), default)
+    name = value_of(journal(("netlink port", port), ask, default))
+    return default if name is None else name
 
 
 def _take_all(pending: list[T]) -> list[T]:

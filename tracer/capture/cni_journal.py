@@ -19,48 +19,50 @@ class RecordedCniCache(CniCache):
     """The live cache. on_read: called with each reading that differs from the previous one."""
 
     def __init__(self, on_read: OnRead, directories: tuple[Path, ...] | None = None) -> None:
-        self._on_read, self._lookups, self._last = on_read, 0, list[Sandbox]()
+        self._on_read, self._last = on_read, list[Sandbox]()
         super().__init__(directories)
 
     def begin_batch(self) -> None:
         """Call at the beginning of each batch."""
-        self._lookups = 0
+        self.lookups = 0
 
     def refresh(self) -> None:
         """Reads the cache without a lookup, unless it was read shortly before."""
-        self._lookups = 0
+        self.lookups = 0
         self._find(("id", ""))
-
-    def _find(self, key: tuple[str, str]) -> tuple[Sandbox, ...]:
-        self._lookups += 1
-        return super()._find(key)
 
     def _scan(self) -> None:
         super()._scan()
         found = [s for s in self._files.values() if s]
         if found != self._last:
             self._last = found
-            self._on_read(self._lookups, found)
+            self._on_read(self.lookups, found)
 
 
 class ReplayedCniCache(CniCache):
     """Gives the recorded sandboxes."""
 
     def __init__(self) -> None:
-        self._lookups, self._pending = 0, list[tuple[int, list[Sandbox]]]()
+        self._pending = list[tuple[int, list[Sandbox]]]()
         super().__init__(())
 
     def begin_batch(self, readings: Iterable[tuple[int, list[Sandbox]]]) -> None:
         """Begins a batch with its readings: (number of lookups, sandboxes). Unused ones of the previous batch apply now."""
         for _, found in self._pending:
             self._apply(found)
-        self._pending, self._lookups = list(readings), 0
+        self._pending, self.lookups = list(readings), 0
+
+    def skip(self, lookups: int) -> bool:
+        if self._pending and self._pending[0][0] <= self.lookups + lookups:
+            return False
+        return super().skip(lookups)
 
     def _find(self, key: tuple[str, str]) -> tuple[Sandbox, ...]:
-        self._lookups += 1
-        while self._pending and self._pending[0][0] <= self._lookups:
+        self.lookups += 1
+        while self._pending and self._pending[0][0] <= self.lookups:
             self._apply(self._pending.pop(0)[1])
         return self._by.all(key)
 
     def _apply(self, found: list[Sandbox]) -> None:
         self._by = self._index(found)
+        self.version += 1

@@ -9,6 +9,10 @@ from typing import Any
 
 import click
 
+from tracer import export as exports
+from tracer.analysis import stats as statistics
+from tracer.cli.options import alternatives
+
 FILTERS = frozenset({
     "ports", "hosts", "services", "pods", "node_ports", "host_ports", "proto", "family", "iface", "netns", "drops_only",
     "no_rules", "count",
@@ -32,9 +36,8 @@ def commands(trace: click.Command) -> list[click.Command]:
         )
 
     files = click.Argument(["files"], metavar="FILE...", nargs=-1, required=True)
-    chosen = click.Option(
-        ["--only"], multiple=True, metavar="NAME", help="latencies, owners, rules, syns or verdicts; repeatable."
-    )
+    listed = f"{alternatives(statistics.names())}; repeatable."
+    chosen = click.Option(["--only"], multiple=True, metavar="NAME", help=listed)
     return [
         make("stats", stats, files, chosen),
         make("findings", findings, files),
@@ -45,7 +48,7 @@ def commands(trace: click.Command) -> list[click.Command]:
             export,
             files,
             click.Argument(["target"]),
-            click.Option(["--to", "form"], required=True, metavar="FORMAT", help="html, jsonl, parquet or pcapng."),
+            click.Option(["--to", "form"], required=True, metavar="FORMAT", help=f"{alternatives(exports.names())}."),
             click.Option(["--redact"], is_flag=True, help="Replace addresses and names, each one always by the same one."),
             form=False,
         ),
@@ -60,13 +63,12 @@ def _replay_request(options: dict[str, Any]) -> Any:
 
 def stats(files: tuple[str, ...], only: tuple[str, ...], form: str, **options: Any) -> int:
     """Count the contents of a capture: outcomes, deciding rules and their owners, SYNs, latencies."""
-    from tracer.analysis.stats import names
     from tracer.commands import analyze
     from tracer.errors import BadOption
 
     for name in only:
-        if name not in names():
-            raise BadOption(f"There is no statistic {name!r}: choose from {', '.join(names())}.")
+        if name not in statistics.names():
+            raise BadOption(f"There is no statistic {name!r}: choose from {', '.join(statistics.names())}.")
     return analyze.stats(files, only, form, _replay_request(options))
 
 

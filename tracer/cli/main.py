@@ -14,7 +14,7 @@ from tracer import __version__, log, render
 from tracer.cli import standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
-from tracer.cli.options import OutputFormat, check_recording_options, check_replay_options, with_recording
+from tracer.cli.options import OutputFormat, alternatives, check_recording_options, check_replay_options, with_recording
 from tracer.commands.start_notes import StartNotes
 from tracer.errors import NO_ROOM, UNEXPECTED, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
@@ -88,7 +88,7 @@ def with_kube(function: Any) -> Any:
     multiple=True,
     default=("text",),
     metavar="FMT[:FILE]",
-    help="text or json; to a new FILE; repeatable.",
+    help=f"{alternatives(render.FORMATS, first='text')}; to a new FILE; repeatable.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
 @click.option(

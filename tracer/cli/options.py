@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,12 @@ MOST_SNAPLEN_BYTES = 4096
 """Maximum number of bytes that can be recorded of a packet."""
 LEAST_FILE_BYTES = 100_000
 """Size limit of the smallest useful capture file, bytes."""
+
+
+def alternatives(names: Sequence[str], first: str = "") -> str:
+    """Lists names for a help text: "html, jsonl or pcapng". first: the one that is named before all others."""
+    *others, last = sorted(names, key=lambda name: name != first)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2

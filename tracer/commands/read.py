@@ -14,6 +14,7 @@ from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import BadOption
 from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter, parse_host
+from tracer.model.namespace_name import Netns
 from tracer.pipeline import sinks
 from tracer.pipeline.shutdown import reading
 
@@ -25,7 +26,7 @@ def replay_request(options: dict[str, Any]) -> ReplayRequest:
     if selectors and (ports or hosts):
         raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
     Filter(ports=ports, hosts=hosts)
-    names = options.get("iface") or "", options.get("netns") or ""
+    names = options.get("iface") or "", Netns(options.get("netns") or "")
     display_filter = DisplayFilter(ports, hosts, options.get("proto") or "", options.get("family") or 0, *names)
     return ReplayRequest(
         display_filter,

@@ -21,7 +21,8 @@ from typing import Protocol
 
 from tracer.events.record import PROTOCOLS
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
+from tracer.model.namespace_name import Netns
 from tracer.node.nfnetlink import attributes, number
 from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.lru_dict import LruDict
@@ -163,7 +164,7 @@ class EntryEvents:
             self._sock.close()
 
 
-def parse(data: bytes, now: int, netns: str) -> Iterator[EntryEvent]:
+def parse(data: bytes, now: int, netns: Netns) -> Iterator[EntryEvent]:
     """Yields the events of one netlink datagram.
 
     It does not use pyroute2: a busy node has thousands of events a second, and pyroute2's decoder takes twelve times as long
@@ -197,7 +198,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int, netns: str) -> EntryEvent | None:
+def _event(attrs: dict[int, bytes], kind: int, flags: int, port: int, now: int, netns: Netns) -> EntryEvent | None:
     orig, protocol = _tuple(attrs.get(CTA_TUPLE_ORIG, b""))
     reply, _ = _tuple(attrs.get(CTA_TUPLE_REPLY, b""))
     if not orig or not reply or not _are_numbers({k: attrs.get(k, b"") for k in (CTA_ZONE, CTA_STATUS, CTA_TIMEOUT)}):

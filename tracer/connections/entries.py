@@ -8,8 +8,25 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tracer.model.evidence import Evidence
+from tracer.model.hop import (
+    DecidingHop,
+    DecisionDetail,
+    DetailHop,
+    DropHop,
+    HandshakeHop,
+    HookHop,
+    Hop,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    Nat,
+    RewriteHop,
+    RuleHop,
+    SocketHop,
+    is_from_conntrack,
+)
 from tracer.model.namespace_name import in_netns
-from tracer.model.packet import RULE_KINDS, Hop, HopKind, Nat, Packet
+from tracer.model.netfilter import REFUSALS, Hook
+from tracer.model.packet import Packet
 from tracer.model.timeline import PathStep, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, is_benign
@@ -25,9 +42,7 @@ def make_entry(packet: Packet, direction: str, remark: str = "") -> TimelineEntr
     stages = tuple(_stages(packet))
     began = packet.hops[0].time
     fingerprint, bad = _fingerprint(packet, direction), packet.outcome in BAD
-    return TimelineEntry(
-        began, "packet", text, direction, end, remark, stages, bad, packet.number, packet.netns, fingerprint
-    )
+    return TimelineEntry(began, "packet", text, direction, end, remark, stages, bad, packet.number, packet.netns, fingerprint)
 
 
 def _fingerprint(packet: Packet, direction: str) -> int:
@@ -65,7 +80,7 @@ def _format_end(packet: Packet) -> str:
 def format_sender(packet: Packet) -> str:
     """The sender of a packet, from the place where it was first seen: a namespace of this node, or an interface."""
     first = packet.hops[0]
-    if first.hook == "OUTPUT" or not first.in_iface:
+    if first.hook is Hook.OUTPUT or not first.in_iface:
         return f"sent by {packet.netns}"
     return f"came in by {first.in_iface}{in_netns(packet.netns)}"
 
@@ -83,9 +98,9 @@ def _stages(packet: Packet) -> Iterator[PathStep]:
             continue
         if is_decided and _repeats_decision(hop):
             continue
-        if hop.clone and hop.drop and (is_benign(hop.drop) or purged.has_unknown_receiver(hop.drop)):
+        if hop.clone and isinstance(hop, DropHop) and (is_benign(hop.drop) or purged.has_unknown_receiver(hop.drop)):
             continue
-        is_decided = is_decided or (hop.what in RULE_KINDS and hop.verdict in ("DROP", "REJECT"))
+        is_decided = is_decided or (isinstance(hop, RuleHop) and hop.verdict in REFUSALS)
         copy = " (copy)" * hop.clone
         if hop.netns and hop.netns != namespaces[hop.clone]:
             namespaces[hop.clone] = hop.netns
@@ -97,43 +112,58 @@ def _stages(packet: Packet) -> Iterator[PathStep]:
 
 def _repeats_decision(hop: Hop) -> bool:
     """Whether a hop only repeats the table's decision: the hook drops the packet, or the packet is freed."""
-    return hop.what is HopKind.HOOK or bool(hop.drop and hop.drop.function == "nf_hook_slow")
+    return isinstance(hop, HookHop) or (isinstance(hop, DropHop) and hop.drop.function == "nf_hook_slow")
 
 
 def _format_hop(hop: Hop) -> str:
     """One line for a hop; "" if the hop only let the packet pass."""
-    derived = " (derived)" if hop.evidence is Evidence.DERIVED else ""
-    if hop.nat:
-        owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known and not hop.from_conntrack else ""
-        return f"{hop.hook} {_format_translation(hop, hop.nat)} {format_rewrite(hop.nat)}{derived}{owner}"
-    if hop.ipvs:
-        return f"{hop.hook} IPVS has no real server for it: {hop.verdict}{f' with {hop.reject}' if hop.reject else ''}"
-    if hop.handshake and hop.handshake.stage != "request":
-        done = {True: "taken", False: "refused", None: "not known whether taken"}[hop.handshake.accepted]
-        handshake = hop.handshake
-        return f"{handshake.stage} {done}, accept queue {handshake.accept_queue}/{handshake.accept_limit}"
-    if hop.socket:
-        process = f", {hop.socket.command} (pid {hop.socket.pid})" if hop.socket.pid else ""
-        return f"socket {hop.socket.state}".strip() + process
-    if hop.drop and not is_benign(hop.drop):
-        return f"drop {hop.drop.reason or 'without a reason'} in {hop.drop.function or 'an unknown function'}"
-    if hop.detail and hop.detail.what == "neighbour":
-        return "waits for the next hop's link address"
-    if hop.detail and hop.detail.what == "reset":
-        state = hop.detail.facts.get("state")
-        return "answered with a reset, " + (f"by a socket in {state}" if state else "for no socket takes it")
-    if hop.decisive and hop.what in ("table", "chain", "hook"):
-        owner = f"  {hop.owner.text}" if hop.owner and hop.owner.known else ""
-        return f"{hop.hook} {hop.table or hop.what} {hop.verdict}{f' with {hop.reject}' if hop.reject else ''}{owner}"
+    match hop:
+        case RewriteHop():
+            derived = " (derived)" if hop.evidence is Evidence.DERIVED else ""
+            owner = "" if is_from_conntrack(hop) else _format_owner(hop)
+            return f"{hop.hook} {_format_translation(hop)} {format_rewrite(hop.nat)}{derived}{owner}"
+        case IpvsRefusalHop():
+            return f"{hop.hook} IPVS has no real server for it: {_format_verdict(hop)}"
+        case HandshakeHop(handshake=handshake) if handshake.stage != "request":
+            done = {True: "taken", False: "refused", None: "not known whether taken"}[handshake.accepted]
+            return f"{handshake.stage} {done}, accept queue {handshake.accept_queue}/{handshake.accept_limit}"
+        case SocketHop(socket=socket):
+            process = f", {socket.command} (pid {socket.pid})" if socket.pid else ""
+            return f"socket {socket.state}".strip() + process
+        case DropHop(drop=drop) if not is_benign(drop):
+            return f"drop {drop.reason or 'without a reason'} in {drop.function or 'an unknown function'}"
+        case DetailHop(detail=detail):
+            return _format_detail(detail)
+        case RuleHop() if hop.is_decisive:
+            return f"{hop.hook} {hop.table or hop.kind} {_format_verdict(hop)}{_format_owner(hop)}"
+        case HookHop() if hop.is_decisive:
+            return f"{hop.hook} {hop.kind} {hop.verdict}"
     return ""
 
 
-def _format_translation(hop: Hop, nat: Nat) -> str:
+def _format_detail(detail: DecisionDetail) -> str:
+    if detail.what == "neighbour":
+        return "waits for the next hop's link address"
+    if detail.what == "reset":
+        state = detail.facts.get("state")
+        return "answered with a reset, " + (f"by a socket in {state}" if state else "for no socket takes it")
+    return ""
+
+
+def _format_verdict(hop: DecidingHop) -> str:
+    return f"{hop.verdict}{f' with {hop.reject}' if hop.reject else ''}"
+
+
+def _format_owner(hop: RuleHop | RewriteHop) -> str:
+    return f"  {hop.owner.text}" if hop.owner and hop.owner.known else ""
+
+
+def _format_translation(hop: RewriteHop) -> str:
     """The kind of translation: "DNAT", "reverse MASQUERADE", "IPVS (rr)"."""
-    if not hop.ipvs:
-        return nat.kind
-    scheduler = f" ({hop.ipvs.scheduler})" if hop.ipvs.scheduler else ""
-    return ("reverse " if nat.kind.startswith("reverse") else "") + "IPVS" + scheduler
+    if not isinstance(hop, IpvsNatHop):
+        return hop.nat.kind
+    scheduler = f" ({hop.decision.scheduler})" if hop.decision.scheduler else ""
+    return ("reverse " if hop.nat.kind.startswith("reverse") else "") + "IPVS" + scheduler
 
 
 @lru_cache(4096)

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tracer.model.connection import Alias, ConnectionKey, anywhere, is_loopback, make_alias, reverse
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.namespace_name import NO_NETNS
+from tracer.model.packet import Packet
 from tracer.packets.aliases import aliases_of
 from tracer.util.evictions import evictions
 
@@ -87,7 +89,7 @@ class ConnectionIndex:
 
     def has(self, number: int, protocol: str, ends: Endpoints) -> bool:
         """Whether that timeline has these endpoints, in this direction."""
-        return make_alias("", protocol, ends) in self._entries[number].aliases
+        return make_alias(NO_NETNS, protocol, ends) in self._entries[number].aliases
 
     def add(self, number: int, packet: Packet) -> None:
         """Adds the key and all aliases of this packet to the timeline."""

@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterator
 from tracer.events.detail_row import DecisionDetailRow as Row
 from tracer.events.detail_row import DetailKind
 from tracer.events.record import TCP_STATES, DetailEvent, Event
-from tracer.model.packet import DecisionDetail
+from tracer.model.hop import DecisionDetail
 
 Facts = dict[str, int | str]
 
 TW_STATUS = ("nothing", "reset", "ack", "taken over")
 """Names of enum tcp_tw_status: the kernel's answer to a segment that hits a connection in TIME_WAIT."""
 MSS, TIMESTAMP = 2, 8
+TSVAL = "tsval"
+"""The fact that is the clock of a packet's sender: it differs from packet to packet."""
 _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 
@@ -50,7 +52,7 @@ def _options(row: Row) -> Facts:
     facts: Facts = {}
     for kind, value in tcp_options(row.options[: row.option_bytes]):
         if kind == TIMESTAMP and len(value) == 8:
-            facts["tsval"] = struct.unpack(">I", value[:4])[0]
+            facts[TSVAL] = struct.unpack(">I", value[:4])[0]
         elif kind == MSS and len(value) == 2:
             facts["mss"] = struct.unpack(">H", value)[0]
     return facts

@@ -36,7 +36,7 @@ class NftHit(NamedTuple):
     hop: int  # number of this record in its packet, from 0
     kind: int  # EVENT_NFT_RULE
     flags: int  # enum event_flag, or-ed
-    hook: int  # index in record.HOOKS
+    hook: int  # index in IP_HOOKS
     pf: int  # protocol family of the hook
     trace: int  # Trace
     family: int  # family of the table: 1 inet, 2 ip, 10 ip6

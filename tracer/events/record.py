@@ -19,7 +19,8 @@ import numpy.typing as npt
 from tracer.events import cstruct
 from tracer.events.detail_row import DETAIL_DTYPE, DecisionDetailRow
 from tracer.events.nft_trace import HIT_DTYPE, NftHit
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
+from tracer.model.netfilter import IP_HOOKS, KERNEL_VERDICTS, AnyVerdict, Hook, UnknownVerdict, Verdict
 
 EventArray = npt.NDArray[np.void]
 """A batch: an array of `struct event`, or of another record of the same size."""
@@ -78,9 +79,9 @@ class Event(NamedTuple):
     hop: int  # number of this event in its packet, from 0
     kind: int  # Kind
     flags: int  # Flag, or-ed
-    hook: int  # index in HOOKS or DEVICE_HOOKS, NO_HOOK = none
+    hook: int  # index in IP_HOOKS or DEVICE_HOOKS, NO_HOOK = none
     pf: int  # protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev
-    verdict: int  # index in VERDICTS, NO_VERDICT = none yet; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 not known
+    verdict: int  # index in KERNEL_VERDICTS, NO_VERDICT = none yet; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 not known
     ct_info: int  # enum ip_conntrack_info; IPVS: IP_VS_CONN_F_*
     manip: int  # NAT, IPVS: 0 source, 1 destination, +2 in the reply direction; CHAIN: 1 table is cut, +2 chain is cut
     state: int  # SOCKET: index in TCP_STATES; TABLE: STEPS_*; CHAIN: family of the table; IPVS: enum ipvs_act
@@ -135,10 +136,10 @@ _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
 CUT = "…"
 """Mark at the end of a name that a record had to cut."""
 NO_HOOK = 255
-HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
-DEVICE_HOOKS = ("INGRESS", "EGRESS")
+UNTRACKED = 7
+"""Value of `ct_info`: conntrack does not track the packet."""
+DEVICE_HOOKS = (Hook.INGRESS, Hook.EGRESS)
 NETDEV, BRIDGE = 5, 7
-VERDICTS = ("DROP", "ACCEPT", "STOLEN", "QUEUE", "REPEAT", "STOP")
 PROTOCOLS = {1: "ICMP", 6: "TCP", 17: "UDP", 33: "DCCP", 47: "GRE", 58: "ICMPv6", 132: "SCTP", 136: "UDPLITE"}
 ICMP = frozenset({1, 58})
 WITH_PORTS = frozenset({6, 17, 33, 132, 136})
@@ -292,12 +293,17 @@ def icmp(e: Event) -> tuple[int, int] | None:
     return (e.dport >> 8, e.dport & 255) if known and e.dport != NO_ICMP_TYPE else None
 
 
-def hook(e: Event) -> str:
-    """Name of the hook. Hooks of bridges have the names of IP's hooks; the family of the table distinguishes them."""
-    hooks = DEVICE_HOOKS if e.pf == NETDEV else HOOKS
+def hook(e: Event) -> Hook:
+    """The hook; NONE = none, or one of a newer kernel.
+
+    Hooks of bridges have the names of IP's hooks; the family of the table distinguishes them.
+    """
+    hooks = DEVICE_HOOKS if e.pf == NETDEV else IP_HOOKS
     if e.hook < len(hooks):
         return hooks[e.hook]
-    return ("BROUTING" if e.pf == BRIDGE else "INGRESS") if e.hook == len(HOOKS) else ""
+    if e.hook != len(IP_HOOKS):
+        return Hook.NONE
+    return Hook.BROUTING if e.pf == BRIDGE else Hook.INGRESS
 
 
 def run(e: Event) -> int:
@@ -305,8 +311,8 @@ def run(e: Event) -> int:
     return int(e.accept_len | e.accept_max << 32)
 
 
-def verdict(e: Event) -> str:
-    """Name of the verdict; "" = none yet."""
+def verdict(e: Event) -> AnyVerdict:
+    """The verdict; NONE = none yet. One of a newer kernel is shown by its number."""
     if e.verdict == NO_VERDICT:
-        return ""
-    return VERDICTS[e.verdict] if e.verdict < len(VERDICTS) else str(e.verdict)
+        return Verdict.NONE
+    return KERNEL_VERDICTS[e.verdict] if e.verdict < len(KERNEL_VERDICTS) else UnknownVerdict(str(e.verdict))

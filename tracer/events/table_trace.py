@@ -110,11 +110,12 @@ def split(batch: EventArray) -> tuple[EventArray, EventArray, EventArray]:
     return batch[~(steps | rulesets)], batch[steps].view(STEPS), rest.copy().view(RULESET).ravel()
 
 
-def noted(rows: EventArray) -> Iterator[tuple[int, int, TableTrace]]:
-    """Yields (packet, time, trace) of each table trace record.
+def table_traces(rows: EventArray) -> dict[int, list[TableTrace]]:
+    """The table traces of one packet by the time of their TABLE event, ns, CLOCK_MONOTONIC.
 
     Copies of a flooded packet have its identity and hop number, and use the same buffer in turn; the time distinguishes them.
     """
+    found: dict[int, list[TableTrace]] = {}
     for row in rows:
         count, first = int(row["count"]), int(row["first"])
         room = (row["steps_1"], row["steps_2"], row["steps_3"])
@@ -122,7 +123,20 @@ def noted(rows: EventArray) -> Iterator[tuple[int, int, TableTrace]]:
         steps = tuple((s >> 2 << 3, s & 3) for s in kept)
         jumps = tuple(j << 3 for j in row["jumps"].tolist())
         hotdrop = int(row["hotdrop"]) - 1 if row["hotdrop"] else None
-        yield int(row["packet"]), int(row["time"]), TableTrace(int(row["mark"]), count, first, jumps, steps, hotdrop)
+        found.setdefault(int(row["time"]), []).append(TableTrace(int(row["mark"]), count, first, jumps, steps, hotdrop))
+    return found
+
+
+def without_values(rows: EventArray) -> EventArray:
+    """A copy of table traces without the times, the packets and the room behind the last step: equal for equal runs."""
+    alike = rows.copy()
+    alike["time"] = alike["packet"] = 0
+    left, before = alike["count"].astype(np.int64) - alike["first"], 0
+    for room in ("steps_1", "steps_2", "steps_3"):
+        places = np.arange(before, before + alike[room].shape[1])
+        alike[room][places >= left[:, None]] = 0
+        before += alike[room].shape[1]
+    return alike
 
 
 def changes(rows: EventArray) -> Iterator[TableLookup | TableReplaced]:

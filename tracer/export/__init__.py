@@ -18,13 +18,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tracer.model.check import CheckResult
-from tracer.model.finding import Finding
-from tracer.model.packet import Packet
-from tracer.model.summary import RunSummary
 from tracer.util.registry import Registry
+
+if TYPE_CHECKING:  # the command line imports this package for the names of the formats
+    from tracer.model.check import CheckResult
+    from tracer.model.finding import Finding
+    from tracer.model.packet import Packet
+    from tracer.model.summary import RunSummary
 
 
 @dataclass(frozen=True)

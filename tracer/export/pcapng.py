@@ -15,8 +15,11 @@ from typing import Any
 
 from tracer.events.record import PROTOCOLS, TCP_FLAGS
 from tracer.export import CaptureInfo
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, Packet
+from tracer.model.hop import Hop, RewriteHop, RuleHop, decision_of, nat_of, owner_of, verdict_of
+from tracer.model.netfilter import PASSES
+from tracer.model.packet import Packet
 from tracer.model.rule import format_path
 from tracer.model.summary import RunSummary
 from tracer.util.escape import escaped
@@ -126,7 +129,7 @@ def as_shown(packet: Packet) -> list[PcapngPacket]:
     interface = f"{packet.netns}/{packet.iface}" if packet.iface else packet.netns or "unknown"
     found = [PcapngPacket(packet.time, interface, packet.endpoints, _verdict(packet))]
     for hop in packet.hops:
-        if hop.nat and not hop.clone:
+        if isinstance(hop, RewriteHop) and not hop.clone:
             when = packet.time + hop.time - began
             where = f"{hop.netns}/{hop.out_iface or hop.in_iface or 'rewritten'}"
             found.append(PcapngPacket(when, where, hop.nat.after, f"packet {packet.number}: {_hop(hop, hop.nat.kind)}"))
@@ -141,18 +144,20 @@ def _verdict(packet: Packet) -> str:
     ends = (("from", packet.src_owner), ("to", packet.dst_owner))
     lines += [f"{end}={owner.text}" for end, owner in ends if owner and owner.known]
     for hop in packet.hops:
-        if not hop.clone and (hop.nat or hop.verdict not in ("", "ACCEPT")):
-            lines.append(_hop(hop, hop.nat.kind if hop.nat else hop.verdict))
+        nat, verdict = nat_of(hop), verdict_of(hop)
+        if not hop.clone and (nat or verdict not in PASSES):
+            lines.append(_hop(hop, nat.kind if nat else verdict))
     return "\n".join(map(escaped, lines))
 
 
 def _hop(hop: Hop, what: str) -> str:
-    decision = hop.rule_trace.decision if hop.rule_trace else None
-    place = " ".join(p for p in (hop.netns, hop.hook, hop.table, hop.chain) if p)
+    decision, owner = decision_of(hop), owner_of(hop)
+    names = (hop.table, hop.base_chain) if isinstance(hop, RuleHop) else ()
+    place = " ".join(p for p in (hop.netns, hop.hook, *names) if p)
     rule = f" rule={format_path(decision.path)}" + (f": {decision.rule.text}" if decision.rule else "") if decision else ""
     if decision and decision.hotdrop:
         rule += f" [{decision.hotdrop}]"
-    return escaped(f"{place}: {what}{rule}" + (f" owner={hop.owner.text}" if hop.owner else ""))
+    return escaped(f"{place}: {what}{rule}" + (f" owner={owner.text}" if owner else ""))
 
 
 EXPORT = Pcapng

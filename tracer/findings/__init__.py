@@ -6,25 +6,31 @@ A file has `find(packet, context)`, which returns a Finding or None. A finding t
 have the same cause and make one finding. A new file needs a test tests/unit/findings/test_NAME.py, a page
 docs/findings/NAME.md and a case in tests/kernel/cures.
 
-In a replay the recorded run may not have asked a question to the node (NotAsked). A finding that does not need the answer uses
-`answered(question, otherwise)`; the value `otherwise` makes it omit the statement. Any other finding is not made.
+A file that asks questions about the node declares them as ASKS (tracer/node/node_questions.py) and asks them by `context.ask`.
+A recording without explanation asks the questions of all files ahead. In a replay an answer may be NotAsked: then the finding
+omits the statement that rests on it, or is not made.
+
+`find` is not called again for packets on the path of a packet that had no finding and made it ask nothing. So it must not count
+packets that it finds nothing in, and must not depend on a packet's times, lengths, sequence numbers, or on a port that a client
+chose.
 
 Must not know: how packets are caught or shown, other findings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from tracer.findings.context import FindingContext
+from tracer.findings.context import FindingContext, Questions
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
+from tracer.packets.shared_path import SharedPath, shared_hops
 from tracer.util.evictions import evictions
-from tracer.util.questions import answered
+from tracer.util.questions import Answer, Journal, Question
 from tracer.util.registry import Registry
 from tracer.util.worker import user_warnings
 
@@ -53,11 +59,26 @@ def syn_finders() -> tuple[tuple[str, SynFinder], ...]:
     return _SYN_FINDERS.entries()
 
 
+def declared_questions() -> dict[str, Questions]:
+    """Returns the questions about the node that each finding declares, by its file name."""
+    none: Questions = ()
+    return _FINDERS.values("ASKS", none)
+
+
+class _Quiet(NamedTuple):
+    """A path without a finding. version: of the cluster. lookups: Number of look-ups in the CNI cache that found none."""
+
+    version: Hashable
+    lookups: int
+
+
 class Findings:
     """The findings of one run."""
 
     def __init__(self, context: FindingContext | None = None) -> None:
-        self._context = context or FindingContext()
+        context = context or FindingContext()
+        self._context, self._asked = replace(context, journal=self._counted(context.journal)), 0
+        self._contexts = {name: self._context.restricted(questions) for name, questions in declared_questions().items()}
         self._found: dict[tuple[object, ...], Finding] = {}
 
     @property
@@ -67,18 +88,43 @@ class Findings:
 
     def look(self, packet: Packet) -> list[Finding]:
         """Processes a packet with owners; returns the findings that have become certain."""
-        return self._join(((name, self._run_finder(find, packet)) for name, find in finders()), packet)
+        hops = shared_hops(packet)
+        if hops and self._is_quiet(hops.path):
+            return []
+        cluster = self._context.cluster
+        asked, lookups, version = self._asked, cluster.sandboxes.lookups, cluster.version
+        found = [(name, finding) for name, find in finders() if (finding := find(packet, self._contexts[name]))]
+        if hops and not found and asked == self._asked and version == cluster.version:
+            hops.path.kept[self] = _Quiet(version, cluster.sandboxes.lookups - lookups)
+        return self._join(found, packet)
+
+    def _is_quiet(self, path: SharedPath) -> bool:
+        """Whether no packet of this path has a finding.
+
+        An earlier packet of the path had none, without a question about the node. Findings depend on the path, on the objects
+        of the cluster, and on connections that have a finding already.
+        """
+        cluster = self._context.cluster
+        quiet = path.kept.get(self)
+        if not isinstance(quiet, _Quiet) or quiet.version != cluster.version or len(self._context.reported):
+            return False
+        return cluster.sandboxes.skip(quiet.lookups)
+
+    def _counted(self, journal: Journal) -> Journal:
+        """The same journal; counts the questions."""
+
+        def ask(question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
+            self._asked += 1
+            return journal(question, ask, default, requests)
+
+        return ask
 
     def look_syn(self, verdict: HandshakeVerdict) -> list[Finding]:
         """Processes a SYN's verdict; returns the findings that have become certain."""
         if not verdict.attempt:
             return []
-        found = ((name, self._run_finder(find, verdict)) for name, find in syn_finders())
+        found = ((name, find(verdict, self._contexts[name])) for name, find in syn_finders())
         return self._join(found, verdict.attempt.syn)
-
-    def _run_finder(self, find: Callable[[T, FindingContext], Finding | None], subject: T) -> Finding | None:
-        """Runs one finder. Returns None if it needs an answer that the capture does not have."""
-        return answered(lambda: find(subject, self._context), None)
 
     def _has_room(self, key: tuple[object, ...]) -> bool:
         if key in self._found or len(self._found) < MOST_FINDINGS:

@@ -8,14 +8,19 @@ from dataclasses import replace
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import DetailHop, HookHop, RuleHop
 from tracer.model.namespace_name import is_host
-from tracer.model.packet import RULE_KINDS, HopKind, Outcome, Packet
-from tracer.util.questions import answered
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Outcome, Packet
+from tracer.node.node_questions import ConntrackCounters, Setting
+from tracer.util.questions import value_of
 
-COUNT, LIMIT = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
+COUNT, LIMIT = (Setting(f"net/netfilter/nf_conntrack_{name}", is_volatile=True) for name in ("count", "max"))
+COUNTERS = ConntrackCounters()
+ASKS = (COUNT, LIMIT, COUNTERS)
 FULL_SHARE = 0.95
 """Share of the limit from which the table counts as full. Entries may have expired between the packet and the reading."""
-ENTRANCES = ("PREROUTING", "OUTPUT")
+ENTRANCES = (Hook.PREROUTING, Hook.OUTPUT)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -29,13 +34,14 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.detail("table-full"):
         seen = FindingEvidence("packet", "conntrack found no entry that it could evict for this one (early_drop)", "observed")
         # The figures are from the node's own namespace.
-        here = any(h.detail and h.detail.what == "table-full" and is_host(h.netns) for h in packet.hops)
+        here = any(isinstance(h, DetailHop) and h.detail.what == "table-full" and is_host(h.netns) for h in packet.hops)
         return replace(make_finding(*(full(context) if here else (0, 0)), context, [packet_proof(packet), seen]), certain=True)
     if packet.flow or not packet.complete:
         return None
-    if any(h.what in RULE_KINDS and h.verdict == "DROP" for h in packet.hops):
+    if any(isinstance(h, RuleHop) and h.verdict is Verdict.DROP for h in packet.hops):
         return None
-    if not any(h.what is HopKind.HOOK and h.verdict == "DROP" and h.hook in ENTRANCES and not h.clone for h in packet.hops):
+    hooks = [h for h in packet.hops if isinstance(h, HookHop) and not h.clone]
+    if not any(h.verdict is Verdict.DROP and h.hook in ENTRANCES for h in hooks):
         return None
     count, most = full(context)
     if not most or count < FULL_SHARE * most:
@@ -44,19 +50,14 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 
 def full(context: FindingContext) -> tuple[int, int]:
-    """Returns (entries, limit) of the conntrack table; 0 = not readable."""
-    values = [_setting(name, context) for name in (COUNT, LIMIT)]
-    count, most = (int(v) if v.isdigit() else 0 for v in values)
-    return count, most
-
-
-def _setting(name: str, context: FindingContext) -> str:
-    return answered(lambda: context.node.setting(name), "")
+    """Returns (entries, limit) of the conntrack table; (0, 0) = they cannot be read, or the capture does not have them."""
+    count, most = (value_of(context.ask(question)) or "" for question in (COUNT, LIMIT))
+    return (int(count), int(most)) if count.isdigit() and most.isdigit() else (0, 0)
 
 
 def make_finding(count: int, most: int, context: FindingContext, shown: list[FindingEvidence]) -> Finding:
     """Makes the finding. shown: the packet that shows it, or empty. The figures were read after that packet."""
-    counted: dict[str, int] = answered(context.node.conntrack_counters, {})
+    counted = value_of(context.ask(COUNTERS)) or {}
     grown = ", ".join(f"{name} {counted[name]}" for name in ("drop", "early_drop") if counted.get(name))
     numbers = f" ({count} entries, {most} are allowed)" if most and count >= FULL_SHARE * most else ""
     figures = f"nf_conntrack_count = {count}, nf_conntrack_max = {most}" + ", read after the packet" * bool(shown)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
+from tracer.model.hop import RuleHop, TableHop, decision_of
 from tracer.model.kube import Owner
-from tracer.model.packet import RULE_KINDS, Hop, HopKind, Outcome, Packet
+from tracer.model.netfilter import REFUSALS, Verdict
+from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
@@ -24,17 +26,18 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.outcome not in (Outcome.DROPPED, Outcome.REJECTED):
         return None
     for hop in packet.hops:
-        decided = hop.what in RULE_KINDS and hop.verdict in ("DROP", "REJECT") and not hop.clone
-        hit = hop.rule_trace.decision if decided and hop.rule_trace else None
-        if hit and hit.verdict in ("DROP", "REJECT") and hop.owner and hop.owner.known:
+        if not isinstance(hop, RuleHop) or hop.verdict not in REFUSALS or hop.clone:
+            continue
+        hit = decision_of(hop)
+        if hit and hit.verdict in REFUSALS and hop.owner and hop.owner.known:
             return None if hop.owner.program in KUBERNETES_OWN else _finding(packet, hop, hit, hop.owner)
-        if hit and not hit.rule and hit.verdict == "DROP":
+        if hit and not hit.rule and hit.verdict == Verdict.DROP:
             return _finding(packet, hop, hit, None)
     return None
 
 
-def _finding(packet: Packet, hop: Hop, hit: RuleHit, owner: Owner | None) -> Finding:
-    ends, did = packet.endpoints, "refuses" if hop.verdict == "REJECT" else "drops"
+def _finding(packet: Packet, hop: RuleHop, hit: RuleHit, owner: Owner | None) -> Finding:
+    ends, did = packet.endpoints, "refuses" if hop.verdict is Verdict.REJECT else "drops"
     where = f"{hop.table} {hit.location.chain}"
     if not owner:
         who, cure = f"The policy of {where}", "no rule accepted the packet before: add one that does, or change the policy"
@@ -50,7 +53,7 @@ def _finding(packet: Packet, hop: Hop, hit: RuleHit, owner: Owner | None) -> Fin
         check = f"Rule {hit.location.number} of {where}: `{shown}` shows its counter, which grows with each of these packets."
     else:
         family = "ip6" if ":" in ends.src else "ip"
-        shown = operator_commands.shows_policy(family, hop.table, hit.location.chain, legacy=hop.what is HopKind.TABLE)
+        shown = operator_commands.shows_policy(family, hop.table, hit.location.chain, legacy=isinstance(hop, TableHop))
         check = f"`{shown}` shows the policy."
     return Finding(
         name="",

@@ -13,7 +13,9 @@ from tracer.findings.no_local_endpoints import port_of, runs_here, turned_away
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.kube.missing_endpoints import NONE
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import DecidingHop, IpvsRefusalHop, decision_of
 from tracer.model.kube import Endpoint, ServicePort
+from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 
 CURE = (
@@ -46,8 +48,11 @@ def _not_here(packet: Packet, context: FindingContext) -> Finding | None:
 def _nowhere(packet: Packet, context: FindingContext) -> Finding | None:
     """No pod of the Service is ready."""
     for hop in packet.hops:
-        by_rule = hop.rule_trace and hop.rule_trace.decision and hop.owner and NONE in hop.owner.detail
-        if hop.verdict != "REJECT" or hop.clone or not hop.owner or hop.owner.kind != "Service" or not (by_rule or hop.ipvs):
+        if not isinstance(hop, DecidingHop) or hop.verdict is not Verdict.REJECT or hop.clone:
+            continue
+        by_rule = decision_of(hop) and hop.owner and NONE in hop.owner.detail
+        by_ipvs = isinstance(hop, IpvsRefusalHop)
+        if not hop.owner or hop.owner.kind != "Service" or not (by_rule or by_ipvs):
             continue
         port = port_of(hop.owner, packet.protocol.lower(), packet.endpoints.dport, context)
         ends = context.cluster.store.endpoints.all((port.label, port.protocol)) if port else ()

@@ -10,29 +10,31 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
+from tracer.model.hop import HookHop, RewriteHop, decision_of
 from tracer.model.namespace_name import is_host
-from tracer.model.packet import HopKind, Packet
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and is_host(h.netns)), None)
+    rewrites = (h for h in packet.hops if isinstance(h, RewriteHop) and not h.clone and is_host(h.netns))
+    dnat = next((h for h in rewrites if h.nat.kind == "DNAT"), None)
     # A missing masquerade cannot be concluded from an incomplete packet.
-    if not dnat or not dnat.nat or dnat.nat.after.src != dnat.nat.after.dst or not packet.complete:
+    if not dnat or dnat.nat.after.src != dnat.nat.after.dst or not packet.complete:
         return None
     after = packet.hops[packet.hops.index(dnat) + 1 :]
-    if any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") and is_host(h.netns) for h in after):
+    if any(isinstance(h, RewriteHop) and h.nat.kind in ("MASQUERADE", "SNAT") and is_host(h.netns) for h in after):
         return None
-    if not any(
-        h.what is HopKind.HOOK and h.hook == "POSTROUTING" and h.verdict == "ACCEPT" and is_host(h.netns) for h in after
-    ):
+    hooks = (h for h in after if isinstance(h, HookHop) and is_host(h.netns))
+    if not any(h.hook is Hook.POSTROUTING and h.verdict is Verdict.ACCEPT for h in hooks):
         return None
     before, to = dnat.nat.before, dnat.nat.after
     if context.cluster.is_local(to.dst):
         return None
-    decision = dnat.rule_trace.decision if dnat.rule_trace else None
+    decision = decision_of(dnat)
     pod = context.cluster.leads_to(to.dst) or f"The pod at {to.dst}"
     service = f" (Service {dnat.owner.label})" if dnat.owner and dnat.owner.kind == "Service" else ""
     return Finding(

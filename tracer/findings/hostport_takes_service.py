@@ -8,32 +8,28 @@ first.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import rule_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import Nat, NatHop
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, Nat, Packet
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleTrace
-from tracer.node.node import ListeningSocket
+from tracer.node.node_questions import InterfaceOf, Listener
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import NotAsked, value_of
 
 IPVS = "kube-ipvs0"
+INTERFACE, LISTENER = InterfaceOf(), Listener()
+ASKS = (INTERFACE, LISTENER)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        if (
-            hop.clone
-            or hop.from_conntrack
-            or not hop.nat
-            or hop.nat.kind != "DNAT"
-            or not hop.rule_trace
-            or not hop.rule_trace.decision
-        ):
+        if not isinstance(hop, NatHop) or hop.clone or hop.from_conntrack or hop.nat.kind != "DNAT":
+            continue
+        if not hop.rule_trace or not hop.rule_trace.decision:
             continue
         hit, owner = hop.rule_trace.decision, hop.owner
         if owner and owner.program == "portmap" and hit.rule:
@@ -55,7 +51,7 @@ def _expected_target(nat: Nat, protocol: str, context: FindingContext) -> tuple[
     names = cluster.store.by_service_ip.all(address)
     if names:
         return f"Service {'/'.join(names[0])} (at {address}, which has no port {port})", "Kubernetes API"
-    interface = answered(lambda: context.node.interface_of(address), None)
+    interface = value_of(context.ask(INTERFACE, address))
     if interface == IPVS:
         return f"the Service at {address}", f"address of {IPVS}"
     # An address that was added after the start also belongs to the node.
@@ -67,7 +63,7 @@ def _expected_target(nat: Nat, protocol: str, context: FindingContext) -> tuple[
 
 def _finding(
     packet: Packet,
-    hop: Hop,
+    hop: NatHop,
     nat: Nat,
     trace: RuleTrace,
     hit: RuleHit,
@@ -78,7 +74,7 @@ def _finding(
     should, says = expected
     address, port, protocol = nat.before.dst, nat.before.dport, packet.protocol.lower()
     pod = f"pod {owner.label}" if owner.kind == "Pod" else f"the pod at {nat.after.dst}"
-    way, why, proofs_of_order = _order(hop, trace, hit, address, context)
+    way, why, proofs_of_order = _order(trace, hit, address, context)
     in_ipvs = way == "ipvs" or bool(context.cluster.ipvs)
     became = format_endpoint(nat.after.dst, nat.after.dport)
     proofs = [
@@ -135,16 +131,14 @@ _HOST_PORTS = "NAMESPACE:.metadata.namespace,NAME:.metadata.name,HOSTPORT:.spec.
 
 
 def on_port(address: str, port: int, protocol: str, context: FindingContext) -> str:
-    """Returns what ss shows for the port, as a clause; "" if sockets were not read. A hostPort needs no socket."""
-    found: ListeningSocket | Literal[False] | None = answered(
-        lambda: context.node.listener(address, port, protocol) or False, None
-    )
-    if found is None:
+    """Returns what ss shows for the port, as a clause; "" if the sockets were not asked for. A hostPort needs no socket."""
+    listener = context.ask(LISTENER, address, port, protocol)
+    if isinstance(listener, NotAsked):
         return ""
     command = f"`{operator_commands.sockets(port, protocol)}`"
-    if not found:
+    if not listener.value:
         return f"{command} shows nothing, because a hostPort has no socket"
-    return f"{command} shows {found.text}, and not the pod, because a hostPort has no socket"
+    return f"{command} shows {listener.value.text}, and not the pod, because a hostPort has no socket"
 
 
 def cure(port: int, pod: str, way: str) -> str:
@@ -161,12 +155,10 @@ _CURES = {
 }
 
 
-def _order(
-    hop: Hop, trace: RuleTrace, hit: RuleHit, address: str, context: FindingContext
-) -> tuple[str, str, list[FindingEvidence]]:
+def _order(trace: RuleTrace, hit: RuleHit, address: str, context: FindingContext) -> tuple[str, str, list[FindingEvidence]]:
     """Returns (kind of conflict, why portmap's rule came first as a clause, evidence)."""
     proofs = []
-    interface = answered(lambda: context.node.interface_of(address), None)
+    interface = value_of(context.ask(INTERFACE, address))
     ipvs = interface == IPVS
     if ipvs:
         proofs.append(FindingEvidence("address", f"{address} is an address of {IPVS}, so --dst-type LOCAL fits it", "netlink"))
@@ -174,7 +166,7 @@ def _order(
         return "nftables", (
             "portmap's base chain ran before kube-proxy's: of two chains at one priority the one registered last runs first"
         ), proofs  # fmt: skip
-    jump, kube = _jumps(hop, trace, hit)
+    jump, kube = _jumps(trace, hit)
     if jump:
         tested = "--dst-type LOCAL" in jump.text
         proofs.append(FindingEvidence("rule", f"{jump.chain} {jump.number}: {jump.text}", "observed"))
@@ -191,7 +183,7 @@ def _order(
     return "unknown", "its rule acted first", proofs
 
 
-def _jumps(hop: Hop, trace: RuleTrace, hit: RuleHit) -> tuple[Rule | None, Rule | None]:
+def _jumps(trace: RuleTrace, hit: RuleHit) -> tuple[Rule | None, Rule | None]:
     """Returns portmap's jump from the base chain on the packet's path, and kube-proxy's jump in the same chain."""
     base = hit.path[0]
     if not hit.rule or not trace.ruleset:

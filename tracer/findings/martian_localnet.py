@@ -9,22 +9,28 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import RuleHop, decision_of
+from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
+from tracer.node.node_questions import Setting
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
 
 SAYS = "block incoming localnet connections"
-SETTING = "net/ipv4/conf/all/route_localnet"
+SETTING = Setting("net/ipv4/conf/all/route_localnet")
+ASKS = (SETTING,)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
-        hit = hop.rule_trace.decision if hop.verdict == "DROP" and hop.rule_trace and not hop.clone else None
+        if not isinstance(hop, RuleHop) or hop.verdict is not Verdict.DROP or hop.clone:
+            continue
+        hit = decision_of(hop)
         if hit and hit.rule and not hit.hotdrop and hit.rule.comment == SAYS:
             ends = packet.endpoints
-            value = answered(lambda: context.node.setting(SETTING), "")
+            value = value_of(context.ask(SETTING))
             setting_proofs = (
-                [FindingEvidence("setting", f"{SETTING.replace('/', '.')} = {value}", "/proc/sys")] if value else []
+                [FindingEvidence("setting", f"{SETTING.name.replace('/', '.')} = {value}", "/proc/sys")] if value else []
             )
             return Finding(
                 name="",

@@ -18,14 +18,20 @@ from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import owner_of
 from tracer.model.connection import ConnectionKey
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import Nat, RewriteHop, RuleHop, is_from_conntrack
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, Nat, Packet
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, Ruleset
+from tracer.node.node_questions import FlannelSubnets
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
 
 _TO_SUBNET = re.compile(r"! -s (\S+/\d+) -d (\S+/\d+).* -j RETURN|ip6? saddr != (\S+/\d+) ip6? daddr (\S+/\d+) .*return")
+
+FLANNEL_SUBNETS = FlannelSubnets()
+ASKS = (FLANNEL_SUBNETS,)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -33,7 +39,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     followed = context.reported.get(key)
     if followed:
         return _later_packet(packet, followed)
-    dnat = next((h for h in packet.hops if h.nat and h.nat.kind == "DNAT" and not h.clone and not h.from_conntrack), None)
+    rewrites = (h for h in packet.hops if isinstance(h, RewriteHop) and not h.clone and not is_from_conntrack(h))
+    dnat = next((h for h in rewrites if h.nat.kind == "DNAT"), None)
     found = _first_packet(packet, dnat, context) if dnat else None
     # The answer comes to the namespace of the DNAT. If the request was tracked in another one, the answer has another key.
     if found and dnat and key.netns == dnat.netns:
@@ -54,15 +61,17 @@ def _later_packet(packet: Packet, followed: FollowedConnection) -> Finding:
     return replace(followed.finding, proofs=(*followed.finding.proofs, proof))
 
 
-def _first_packet(packet: Packet, dnat: Hop, context: FindingContext) -> Finding | None:
+def _first_packet(packet: Packet, dnat: RewriteHop, context: FindingContext) -> Finding | None:
     # A missing masquerade cannot be concluded from an incomplete packet.
-    if not dnat.nat or not packet.complete:
+    if not packet.complete:
         return None
     after = packet.hops[packet.hops.index(dnat) + 1 :]
-    if any(h.nat and h.nat.kind in ("MASQUERADE", "SNAT") and h.netns == dnat.netns for h in after):
+    if any(isinstance(h, RewriteHop) and h.nat.kind in ("MASQUERADE", "SNAT") and h.netns == dnat.netns for h in after):
         return None
     for hop in after:
-        hit = _returned(hop, dnat.nat.after.dst) if hop.netns == dnat.netns else None
+        if not isinstance(hop, RuleHop) or hop.netns != dnat.netns:
+            continue
+        hit = _returned(hop, dnat.nat.after.dst)
         if hit:
             return _finding(packet, dnat.nat, hop, hit, context)
     return None
@@ -74,10 +83,10 @@ def subnet_of(rule: Rule) -> str:
     return (found[2] or found[4]) if found else ""
 
 
-def _returned(hop: Hop, address: str) -> RuleHit | None:
+def _returned(hop: RuleHop, address: str) -> RuleHit | None:
     """Returns the hit of the rule that skipped MASQUERADE because of the packet's destination."""
     if (
-        hop.hook != "POSTROUTING"
+        hop.hook is not Hook.POSTROUTING
         or hop.clone
         or not hop.rule_trace
         or not hop.rule_trace.decision
@@ -91,7 +100,7 @@ def _returned(hop: Hop, address: str) -> RuleHit | None:
     return None
 
 
-def _finding(packet: Packet, nat: Nat, hop: Hop, hit: RuleHit, context: FindingContext) -> Finding | None:
+def _finding(packet: Packet, nat: Nat, hop: RuleHop, hit: RuleHit, context: FindingContext) -> Finding | None:
     assert hit.rule and hop.rule_trace
     ends = nat.after
     kept = f"{ends.src} -> {format_endpoint(ends.dst, ends.dport)}"
@@ -125,7 +134,7 @@ def conflict(
     node = context.cluster.store.this_node()
     family = ":" in network
     by_api = tuple(c for c in node.pod_cidrs if (":" in c) == family) if node else ()
-    leased = answered(context.node.flannel_subnets, None)
+    leased = value_of(context.ask(FLANNEL_SUBNETS))
     leases = tuple(c for c in leased or () if (":" in c) == family)
     if network in (*by_api, *leases):
         return None
@@ -138,7 +147,7 @@ def conflict(
         proofs.append(FindingEvidence("setting", f"flannel's lease here is {', '.join(leases)}", "/run/flannel/subnet.env"))
     if holder:
         proofs.append(FindingEvidence("object", f"{network} is the podCIDR of node {holder.name}", "Kubernetes API"))
-    # Without flannel's lease file of this node, the network may be one that flannel leased here.
+    # If flannel's lease file was not asked for, or cannot be read, flannel may have leased the network to this node.
     is_certain = (mine and leased is not None) or elsewhere
     whose = f"node {holder.name}'s" if holder else "not this node's" if is_certain else "perhaps not this node's"
     program = _owner(rule, ruleset, context).program or "an unknown program"

@@ -10,13 +10,18 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.namespace_name import is_host
+from tracer.model.hop import DropHop, RewriteHop
+from tracer.model.namespace_name import Netns, is_host
+from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
-from tracer.util.questions import answered
+from tracer.node.node_questions import Mtu, WayOut
+from tracer.util.questions import value_of
 
 REASON = "PKT_TOO_BIG"
 FUNCTIONS = frozenset({"ip_fragment", "ip_do_fragment", "ip6_fragment", "ip6_pkt_too_big"})
 """Functions that drop packets only for this reason. Kernels before 5.19 give no reason."""
+MTU, WAY_OUT = Mtu(), WayOut()
+ASKS = (MTU, WAY_OUT)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -24,7 +29,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if not drop or not (drop.reason == REASON or drop.function in FUNCTIONS):
         return None
     netns, leaves = _way_out(packet, context)
-    mtu = answered(lambda: context.node.mtu(leaves), 0) if leaves and is_host(netns) else 0
+    mtu = value_of(context.ask(MTU, leaves)) if leaves and is_host(netns) else None
     limit = f", whose MTU is {mtu}," if mtu else ""
     ends, v6 = packet.endpoints, packet.family == "IPv6"
     # Lengths of the headers of IP and of an ICMP echo request.
@@ -49,19 +54,19 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     )
 
 
-def _way_out(packet: Packet, context: FindingContext) -> tuple[str, str]:
+def _way_out(packet: Packet, context: FindingContext) -> tuple[Netns, str]:
     """Returns (namespace of the drop, outgoing interface; "" = not known).
 
     The kernel checks the length of forwarded packets before FORWARD, when no hook has shown the outgoing interface yet. Then
     the interface comes from the node's routing.
     """
-    at = next((i for i, h in enumerate(packet.hops) if h.drop and not h.clone), len(packet.hops))
+    at = next((i for i, h in enumerate(packet.hops) if isinstance(h, DropHop) and not h.clone), len(packet.hops))
     netns = packet.hops[at].netns if at < len(packet.hops) else packet.netns
     here = [h for h in packet.hops[:at] if h.netns == netns and not h.clone]
-    came = max((i for i, h in enumerate(here) if h.hook == "PREROUTING"), default=-1)
+    came = max((i for i, h in enumerate(here) if h.hook is Hook.PREROUTING), default=-1)
     leaves = next((h.out_iface for h in reversed(here[came + 1 :]) if h.out_iface), "")
     if leaves or not is_host(netns):
         return netns, leaves
-    nat = next((h.nat for h in reversed(here) if h.nat), None)
+    nat = next((h.nat for h in reversed(here) if isinstance(h, RewriteHop)), None)
     to = nat.after.dst if nat else packet.endpoints.dst
-    return netns, answered(lambda: context.node.way_out(to), "")
+    return netns, value_of(context.ask(WAY_OUT, to)) or ""

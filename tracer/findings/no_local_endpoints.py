@@ -14,13 +14,19 @@ from tracer.findings.proofs import decision_proof, packet_proof, rule_proof
 from tracer.kube.missing_endpoints import NONE_HERE
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import IpvsRefusalHop, trace_of
 from tracer.model.kube import Endpoint, Owner, ServicePort
 from tracer.model.namespace_name import is_host
-from tracer.model.packet import Hop, Outcome, Packet
+from tracer.model.netfilter import Verdict
+from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit, RuleTrace
 from tracer.node.kube_proxy import FLAG, KEY, KubeProxy
+from tracer.node.node_questions import RunningKubeProxy
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
+
+KUBE_PROXY = RunningKubeProxy()
+ASKS = (KUBE_PROXY,)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -33,23 +39,26 @@ def turned_away(packet: Packet, context: FindingContext) -> Iterator[tuple[Servi
     for hop in packet.hops if packet.outcome in (Outcome.DROPPED, Outcome.REJECTED) else ():
         if hop.clone or not is_host(hop.netns):
             continue
-        if hop.ipvs and hop.verdict == "REJECT":
+        if isinstance(hop, IpvsRefusalHop) and hop.verdict is Verdict.REJECT:
             yield from _by_ipvs(packet, hop, context)
             return
-        for hit in hop.rule_trace.hits if hop.rule_trace else ():
-            owner = _service_without_local(hit, hop.rule_trace, context) if hop.rule_trace else None
+        trace = trace_of(hop)
+        for hit in trace.hits if trace else ():
+            owner = _service_without_local(hit, trace, context) if trace else None
             port = port_of(owner, packet.protocol.lower(), packet.endpoints.dport, context) if owner else None
             if owner and port:
                 yield port, [packet_proof(packet), rule_proof(hit, owner.text)], "dropped"
 
 
-def _by_ipvs(packet: Packet, hop: Hop, context: FindingContext) -> Iterator[tuple[ServicePort, list[FindingEvidence], str]]:
+def _by_ipvs(
+    packet: Packet, hop: IpvsRefusalHop, context: FindingContext
+) -> Iterator[tuple[ServicePort, list[FindingEvidence], str]]:
     """In ipvs mode there is no rule for this: the NodePort of such a Service has a virtual server without real servers."""
     owner, protocol = hop.owner, packet.protocol.lower()
-    if not owner or owner.kind != "Service" or not hop.ipvs:
+    if not owner or owner.kind != "Service":
         return
-    port = port_of(owner, protocol, hop.ipvs.virtual_port, context)
-    if port and port.local and hop.ipvs.virtual not in port.cluster_ips:
+    port = port_of(owner, protocol, hop.decision.virtual_port, context)
+    if port and port.local and hop.decision.virtual not in port.cluster_ips:
         yield port, [packet_proof(packet), decision_proof(hop, owner.text)], "refused"
 
 
@@ -91,7 +100,7 @@ def conflict(
     if not here:
         return None
     names = tuple(dict.fromkeys(e.node for e, _ in here if e.node))
-    proxy = answered(context.node.kube_proxy, None)
+    proxy = value_of(context.ask(KUBE_PROXY))
     wrong = _wrong_name(proxy, names)
     registered = " or ".join(names) or "another name"
     count = f"{len(here)} of its pods run{'s' * (len(here) == 1)} here"

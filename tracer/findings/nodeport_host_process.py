@@ -13,15 +13,20 @@ from dataclasses import replace
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import DecidingHop, IpvsNatHop, IpvsRefusalHop, NatHop, OwnedHop, RewriteHop, decision_of
 from tracer.model.kube import Owner
 from tracer.model.namespace_name import is_host
-from tracer.model.packet import Hop, Packet
+from tracer.model.netfilter import Verdict
+from tracer.model.packet import Packet
 from tracer.node.node import ListeningSocket
+from tracer.node.node_questions import IsKubeProxy, Listener, Setting
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import Known, NotAsked, value_of
 
-PORTS, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
+PORTS, RESERVED = Setting("net/ipv4/ip_local_port_range"), Setting("net/ipv4/ip_local_reserved_ports")
+LISTENER, IS_KUBE_PROXY = Listener(), IsKubeProxy()
+ASKS = (PORTS, RESERVED, LISTENER, IS_KUBE_PROXY)
 NOT_KNOWN = FindingEvidence("process", "whether that is kube-proxy, which may hold the port, is not recorded", "capture")
 REFUSES = "which has no endpoints: the Service's rule refuses every request"
 REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
@@ -29,39 +34,50 @@ REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     for hop in packet.hops:
+        if not isinstance(hop, (DecidingHop, RewriteHop)):
+            continue
         port = _node_port(hop)
         if port and hop.owner:
-            address = hop.nat.before.dst if hop.nat else packet.endpoints.dst
-            asked = hop.nat.before.dport if hop.nat else packet.endpoints.dport
-            listener = context.node.listener(address, port, packet.protocol.lower()) if asked == port else None
+            asked_ends = hop.nat.before if isinstance(hop, RewriteHop) else packet.endpoints
+            address, asked = asked_ends.dst, asked_ends.dport
+            listener = value_of(context.ask(LISTENER, address, port, packet.protocol.lower())) if asked == port else None
             if not listener:
                 continue
-            by_proxy = answered(lambda: context.node.is_kube_proxy(listener.pid), None)  # noqa: B023 - called here
-            if by_proxy is not True:
+            by_proxy = context.ask(IS_KUBE_PROXY, listener.pid)
+            if isinstance(by_proxy, NotAsked) or not by_proxy.value:
                 found = _finding(packet, hop, hop.owner, listener, context)
-                return found if by_proxy is False else replace(found, certain=False, proofs=(*found.proofs, NOT_KNOWN))
+                is_known = isinstance(by_proxy, Known)
+                return found if is_known else replace(found, certain=False, proofs=(*found.proofs, NOT_KNOWN))
     return None
 
 
-def _node_port(hop: Hop) -> int:
+def _node_port(hop: OwnedHop) -> int:
     """Returns the NodePort for which a Service's rule acted on the packet at this hop; 0 = none."""
     owner = hop.owner
-    if hop.clone or hop.from_conntrack or not is_host(hop.netns) or not owner or owner.kind != "Service":
+    if hop.clone or not is_host(hop.netns) or not owner or owner.kind != "Service":
         return 0
-    if not (hop.verdict == "REJECT" or (hop.nat and hop.nat.kind == "DNAT")):
-        return 0
-    if not (hop.rule_trace and hop.rule_trace.decision) and not (hop.ipvs and hop.ipvs.chosen != "earlier"):
+    acted = hop.nat.kind == "DNAT" if isinstance(hop, RewriteHop) else hop.verdict is Verdict.REJECT
+    if not acted or not _is_decided_here(hop):
         return 0
     word, _, number = owner.detail.partition(",")[0].partition(" ")
     return int(number) if word == "NodePort" and number.isdigit() else 0
 
 
-def _finding(packet: Packet, hop: Hop, owner: Owner, listener: ListeningSocket, context: FindingContext) -> Finding:
+def _is_decided_here(hop: OwnedHop) -> bool:
+    """Whether this packet was decided on, not an earlier one of its connection, and the deciding rule is known."""
+    if isinstance(hop, (IpvsNatHop, IpvsRefusalHop)):
+        return hop.decision.chosen != "earlier"
+    return decision_of(hop) is not None and not (isinstance(hop, NatHop) and hop.from_conntrack)
+
+
+def _finding(packet: Packet, hop: OwnedHop, owner: Owner, listener: ListeningSocket, context: FindingContext) -> Finding:
     ends = [e for e in context.cluster.store.endpoints.all((owner.label, packet.protocol.lower())) if e.ready]
     # If there are several endpoints, the next request may go to another one.
     to = ends[0].text or format_endpoint(ends[0].address, ends[0].port) if len(ends) == 1 else "one of the Service's pods"
-    what = "IPVS" if hop.ipvs else "its rule"
-    fate = f"and {what} sends every request to {to}" if hop.nat else REFUSED_BY_IPVS if hop.ipvs else REFUSES
+    if isinstance(hop, RewriteHop):
+        fate = f"and {'IPVS' if isinstance(hop, IpvsNatHop) else 'its rule'} sends every request to {to}"
+    else:
+        fate = REFUSED_BY_IPVS if isinstance(hop, IpvsRefusalHop) else REFUSES
     shown = [packet_proof(packet), decision_proof(hop, owner.text)]
     return conflict(owner, listener, packet.protocol.lower(), fate, shown, context)
 
@@ -102,7 +118,7 @@ def conflict(
         ),
         cure=(
             f"Give the Service another nodePort (`kubectl edit service {names}`) or the process another port. To prevent it:"
-            f" a ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.replace('/', '.')}."
+            f" a ResourceQuota on services.nodeports, and the NodePort range in {RESERVED.name.replace('/', '.')}."
         ),
         # The process that holds the socket must be known: it may be kube-proxy.
         certain=listener.pid > 0,
@@ -111,10 +127,10 @@ def conflict(
 
 def _settings(port: int, context: FindingContext) -> list[FindingEvidence]:
     """The evidence that the kernel may also assign this port to a client socket of the node."""
-    low, _, high = answered(lambda: context.node.setting(PORTS), "").partition(" ")
-    reserved = answered(lambda: context.node.setting(RESERVED), None)
-    if reserved is None:
+    ports, reserved = value_of(context.ask(PORTS)), value_of(context.ask(RESERVED))
+    if ports is None or reserved is None:
         return []
+    low, _, high = ports.partition(" ")
     if not (low.isdigit() and high.isdigit() and int(low) <= port <= int(high)) or _within(port, reserved):
         return []
     text = (

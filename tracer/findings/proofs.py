@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from tracer.model.finding import FindingEvidence
-from tracer.model.packet import Hop, IpvsDecision, Packet
+from tracer.model.hop import IpvsDecision, IpvsNatHop, IpvsRefusalHop, OwnedHop, decision_of
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, format_path
 from tracer.util.endpoint_format import format_endpoint
 
@@ -21,12 +22,13 @@ def existing_rule_proof(rule: Rule, source: str, owner: str = "") -> FindingEvid
     return FindingEvidence("rule", text + (f" ({owner})" if owner else ""), source)
 
 
-def decision_proof(hop: Hop, owner: str = "") -> FindingEvidence:
-    """The evidence of the deciding rule or IPVS virtual server. The hop must have a rule trace with a decision, or ipvs."""
-    if hop.ipvs:
-        return FindingEvidence("server", _server(hop.ipvs) + (f" ({owner})" if owner else ""), hop.evidence.value)
-    assert hop.rule_trace and hop.rule_trace.decision
-    return rule_proof(hop.rule_trace.decision, owner)
+def decision_proof(hop: OwnedHop, owner: str = "") -> FindingEvidence:
+    """The evidence of the deciding rule or IPVS virtual server. The hop must be of IPVS, or have a decision."""
+    if isinstance(hop, (IpvsNatHop, IpvsRefusalHop)):
+        return FindingEvidence("server", _server(hop.decision) + (f" ({owner})" if owner else ""), hop.evidence.value)
+    decision = decision_of(hop)
+    assert decision
+    return rule_proof(decision, owner)
 
 
 def _server(decision: IpvsDecision) -> str:

@@ -10,16 +10,23 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import Nat, NatHop
 from tracer.model.kube import ServicePort
 from tracer.model.namespace_name import is_host
-from tracer.model.packet import Nat, Packet
+from tracer.model.packet import Packet
 from tracer.util.endpoint_format import format_endpoint
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     cluster, protocol = context.cluster, packet.protocol.lower()
     for hop in packet.hops:
-        if hop.clone or not is_host(hop.netns) or not hop.from_conntrack or not hop.nat or hop.nat.kind != "DNAT":
+        if (
+            not isinstance(hop, NatHop)
+            or hop.clone
+            or not is_host(hop.netns)
+            or not hop.from_conntrack
+            or hop.nat.kind != "DNAT"
+        ):
             continue
         before, after = hop.nat.before, hop.nat.after
         meant = cluster.service_at(before.dst, before.dport, protocol)

@@ -11,13 +11,24 @@ from tracer.findings.context import FindingContext
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
+from tracer.model.hop import Handshake, HandshakeHop, RewriteHop, SocketHop
 from tracer.model.kube import Owner, pod_text
-from tracer.model.namespace_name import is_host
-from tracer.model.packet import Handshake, Packet
+from tracer.model.namespace_name import Netns, is_host
+from tracer.model.packet import Packet
+from tracer.node.node_questions import ListenerCounters, ListenerSetting
 from tracer.util.endpoint_format import format_endpoint as place_of
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
 
-RECYCLE = "net/ipv4/tcp_tw_recycle"
+RECYCLE, TIMESTAMPS = ListenerSetting("net/ipv4/tcp_tw_recycle"), ListenerSetting("net/ipv4/tcp_timestamps")
+SETTINGS = (
+    ListenerSetting("net/core/somaxconn"),
+    ListenerSetting("net/ipv4/tcp_max_syn_backlog"),
+    ListenerSetting("net/ipv4/tcp_syncookies"),
+    TIMESTAMPS,
+    RECYCLE,
+)
+COUNTERS = ListenerCounters()
+ASKS = (*SETTINGS, COUNTERS)
 KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}
 """SYN's cause -> the problem of the listener."""
 
@@ -29,7 +40,8 @@ def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | No
         return None
     asked = attempt.asked.dst, attempt.asked.dport
     context.counts["asked", asked] += 1
-    refused = any(h.handshake and h.handshake.accepted is False and h.handshake.stage == "SYN" for h in attempt.syn.hops)
+    shakes = [h.handshake for h in attempt.syn.hops if isinstance(h, HandshakeHop)]
+    refused = any(shake.accepted is False and shake.stage == "SYN" for shake in shakes)
     kind = KINDS.get(verdict.cause.name) or ("unknown" if refused else "")
     if not kind and not attempt.syn.handshake:
         return None
@@ -45,7 +57,7 @@ def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | No
     return _finding(verdict, attempt, kind, place, context)
 
 
-Place = tuple[str, str, int]
+Place = tuple[Netns, str, int]
 """Network namespace, address and port of a listener."""
 
 
@@ -54,8 +66,9 @@ def _finding(
 ) -> Finding:
     netns, address, port = place
     packet = _shows(attempt)
-    shake = next((h.handshake for h in reversed(packet.hops) if h.handshake and h.handshake.stage != "request"), None)
-    socket = next((h.socket for h in reversed(attempt.syn.hops) if h.socket), None)
+    shakes = (h.handshake for h in reversed(packet.hops) if isinstance(h, HandshakeHop))
+    shake = next((s for s in shakes if s.stage != "request"), None)
+    socket = next((h.socket for h in reversed(attempt.syn.hops) if isinstance(h, SocketHop)), None)
     pid, command = (socket.pid, socket.command) if socket else (0, "")
     where = place_of(address, port)
     pod, service = context.cluster.pod_at(address), _service(attempt.syn)
@@ -83,7 +96,8 @@ def _finding(
 
 def _service(syn: Packet) -> Owner | None:
     """Returns the requested Service: from the rule that translated the SYN, else from its destination."""
-    by_rule = (h.owner for h in reversed(syn.hops) if h.nat and h.nat.kind == "DNAT" and not h.clone)
+    rewrites = (h for h in reversed(syn.hops) if isinstance(h, RewriteHop) and not h.clone)
+    by_rule = (h.owner for h in rewrites if h.nat.kind == "DNAT")
     return next((o for o in (*by_rule, syn.dst_owner) if o and o.kind == "Service"), None)
 
 
@@ -116,13 +130,14 @@ def _why(
             " net.core.somaxconn) only helps with bursts.", True,
         )  # fmt: skip
     if kind == "timestamps":
-        # With tw_recycle the timestamps are the likely reason. It is certain only if the kernel reported it.
-        value = answered(lambda: context.node.setting(RECYCLE, pid), None) if pid else None
+        # With tw_recycle the timestamps are the likely reason. It is certain only if the kernel reported it: kernels that do
+        # (5.17) no longer have tw_recycle (4.12).
+        value = _recycle(pid, context)
         recycle = value == "1"
         old = syn_cause.evidence is Evidence.OBSERVED
         word = "because" if old else "most likely because"
         by = "net.ipv4.tcp_tw_recycle is on" if recycle else "a connection of the same ports is still there, or in TIME_WAIT"
-        by += ", or net.ipv4.tcp_tw_recycle is on (it was not read)" if value is None else ""
+        by += ", or net.ipv4.tcp_tw_recycle is on (it was not read)" if value is None and not old else ""
         return (
             "timestamps", f"The kernel drops {what} {word} their TCP timestamps are older than what came from the same address"
             f" before: clients behind one SNAT address do not share a clock, and {by}.",
@@ -161,33 +176,32 @@ def _settings(pid: int, context: FindingContext) -> list[FindingEvidence]:
     """The evidence from the counters and settings of the listener's namespace; empty if the process is not known."""
     if not pid:
         return []
-    counted: dict[str, int] = answered(lambda: context.node.counters(pid), {})
+    counted = value_of(context.ask(COUNTERS, pid)) or {}
     grown = ", ".join(
         f"{n} {counted[n]}"
         for n in ("ListenOverflows", "ListenDrops", "PAWSPassive", "PAWSActive", "PAWSEstab")
         if counted.get(n)
     )
-    names = (
-        "net/core/somaxconn",
-        "net/ipv4/tcp_max_syn_backlog",
-        "net/ipv4/tcp_syncookies",
-        "net/ipv4/tcp_timestamps",
-        RECYCLE,
-    )
-    values = [(n.replace("/", "."), _setting(n, pid, context)) for n in names]
+    values = [(setting.name.replace("/", "."), value_of(context.ask(setting, pid))) for setting in SETTINGS]
     settings = ", ".join(f"{name} = {value}" for name, value in values if value)
     found = [FindingEvidence("counter", f"since boot, in its namespace: {grown}", f"/proc/{pid}/net/netstat")] if grown else []
     return found + ([FindingEvidence("setting", settings, "/proc/sys")] if settings else [])
 
 
-def _setting(name: str, pid: int, context: FindingContext) -> str:
-    return answered(lambda: context.node.setting(name, pid), "")
+def _recycle(pid: int, context: FindingContext) -> str | None:
+    """tcp_tw_recycle of the listener's namespace; "" = this kernel has no such setting, None = not read.
+
+    Every kernel has tcp_timestamps: without it, the settings of that namespace cannot be read.
+    """
+    value = value_of(context.ask(RECYCLE, pid)) if pid else None
+    return value if value or (pid and value_of(context.ask(TIMESTAMPS, pid))) else None
 
 
 def _shared(packet: Packet, kind: str) -> list[FindingEvidence]:
     """The evidence for an SNAT that gives many clients the same address."""
-    hop = next((h for h in packet.hops if h.nat and h.nat.kind in ("SNAT", "MASQUERADE")), None)
-    if not hop or not hop.nat or kind != "timestamps":
+    rewrites = (h for h in packet.hops if isinstance(h, RewriteHop))
+    hop = next((h for h in rewrites if h.nat.kind in ("SNAT", "MASQUERADE")), None)
+    if not hop or kind != "timestamps":
         return []
     whose = f" ({hop.owner.text})" if hop.owner else ""
     return [FindingEvidence("packet", f"{hop.nat.kind} {hop.nat.before.src} -> {hop.nat.after.src}{whose}", hop.evidence.value)]

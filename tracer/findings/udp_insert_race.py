@@ -10,12 +10,17 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.packet import RULE_KINDS, HopKind, Outcome, Packet
+from tracer.model.hop import HookHop, RewriteHop, RuleHop, is_from_conntrack
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Outcome, Packet
+from tracer.node.node_questions import ConntrackCounters
 from tracer.util.endpoint_format import format_endpoint
-from tracer.util.questions import answered
+from tracer.util.questions import value_of
 
-EXITS = ("POSTROUTING", "INPUT")
+EXITS = (Hook.POSTROUTING, Hook.INPUT)
 BEFORE = "insert_failed before"
+COUNTERS = ConntrackCounters()
+ASKS = (COUNTERS,)
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -25,9 +30,10 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     before = context.since[BEFORE] if BEFORE in context.since else _counted(context)
     if before is not None:
         context.since[BEFORE] = before
-    lost = any(h.what is HopKind.HOOK and h.verdict == "DROP" and h.hook in EXITS and not h.clone for h in packet.hops)
-    by_rule = any(h.what in RULE_KINDS and h.verdict == "DROP" for h in packet.hops)
-    translated = any(h.nat and not h.from_conntrack for h in packet.hops)
+    hooks = [h for h in packet.hops if isinstance(h, HookHop) and not h.clone]
+    lost = any(h.verdict is Verdict.DROP and h.hook in EXITS for h in hooks)
+    by_rule = any(isinstance(h, RuleHop) and h.verdict is Verdict.DROP for h in packet.hops)
+    translated = any(isinstance(h, RewriteHop) and not is_from_conntrack(h) for h in packet.hops)
     if packet.outcome is not Outcome.DROPPED or not lost or by_rule or not translated or not packet.complete:
         return None
     now, ends = _counted(context), packet.endpoints
@@ -52,6 +58,6 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 
 def _counted(context: FindingContext) -> int | None:
-    """Returns insert_failed since boot; None = not read."""
-    counted: dict[str, int] = answered(context.node.conntrack_counters, {})
-    return counted.get("insert_failed")
+    """Returns insert_failed since boot; None = it cannot be read, or the capture does not have it."""
+    counted = value_of(context.ask(COUNTERS))
+    return counted.get("insert_failed") if counted else None

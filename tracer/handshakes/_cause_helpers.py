@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import DecisionDetail, Hop, Packet
+from tracer.model.hop import DecidingHop, DecisionDetail, HandshakeHop, Hop, IpvsRefusalHop, RuleHop, decision_of
+from tracer.model.packet import Packet
 from tracer.util.endpoint_format import format_endpoint
 
 INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
@@ -26,32 +27,25 @@ def own_hops(attempt: ConnectionAttempt) -> list[Hop]:
     return [h for h in attempt.syn.hops if not h.clone]
 
 
-def table_of(hop: Hop) -> str:
-    """filter/INPUT, or ip kube-proxy/filter-output for nftables."""
-    return f"{hop.table}/{hop.chain or hop.hook}"
-
-
-def formatted_actor(packet: Packet, hop: Hop) -> str:
+def formatted_actor(packet: Packet, hop: RuleHop | IpvsRefusalHop) -> str:
     """Place and answer of a decision: "in filter/INPUT with tcp-reset", "by IPVS in INPUT with ...: reason"."""
     answer = f" with {hop.reject}" if hop.reject else ""
-    if not hop.ipvs:
-        return f"in {table_of(hop)}{answer}"
-    server = f": {packet.protocol} {format_endpoint(hop.ipvs.virtual, hop.ipvs.virtual_port)} has no real server available"
-    return f"by IPVS in {hop.hook}{answer}{server if hop.ipvs.virtual else ''}"
+    if isinstance(hop, RuleHop):
+        return f"in {hop.place}{answer}"
+    decision = hop.decision
+    server = f": {packet.protocol} {format_endpoint(decision.virtual, decision.virtual_port)} has no real server available"
+    return f"by IPVS in {hop.hook}{answer}{server if decision.virtual else ''}"
 
 
-def formatted_owner(hop: Hop) -> str:
+def formatted_owner(hop: DecidingHop) -> str:
     """ ": " and the owner of the rule that decided; "" when it is not known."""
     return f": {hop.owner.text}" if hop.owner and hop.owner.known else ""
 
 
-def matches_invalid(hop: Hop) -> bool:
+def matches_invalid(hop: RuleHop) -> bool:
     """Whether the rule that decided matches conntrack's state INVALID."""
-    rule = (
-        hop.rule_trace.decision.rule
-        if hop.rule_trace and hop.rule_trace.decision and not hop.rule_trace.decision.hotdrop
-        else None
-    )
+    decision = decision_of(hop)
+    rule = decision.rule if decision and not decision.hotdrop else None
     return bool(rule and INVALID.search(rule.text))
 
 
@@ -68,10 +62,11 @@ def completion(attempt: ConnectionAttempt) -> str:
         "connected": the client's ACK made a connection here. "refused": the listener refused that ACK. "acknowledged": an ACK
         was seen, without its result. "": no ACK was seen.
     """
-    last = next((h for p in attempt.acks for h in p.hops if h.handshake and h.handshake.stage == "ACK" and not h.clone), None)
-    if last and last.handshake and last.handshake.accepted:
+    shakes = (h.handshake for p in attempt.acks for h in p.hops if isinstance(h, HandshakeHop) and not h.clone)
+    last = next((shake for shake in shakes if shake.stage == "ACK"), None)
+    if last and last.accepted:
         return "connected"
-    if last and last.handshake and last.handshake.accepted is False:
+    if last and last.accepted is False:
         return "refused"
     return "acknowledged" if attempt.acks else ""
 

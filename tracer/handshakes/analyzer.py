@@ -12,7 +12,7 @@ from tracer.handshakes.snat_clients import SnatClients
 from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 class HandshakeAnalyzer:

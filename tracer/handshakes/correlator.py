@@ -16,7 +16,8 @@ from itertools import islice
 
 from tracer.model.connection import Alias, anywhere, make_alias, reverse
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import HopKind, Packet
+from tracer.model.hop import DetailHop, HookHop
+from tracer.model.packet import Packet
 from tracer.packets.aliases import aliases_of, ends_of
 from tracer.packets.outcome import BAD
 from tracer.util.evictions import evictions
@@ -229,8 +230,8 @@ def is_continuation(earlier: Packet, packet: Packet) -> bool:
 
 def waits_for_neighbour(attempt: ConnectionAttempt) -> bool:
     """Whether the SYN was not seen again since it began to wait for the link address of its next hop."""
-    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and h.what is not HopKind.HOOK), None)
-    return bool(last and last.detail and last.detail.what == "neighbour")
+    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and not isinstance(h, HookHop)), None)
+    return isinstance(last, DetailHop) and last.detail.what == "neighbour"
 
 
 def is_settled(attempt: ConnectionAttempt) -> bool:

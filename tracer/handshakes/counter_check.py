@@ -12,8 +12,12 @@ from collections.abc import Iterable, Iterator
 
 from tracer.handshakes import _cause_helpers
 from tracer.model.counter_mismatch import CounterMismatch
-from tracer.model.packet import Handshake, Hop, Packet
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import DecisionDetail, DetailHop, DropHop, Handshake, HandshakeHop, Hop
+from tracer.model.namespace_name import Netns
+from tracer.model.packet import Packet
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.packets.shared_path import PathMemo
+from tracer.util.questions import value_of
 
 COUNTERS = (
     "ListenOverflows", "ListenDrops", "TCPReqQFullDrop", "TCPReqQFullDoCookies", "SyncookiesSent", "PAWSPassive", "PAWSEstab",
@@ -26,14 +30,15 @@ class CounterCheck:
 
     def __init__(self, inspector: NamespaceInspector) -> None:
         self._inspector = inspector
-        self._before: dict[str, dict[str, int]] = {}
-        self._explained: Counter[tuple[str, str]] = Counter()
-        for name in inspector.names():
-            self._before[name] = inspector.counters(name)
+        self._counters = PathMemo(lambda packet: tuple(explained_by(packet)))
+        self._before: dict[Netns, dict[str, int]] = {}
+        self._explained: Counter[tuple[Netns, str]] = Counter()
+        for name in value_of(inspector.names()) or ():
+            self._before[name] = value_of(inspector.counters(name)) or {}
 
     def feed(self, packet: Packet) -> None:
         """Takes a closed packet."""
-        for netns, counter in explained_by(packet):
+        for netns, counter in self._counters.of(packet):
             if netns in self._before:
                 self._explained[netns, counter] += 1
 
@@ -41,7 +46,7 @@ class CounterCheck:
         """Each counter that changed or should have changed, by namespace, also where both numbers agree."""
         found = []
         for netns, before in sorted(self._before.items()):
-            after = self._inspector.counters(netns)
+            after = value_of(self._inspector.counters(netns)) or {}
             for counter in COUNTERS:
                 # A difference needs a value from the start. The counters of a module that was loaded later began with 0.
                 if not before or counter not in after:
@@ -52,7 +57,7 @@ class CounterCheck:
         return found
 
 
-def explained_by(packet: Packet) -> Iterator[tuple[str, str]]:
+def explained_by(packet: Packet) -> Iterator[tuple[Netns, str]]:
     """Yields (namespace, counter) for each count that this packet caused in the kernel."""
     for hop in packet.hops:
         if hop.clone:
@@ -62,21 +67,28 @@ def explained_by(packet: Packet) -> Iterator[tuple[str, str]]:
 
 
 def _counters_of_hop(packet: Packet, hop: Hop) -> Iterable[str]:
-    if hop.handshake:
-        return _counters_of_handshake(packet, hop.handshake)
-    if hop.detail and hop.detail.what == "table-full":
+    match hop:
+        case HandshakeHop():
+            return _counters_of_handshake(packet, hop.handshake)
+        case DetailHop():
+            return _counters_of_detail(hop.detail)
+        case DropHop() if hop.drop.reason == "IP_RPFILTER":
+            return ("IPReversePathFilter",)
+        case DropHop() if hop.drop.reason == "TCP_RFC7323_PAWS" and "SYN" not in packet.tcp_flags:
+            return ("PAWSEstab",)
+    return ()
+
+
+def _counters_of_detail(detail: DecisionDetail) -> Iterable[str]:
+    if detail.what == "table-full":
         return ("conntrack_drop",)
-    if hop.detail and hop.detail.what == "confirm":
+    if detail.what == "confirm":
         return "conntrack_drop", "conntrack_insert_failed"
-    if hop.detail and hop.detail.what == "time-wait" and hop.detail.facts.get("answer") != "taken over":
+    if detail.what == "time-wait" and detail.facts.get("answer") != "taken over":
         # The counter has its own name since 6.14; only the one that the kernel has is compared.
-        has_timestamps = "tsval" in hop.detail.facts and "ts_recent" in hop.detail.facts
-        is_old = has_timestamps and _cause_helpers.is_older(hop.detail.number("tsval"), hop.detail.number("ts_recent"))
+        has_timestamps = "tsval" in detail.facts and "ts_recent" in detail.facts
+        is_old = has_timestamps and _cause_helpers.is_older(detail.number("tsval"), detail.number("ts_recent"))
         return ("PAWSEstab", "PAWSTimewait") if is_old else ()
-    if hop.drop and hop.drop.reason == "IP_RPFILTER":
-        return ("IPReversePathFilter",)
-    if hop.drop and hop.drop.reason == "TCP_RFC7323_PAWS" and "SYN" not in packet.tcp_flags:
-        return ("PAWSEstab",)
     return ()
 
 

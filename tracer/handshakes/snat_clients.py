@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from tracer.model.packet import Nat, Packet
+from tracer.model.hop import Nat, RewriteHop
+from tracer.model.packet import Packet
+from tracer.packets.shared_path import PathMemo
 from tracer.util.evictions import evictions
 from tracer.util.lru_dict import LruDict
 
@@ -13,24 +15,33 @@ SNATS = ("SNAT", "MASQUERADE")
 
 def find_snat(packet: Packet) -> Nat | None:
     """The rewrite that gave a packet another source address."""
-    return next((h.nat for h in packet.hops if h.nat and h.nat.kind in SNATS and h.nat.before.src != h.nat.after.src), None)
+    rewrites = (h.nat for h in packet.hops if isinstance(h, RewriteHop))
+    return next((nat for nat in rewrites if nat.kind in SNATS and nat.before.src != nat.after.src), None)
+
+
+def _sources(packet: Packet) -> tuple[str, str] | None:
+    """The packet's source address before and after that rewrite."""
+    nat = find_snat(packet)
+    return (nat.before.src, nat.after.src) if nat else None
 
 
 class SnatClients:
     """Clients by the source address that SNAT gave them. Bounded by MAX_ADDRESSES, and by MAX_CLIENTS per address."""
 
     def __init__(self) -> None:
+        self._sources = PathMemo(_sources)
         self._clients: LruDict[str, set[str]] = LruDict(MAX_ADDRESSES, "addresses that clients share")
 
     def feed(self, packet: Packet) -> None:
         """Takes a closed packet."""
-        nat = find_snat(packet)
-        if not nat:
+        found = self._sources.of(packet)
+        if not found:
             return
-        clients = self._clients.setdefault(nat.after.src, set())
+        client, address = found
+        clients = self._clients.setdefault(address, set())
         if len(clients) < MAX_CLIENTS:
-            clients.add(nat.before.src)
-        elif nat.before.src not in clients:
+            clients.add(client)
+        elif client not in clients:
             evictions.add("clients of one address")
 
     def clients(self, packet: Packet) -> int:

@@ -11,9 +11,24 @@ from tracer.kube.endpoint_owners import both, end_of, owner_of_rewrite
 from tracer.kube.fwmarks import EMPTY, MarkTracker
 from tracer.kube.missing_endpoints import without_real_server
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
+from tracer.model.hop import (
+    Hop,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    NatHop,
+    RewriteHop,
+    RuleHop,
+    SocketHop,
+    decision_of,
+    is_from_conntrack,
+    nat_of,
+    owner_of,
+    verdict_of,
+)
 from tracer.model.kube import UNKNOWN, Owner
-from tracer.model.namespace_name import HOST, is_host
-from tracer.model.packet import Hop, Packet
+from tracer.model.namespace_name import HOST, NO_NETNS, Netns, is_host
+from tracer.model.netfilter import REFUSALS, Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.frozen import evolve
@@ -43,22 +58,22 @@ def _hops(packet: Packet, cluster: ClusterView) -> list[Hop]:
     hops: list[Hop] = []
     for hop in packet.hops:
         owner = None
-        if hop.ipvs and hop.ipvs.virtual:
-            server = hop.ipvs
+        if isinstance(hop, (IpvsNatHop, IpvsRefusalHop)) and hop.decision.virtual:
+            server = hop.decision
             owner = owner_of_virtual_server(server.virtual, server.virtual_port, server.protocol, cluster)
-            if hop.verdict == "REJECT":
+            if verdict_of(hop) is Verdict.REJECT:
                 owner = without_real_server(owner, server.protocol, cluster)
-        if hop.rule_trace and not hop.clone:
+        if isinstance(hop, (RuleHop, NatHop)) and hop.rule_trace and not hop.clone:
             # A translation from conntrack was decided by an earlier packet, with the marks of that packet.
-            of = MarkTracker(cluster, service) if hop.from_conntrack else marks
+            of = MarkTracker(cluster, service) if is_from_conntrack(hop) else marks
             owners = of.table(hop.rule_trace.hits, hop.rule_trace.ruleset or EMPTY)
             decision = hop.rule_trace.decision
             # A rule that dropped a malformed packet in a match (hotdrop) did not act for its owner.
             owner = owners[-1] if owners and decision and not decision.hotdrop else None
         hops.append(evolve(hop, owner=_with_service_detail(owner, hop, packet, cluster)) if owner else hop)
     for at, hop in enumerate(hops):
-        if hop.nat and not hop.nat.kind.startswith("reverse"):
-            owner = hop.owner or _decided_nearby(hops, at) or owner_of_rewrite(hop.nat, protocol, cluster)
+        if isinstance(hop, RewriteHop) and not hop.nat.kind.startswith("reverse"):
+            owner = hop.owner or _decided_nearby(hops, hop, at) or owner_of_rewrite(hop.nat, protocol, cluster)
             if owner:
                 hops[at] = evolve(hop, owner=_with_target(owner, hop.nat.after.dst, cluster))
     return hops
@@ -77,7 +92,7 @@ def _end_owners(packet: Packet, hops: Sequence[Hop], cluster: ClusterView) -> tu
     dst_owner = end_of(ends.dst, ends.dport, protocol, cluster)
     if dst_owner.kind == "Pod" and dst_owner.detail.startswith("hostPort"):
         dst_owner = _host_port(packet, hops, dst_owner, cluster)
-    if src_owner.kind == "Service" and is_host(packet.netns) and hops and hops[0].hook == "OUTPUT":
+    if src_owner.kind == "Service" and is_host(packet.netns) and hops and hops[0].hook is Hook.OUTPUT:
         # A node that connects to a cluster IP on its own kube-ipvs0 uses that address as the source, too.
         src_owner = Owner("Node", name=cluster.store.node, detail=f"from {ends.src}", evidence="the node sent it")
     if not is_host(packet.netns) and ends.dst.startswith(("127.", "::1")):
@@ -86,7 +101,7 @@ def _end_owners(packet: Packet, hops: Sequence[Hop], cluster: ClusterView) -> tu
     if src_owner == UNKNOWN:
         src_owner = _in_namespace(packet.netns)
     if dst_owner == UNKNOWN:
-        taken = next((h.netns for h in reversed(hops) if h.socket and not h.clone), "")
+        taken = next((h.netns for h in reversed(hops) if isinstance(h, SocketHop) and not h.clone), NO_NETNS)
         dst_owner = _by_connection(packet, cluster) or _in_namespace(taken)
     return src_owner, dst_owner
 
@@ -95,9 +110,9 @@ def _host_port(packet: Packet, hops: Sequence[Hop], pod: Owner, cluster: Cluster
     """Returns the pod with this hostPort, or the actual receiver if the packet went elsewhere."""
     asked = packet.endpoints.dst, packet.endpoints.dport
     for hop in hops:
-        owner, nat = hop.owner, hop.nat
+        owner, nat = owner_of(hop), nat_of(hop)
         translated = nat and nat.kind == "DNAT" and (nat.before.dst, nat.before.dport) == asked
-        if hop.clone or not (translated or hop.verdict in ("DROP", "REJECT")):
+        if hop.clone or not (translated or verdict_of(hop) in REFUSALS):
             continue
         if owner and owner.kind == "Service":
             return both(owner.detail.partition(",")[0] or f"port {asked[1]}", owner.label, pod, cluster, "rule that acted")
@@ -108,9 +123,9 @@ def _host_port(packet: Packet, hops: Sequence[Hop], pod: Owner, cluster: Cluster
     return pod
 
 
-def _in_namespace(netns: str) -> Owner:
+def _in_namespace(netns: Netns) -> Owner:
     """The owner of an address in another namespace than the node's: an unknown pod."""
-    if netns in ("", HOST):
+    if netns in (NO_NETNS, HOST):
         return UNKNOWN
     return replace(UNKNOWN, detail=f"in network namespace {netns}", evidence="network namespace")
 
@@ -124,28 +139,29 @@ def _by_connection(packet: Packet, cluster: ClusterView) -> Owner | None:
     return replace(UNKNOWN, target=answers, evidence="conntrack")
 
 
-def _decided_nearby(hops: list[Hop], at: int) -> Owner | None:
+def _decided_nearby(hops: list[Hop], hop: RewriteHop, at: int) -> Owner | None:
     """The owner of the rule that made this rewrite: the deciding rule of the same hook's nat table or chain."""
-    hop = hops[at]
     for other in (*reversed(hops[:at]), *hops[at + 1 :]):
-        if (other.hook, other.netns, other.clone) == (hop.hook, hop.netns, hop.clone) and other.owner and other.rule_trace:
-            decision = other.rule_trace.decision
-            done = {decision.verdict, decision.rule.target.upper() if decision.rule else ""} if decision else set()
-            if hop.nat and any(_same(verdict, hop.nat.kind) for verdict in done.intersection(_NAT_VERDICTS)):
-                return other.owner
+        if (other.hook, other.netns, other.clone) != (hop.hook, hop.netns, hop.clone):
+            continue
+        owner, decision = owner_of(other), decision_of(other)
+        if owner and decision:
+            done = {decision.verdict, decision.rule.target.upper() if decision.rule else ""}
+            if any(_same(verdict, hop.nat.kind) for verdict in done.intersection(_NAT_VERDICTS)):
+                return owner
     return None
 
 
 def _with_service_detail(owner: Owner, hop: Hop, packet: Packet, cluster: ClusterView) -> Owner:
     """Adds to a Service how the packet addressed it (cluster IP, NodePort), if the rules on its path did not show it."""
-    trace = hop.rule_trace
-    if owner.kind != "Service" or owner.detail or not trace or not trace.decision or hop.hook not in ("PREROUTING", "OUTPUT"):
+    decision, nat = decision_of(hop), nat_of(hop)
+    if owner.kind != "Service" or owner.detail or not decision or hop.hook not in (Hook.PREROUTING, Hook.OUTPUT):
         return owner
-    before = hop.nat.before if hop.nat else packet.endpoints
+    before = nat.before if nat else packet.endpoints
     at = cluster.service_at(before.dst, before.dport, packet.protocol.lower())
     if at and at[0].label == owner.label:
         return evolve(owner, detail=at[1])
-    by_port = any(place.chain == "KUBE-NODEPORTS" for place in trace.decision.path)
+    by_port = any(place.chain == "KUBE-NODEPORTS" for place in decision.path)
     return replace(owner, detail=f"NodePort {before.dport}") if by_port else owner
 
 

@@ -87,6 +87,20 @@ class ClusterView:
         own = CniCache() if sandboxes is None else sandboxes
         return cls(ObjectStore(), own, addresses.local_addresses(), addresses.ipvs_addresses())
 
+    @property
+    def version(self) -> Hashable:
+        """Changes with each change of what owners are found from, except rules."""
+        return id(self), self.store.version, self.store.node, self.sandboxes.version
+
+    def has_port(self, port: int, protocol: str) -> bool:
+        """Whether a Service or a pod has this port at addresses of nodes."""
+        store = self.store
+        return bool(
+            store.by_node_port.all((port, protocol))
+            or store.by_host_port.all((port, protocol))
+            or self.sandboxes.has_host_port(port, protocol)
+        )
+
     def is_local(self, address: str) -> bool:
         """Whether it is an address of this node."""
         node = self.store.this_node()

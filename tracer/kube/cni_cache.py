@@ -52,7 +52,13 @@ class CniCache:
     """The result cache in memory. All queries are dictionary look-ups.
 
     A miss scans the directories again, at most once in SCAN_INTERVAL_SECONDS.
+
+    Attributes:
+        lookups: Number of look-ups; a subclass begins again at 0 with each batch.
+        version: Number of scans that changed the cache.
     """
+
+    lookups = version = 0
 
     def __init__(self, directories: tuple[Path, ...] | None = None) -> None:
         """Scans the directories. directories: None = those of the node."""
@@ -77,6 +83,10 @@ class CniCache:
         """Returns the sandboxes with this host port."""
         return self._find(("host port", f"{port}/{protocol}"))
 
+    def has_host_port(self, port: int, protocol: str) -> bool:
+        """Whether a sandbox has this host port, as of the last scan. Counts as no look-up."""
+        return bool(self._by.all(("host port", f"{port}/{protocol}")))
+
     def addresses(self, namespace: str, name: str) -> list[str]:
         """Returns the addresses of a pod."""
         return [a for s in self._find(("pod", f"{namespace}/{name}")) for a in s.addresses]
@@ -89,7 +99,15 @@ class CniCache:
         found = self._find(key)
         return found[0] if len(found) == 1 else None
 
+    def skip(self, lookups: int) -> bool:
+        """Counts look-ups that would repeat earlier ones. Returns False, and counts none, if they could find something new."""
+        if self._directories and time.monotonic() - self._last_scan > SCAN_INTERVAL_SECONDS:
+            return False
+        self.lookups += lookups
+        return True
+
     def _find(self, key: tuple[str, str]) -> tuple[Sandbox, ...]:
+        self.lookups += 1
         found = self._by.all(key)
         if not found and self._directories and time.monotonic() - self._last_scan > SCAN_INTERVAL_SECONDS:
             self._scan()
@@ -105,7 +123,9 @@ class CniCache:
                 there += islice(directory.iterdir(), MOST_FILES + 1 - len(there))
         self.left_out = self.left_out or len(there) > MOST_FILES
         del there[MOST_FILES:]
-        self._files = {path: self._files[path] if path in self._files else read(path) for path in there}
+        before = self._files
+        self._files = {path: before[path] if path in before else read(path) for path in there}
+        self.version += self._files != before
         self._by = self._index(filter(None, self._files.values()))
 
     @staticmethod

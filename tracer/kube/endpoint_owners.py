@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from tracer.kube.catalog import ClusterView
+from tracer.model.hop import Nat
 from tracer.model.kube import UNKNOWN, Owner
-from tracer.model.packet import Nat
 
 
 def end_of(address: str, port: int, protocol: str, cluster: ClusterView) -> Owner:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 
 from tracer.errors import BadOption, NoSuchObject
 from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
+from tracer.model.hop import RewriteHop
 from tracer.model.kube import ServicePort
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.packet import Packet
 
 NOBODY = parse_host("240.0.0.1")
 """In place of an object without an address: it must match nothing, but an empty filter would match everything."""
@@ -187,7 +189,7 @@ def matches(packet: Packet, wanted: frozenset[End], cluster: ClusterView) -> boo
     if packet.flow:
         tuples += [packet.flow.orig, packet.flow.reply]
     for hop in packet.hops:
-        if hop.nat:
+        if isinstance(hop, RewriteHop):
             tuples += [hop.nat.before, hop.nat.after]
     pairs = {pair for t in tuples for pair in ((t.src, t.sport), (t.dst, t.dport))}
     return any(_is(address, port, protocol, wanted, cluster) for address, port in pairs)

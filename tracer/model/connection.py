@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.namespace_name import NO_NETNS, Netns
+from tracer.model.packet import Packet
 
 
 @dataclass(frozen=True)
@@ -17,13 +19,13 @@ class ConnectionKey:
         protocol: Name of the protocol.
         orig: The original tuple.
         zone: The conntrack zone.
-        netns: The namespace that tracks it; "" = not tracked, identified by its endpoints alone.
+        netns: The namespace that tracks it; NO_NETNS = not tracked, identified by its endpoints alone.
     """
 
     protocol: str
     orig: Endpoints
     zone: int = 0
-    netns: str = ""
+    netns: Netns = NO_NETNS
 
     @classmethod
     def of(cls, packet: Packet) -> ConnectionKey:
@@ -38,9 +40,9 @@ class ConnectionKey:
         return bool(self.netns)
 
 
-Alias: TypeAlias = tuple[str, str, str, int, str, int]
+Alias: TypeAlias = tuple[Netns, str, str, int, str, int]
 """A pair of endpoints that a packet had in a namespace, before or after a translation of addresses: namespace, protocol, source
-address and port, destination address and port. "" = any namespace.
+address and port, destination address and port. NO_NETNS = any namespace.
 
 It is no key: connections in different conntrack zones can have the same alias. It is a flat tuple because packets have many.
 """
@@ -48,7 +50,7 @@ LOOPBACK = ("127.", "::1")
 """Beginnings of loopback addresses."""
 
 
-def make_alias(netns: str, protocol: str, ends: Endpoints) -> Alias:
+def make_alias(netns: Netns, protocol: str, ends: Endpoints) -> Alias:
     return netns, protocol, ends.src, ends.sport, ends.dst, ends.dport
 
 
@@ -60,7 +62,7 @@ def reverse(alias: Alias) -> Alias:
 
 def anywhere(alias: Alias) -> Alias:
     """The same endpoints in any namespace."""
-    return "", *alias[1:]
+    return NO_NETNS, *alias[1:]
 
 
 def is_loopback(alias: Alias) -> bool:

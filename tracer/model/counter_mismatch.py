@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracer.model.namespace_name import in_netns
+from tracer.model.namespace_name import Netns, in_netns
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class CounterMismatch:
         explained: Number of packets of the run that explain an increase.
     """
 
-    netns: str
+    netns: Netns
     counter: str
     counted: int
     explained: int

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.namespace_name import in_netns
+from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop
+from tracer.model.namespace_name import Netns, in_netns
 from tracer.model.other_host import for_another_host
-from tracer.model.packet import Endpoints, Hop, Packet
+from tracer.model.packet import Packet
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,18 @@ class ConnectionAttempt:
     @property
     def reached(self) -> Endpoints:
         """The SYN's endpoints after the last observed rewrite."""
-        return next((h.nat.after for h in reversed(self.syn.hops) if h.nat and not h.clone), self.syn.endpoints)
+        return next(
+            (h.nat.after for h in reversed(self.syn.hops) if isinstance(h, RewriteHop) and not h.clone), self.syn.endpoints
+        )
 
     @property
-    def place(self) -> str:
+    def place(self) -> Netns:
         """The namespace where the client's last ACK made the connection.
 
         Without such an ACK: the last namespace of the SYN in which it was not a copy for another host.
         """
-        last = next((h for h in self._accepting_hops if h.handshake), None)
-        own = (h for h in reversed(self.syn.hops) if h.netns and not h.clone and not for_another_host(h.drop))
+        last = next((h for h in self._accepting_hops if isinstance(h, HandshakeHop)), None)
+        own = (h for h in reversed(self.syn.hops) if h.netns and not h.clone and not for_another_host(h))
         return last.netns if last else next((h.netns for h in own), self.syn.netns)
 
     @property
@@ -94,7 +98,7 @@ class ConnectionAttempt:
     @property
     def process(self) -> str:
         """The listener's process: "http-proxy (pid 219)"; "a listener" if the process was not found."""
-        own = (h.socket for h in (*reversed(self.syn.hops), *self._accepting_hops) if h.socket)
+        own = (h.socket for h in (*reversed(self.syn.hops), *self._accepting_hops) if isinstance(h, SocketHop))
         found = next((socket for socket in own if socket.pid), None)
         return f"{found.command} (pid {found.pid})" if found else "a listener"
 
@@ -119,7 +123,7 @@ class HandshakeVerdict:
     time: int
     asked: Endpoints
     reached: Endpoints
-    netns: str
+    netns: Netns
     cause: Cause
     again: int = 0
     after: int = 0

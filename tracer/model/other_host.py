@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from tracer.model.packet import Drop
+from tracer.model.hop import DropHop, Hop
 
 
-def for_another_host(drop: Drop | None) -> bool:
-    """Whether a packet was dropped because its link address belongs to another interface."""
-    return bool(drop and drop.reason == "OTHERHOST")
+def for_another_host(hop: Hop) -> bool:
+    """Whether a packet was dropped at this hop because its link address belongs to another interface."""
+    return isinstance(hop, DropHop) and hop.drop.reason == "OTHERHOST"

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tracer.model.condition import Assumed, Condition
-from tracer.model.packet import Endpoints, Hop, Outcome, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import Hop
+from tracer.model.packet import Outcome, Packet
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
+from tracer.model.namespace_name import NO_NETNS, Netns
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class PathStep:
     """One step on a packet's path. time: ns after the packet's first hop."""
 
     time: int
-    netns: str
+    netns: Netns
     text: str
 
 
@@ -45,7 +46,7 @@ class TimelineEntry:
     stages: tuple[PathStep, ...] = ()
     bad: bool = False
     number: int = 0
-    netns: str = ""
+    netns: Netns = NO_NETNS
     same: int = 0
 
 

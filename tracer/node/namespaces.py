@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tracer.errors import BadOption
-from tracer.model.namespace_name import HOST, distinct_name, is_host
+from tracer.model.namespace_name import HOST, Netns, distinct_name, is_host, unnamed
 from tracer.node.host_files import elsewhere, of_node
 from tracer.util.lru_dict import LruDict
 
@@ -78,8 +79,36 @@ class _Holder:
     checked_at: float
 
 
+class NamespaceNames(Protocol):
+    """Names of network namespaces by inode: of this machine, recorded, or from a capture.
+
+    Attributes:
+        node: Inode of the namespace of the node's PID 1; 0 = it cannot be read.
+        own: Inode of the tracer's namespace.
+    """
+
+    node: int
+    own: int
+
+    def name(self, inode: int, requests: int = 1) -> Netns:
+        """The name of a namespace; "netns N" = no name and no process. requests: how often it is used, see Journal."""
+        ...
+
+    def own_name(self) -> Netns:
+        """The name of the tracer's namespace."""
+        ...
+
+    def named(self) -> list[int]:
+        """Inodes of the node's namespace, of the tracer's, and of those with a name."""
+        ...
+
+    def find(self, name: str) -> int:
+        """The inode of a namespace. Raises BadOption: There is no such namespace."""
+        ...
+
+
 class Namespaces:
-    """Names of network namespaces by inode, read again when an unknown inode is looked up.
+    """Names of the network namespaces of this machine by inode, read again when an unknown inode is looked up.
 
     Attributes:
         node: Inode of PID 1's namespace; 0 = it cannot be read.
@@ -89,7 +118,7 @@ class Namespaces:
     def __init__(self) -> None:
         self.node = _inode(Path("/proc/1/ns/net"))
         self.own = _inode(Path("/proc/self/ns/net"))
-        self._names: LruDict[int, str] = LruDict(NAMES_KEPT, "names of namespaces")
+        self._names: LruDict[int, Netns] = LruDict(NAMES_KEPT, "names of namespaces")
         if self.node:
             self._names[self.node] = HOST
         self._holders: LruDict[int, _Holder] = LruDict(NAMES_KEPT, "files that name namespaces")
@@ -108,9 +137,9 @@ class Namespaces:
             holder = Path(f"/proc/{pid}/ns/net")
             inode = _inode(holder)
             if inode and inode not in self._names:
-                self._set(inode, f"{_command(pid)}[{pid}]", holder)
+                self._set(inode, Netns(f"{_command(pid)}[{pid}]"), holder)
 
-    def _set(self, inode: int, name: str, path: Path) -> None:
+    def _set(self, inode: int, name: Netns, path: Path) -> None:
         self._names[inode], self._holders[inode] = name, _Holder(path, time.monotonic())
 
     def _check(self, inode: int) -> None:
@@ -134,7 +163,7 @@ class Namespaces:
         for i, name in gone.items():
             self._names.setdefault(i, name)
 
-    def name(self, inode: int) -> str:
+    def name(self, inode: int, requests: int = 1) -> Netns:
         """The name of a namespace; "netns N" = no name and no process."""
         if inode and inode == self.node:
             return HOST
@@ -146,9 +175,9 @@ class Namespaces:
                 self._unknown[inode] = None
         else:
             self._check(inode)
-        return self._names.get(inode, f"netns {inode}" if inode else "")
+        return self._names.get(inode) or unnamed(inode)
 
-    def own_name(self) -> str:
+    def own_name(self) -> Netns:
         """The name of this process's namespace."""
         return self.name(self.own)
 
@@ -170,7 +199,7 @@ class Namespaces:
         else:
             paths = [d / name for d in _directories()]
         found = [inode for inode in map(_inode, paths) if inode]
-        if is_host(name) and self.node:
+        if is_host(Netns(name)) and self.node:
             found = [self.node]
         if not found:
             self._read_processes()

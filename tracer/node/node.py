@@ -27,8 +27,8 @@ from tracer.util.endpoint_format import format_endpoint
 from tracer.util.lru_dict import LruDict
 
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
-COUNTED_SECONDS = 0.05
-"""Time that conntrack's counters are kept, s; short, because they must include the loss of a packet that is reported."""
+VOLATILE_SECONDS = 0.05
+"""Time that a value is kept which a reported packet may have changed, such as conntrack's counters, s."""
 
 T = TypeVar("T")
 
@@ -69,8 +69,8 @@ class HostReader:
         self._kept: LruDict[Hashable, tuple[float, object]] = LruDict(ANSWERS_KEPT, "answers about the node")
         self._net = next((p for p in (proc / "1/net", proc / "self/net") if os.access(p / "tcp", os.R_OK)), proc / "self/net")
 
-    def _keep(self, key: Hashable, ask: Callable[[], T], default: T, seconds: float = KEPT_SECONDS) -> T:
-        """The result of `ask`, kept for `seconds`. default: the result where the machine cannot be read."""
+    def _keep(self, key: Hashable, ask: Callable[[], T], seconds: float = KEPT_SECONDS) -> T:
+        """The result of `ask`, kept for `seconds`."""
         kept = self._kept.get(key)
         if kept and time.monotonic() - kept[0] < seconds:
             return kept[1]  # type: ignore[return-value]
@@ -80,28 +80,30 @@ class HostReader:
 
     def bound(self, protocol: str) -> tuple[BoundSocket, ...]:
         """Listening or unconnected sockets of the node. protocol: "tcp" or "udp"."""
-        return self._keep(("bound", protocol), lambda: procnet.bound(self._net, protocol), ())
+        return self._keep(("bound", protocol), lambda: procnet.bound(self._net, protocol))
 
     def listener(self, address: str, port: int, protocol: str) -> ListeningSocket | None:
         """The process that listens on this address and port of the node. protocol: "tcp" or "udp"."""
-        found = [b for b in self.bound(protocol) if b.port == port]
-        found = [b for b in found if b.takes(address)]
-        if not found:
-            return None
-        # As in the kernel, the socket with the exact address has precedence.
-        best = min(found, key=lambda b: (b.address in procnet.WILDCARDS, b.address))
-        return ListeningSocket(best.address, port, *self._processes.owner(best.inode))
+        best = procnet.receiver(self.bound(protocol), address, port)
+        return ListeningSocket(best.address, port, *self.owner(best.inode)) if best else None
+
+    def owner(self, inode: int) -> tuple[int, str]:
+        """(pid, command) of a process that holds a socket; (0, "") = not found."""
+        return self._processes.owner(inode)
 
     def is_kube_proxy(self, pid: int) -> bool:
         """Whether a process is kube-proxy, or k3s, which includes it."""
-        return self._keep(("is kube-proxy", pid), lambda: kube_proxy.has_kube_proxy(pid, self._proc), False)
+        return self._keep(("is kube-proxy", pid), lambda: kube_proxy.has_kube_proxy(pid, self._proc))
 
     def kube_proxy(self) -> KubeProxy | None:
-        return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc), None)
+        return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc))
 
-    def setting(self, name: str, pid: int = 0) -> str:
-        """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, 0 = our own; "" = no such sysctl."""
-        return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid), "")
+    def setting(self, name: str, pid: int = 0, kept_seconds: float = KEPT_SECONDS) -> str:
+        """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, 0 = our own; "" = no such sysctl.
+
+        A value that was read less than `kept_seconds` ago is not read again.
+        """
+        return self._keep(("setting", name, pid), lambda: self._read_setting(name, pid), kept_seconds)
 
     def _read_setting(self, name: str, pid: int) -> str:
         path = self._proc / "sys" / name
@@ -118,19 +120,19 @@ class HostReader:
 
     def counters(self, pid: int) -> dict[str, int]:
         """TcpExt counters of the namespace of a process; {} = they cannot be read."""
-        return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"), {})
+        return self._keep(("counters", pid), lambda: procnet.counters(self._proc / str(pid) / "net"))
 
     def addresses(self) -> dict[str, str]:
-        """Interfaces by address, in our own namespace."""
-        return self._keep("addresses", _addresses, {})
+        """Interfaces by address, in our own namespace; {} = they cannot be read."""
+        return self._keep("addresses", _addresses)
 
     def conntrack_counters(self) -> dict[str, int]:
         """conntrack's counters since boot, summed over CPUs: insert_failed, drop ... {} = they cannot be read."""
-        return self._keep("conntrack", lambda: procnet.conntrack(self._net), {}, COUNTED_SECONDS)
+        return self._keep("conntrack", lambda: procnet.conntrack(self._net), VOLATILE_SECONDS)
 
     def mtu(self, interface: str) -> int:
         """MTU of an interface of our namespace, bytes; 0 = no such interface."""
-        return self._keep(("mtu", interface), lambda: self._read_mtu(interface), 0)
+        return self._keep(("mtu", interface), lambda: self._read_mtu(interface))
 
     def _read_mtu(self, interface: str) -> int:
         with suppress(OSError, ValueError):
@@ -139,27 +141,29 @@ class HostReader:
 
     def way_out(self, address: str) -> str:
         """The interface by which our namespace sends to an address; "" = it does not send."""
-        return self._keep(("way out", address), lambda: Routes().to(address).out, "")
+        return self._keep(("way out", address), lambda: Routes().to(address).out)
 
-    def interface_of(self, address: str) -> str:
-        """The interface with this address; "" = none."""
-        return self.addresses().get(address, "")
+    def flannel_subnets(self) -> tuple[str, ...] | None:
+        """The networks that flannel has leased for this node, from /run/flannel/subnet.env.
 
-    def flannel_subnets(self) -> tuple[str, ...]:
-        """The networks that flannel has leased for this node, from /run/flannel/subnet.env; () = no such file."""
-        return self._keep("flannel", lambda: tuple(_leases(self._run / "flannel/subnet.env")), ())
+        () = no such file; None = there is one that cannot be read, or must not be trusted.
+        """
+        return self._keep("flannel", lambda: _leases(self._run / "flannel/subnet.env"))
 
 
-def _leases(path: Path) -> list[str]:
-    with suppress(OSError, ValueError):
+def _leases(path: Path) -> tuple[str, ...] | None:
+    try:
         pairs = (line.partition("=") for line in untrusted_file.text(path, owners=untrusted_file.ours()).splitlines())
         values = [value for name, _, value in pairs if name in ("FLANNEL_SUBNET", "FLANNEL_IPV6_SUBNET") and value]
-        return [str(ip_interface(value).network) for value in values]
-    return []
+        return tuple(str(ip_interface(value).network) for value in values)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except (OSError, ValueError):
+        return None
 
 
 def _addresses() -> dict[str, str]:
-    """Interfaces by address, in our own namespace."""
+    """Interfaces by address, in our own namespace; {} = they cannot be read."""
     from pyroute2 import IPRoute
 
     with suppress(Exception):  # pyroute2 raises many kinds

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Protocol
 
 from tracer.node.namespaces import _SOCKET, _command, _processes
 from tracer.util.lru_dict import LruDict
@@ -19,8 +20,16 @@ NOT_RECORDED = (0, "not recorded")
 """Owner of a socket if the capture does not have its process. (0, "") = looked up and not found."""
 
 
+class SocketOwners(Protocol):
+    """Processes that hold sockets: of this machine, recorded, or from a capture."""
+
+    def owner(self, inode: int) -> tuple[int, str]:
+        """(pid, command) of a process that holds the socket; (0, "") = not found, NOT_RECORDED = not in the capture."""
+        ...
+
+
 class Processes:
-    """Finds the process that holds a socket."""
+    """Finds the process of this machine that holds a socket."""
 
     def __init__(self, pause: float = 1.0) -> None:
         """pause: Shortest time between two readings of all processes, s; on a busy node one takes a tenth of a second."""

@@ -7,7 +7,7 @@ and the tracer changes nothing. Listening sockets are first in /proc/net/tcp, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
@@ -33,6 +33,12 @@ class BoundSocket:
     def takes(self, address: str) -> bool:
         """Whether the socket receives packets to this address; "::" includes IPv4, the default of sockets."""
         return self.address in (address, "::") or (self.address == "0.0.0.0" and ":" not in address)
+
+
+def receiver(sockets: Iterable[BoundSocket], address: str, port: int) -> BoundSocket | None:
+    """The socket that receives packets to an address and port. As in the kernel, the exact address has precedence."""
+    found = (b for b in sockets if b.port == port and b.takes(address))
+    return min(found, key=lambda b: (b.address in WILDCARDS, b.address), default=None)
 
 
 def bound(proc: Path, protocol: str) -> tuple[BoundSocket, ...]:

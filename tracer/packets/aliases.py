@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from tracer.model.connection import Alias, anywhere, make_alias, reverse
+from tracer.model.hop import RewriteHop
 from tracer.model.packet import Packet
 
 
@@ -12,7 +13,7 @@ def aliases_of(packet: Packet) -> dict[Alias, None]:
     protocol, netns, ends = packet.protocol, packet.netns, packet.endpoints
     found = {make_alias(netns, protocol, ends): None}
     for hop in packet.hops:
-        if hop.nat:
+        if isinstance(hop, RewriteHop):
             found[make_alias(hop.netns, protocol, hop.nat.before)] = None
             found[make_alias(hop.netns, protocol, hop.nat.after)] = None
             if not hop.clone:

@@ -7,21 +7,29 @@ event. A loss that leaves no gap is assigned by its time (tracer/packets/loss_hi
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import NamedTuple
+import logging
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from tracer.events import payload, record
+from tracer.events.packet_groups import by_packet
 from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
+from tracer.model.hop import Hop, trace_of
 from tracer.model.loss import Loss
-from tracer.model.packet import Endpoints, Flow, Hop, Packet
-from tracer.packets import flooded_copies, header_tracker, outcome
+from tracer.model.packet import Flow, Packet
+from tracer.packets import flooded_copies, header_tracker, outcome, path_signature
+from tracer.packets.closed_packet import ClosedPacket, ClosedSharedPacket
 from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
+from tracer.packets.open_packet import OpenPacket
+from tracer.packets.path_signature import PathSignature
+from tracer.packets.path_templates import PathTemplates, untracked_at
 from tracer.packets.payload_store import PayloadStore
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
 from tracer.util.lru_dict import LruDict
+from tracer.util.worker import user_warnings
 
 IDLE_NS = 150_000_000
 """Idle timeout of a packet, ns. Neighbour look-ups and queues can take longer: the rest is then emitted as a second packet of
@@ -45,29 +53,41 @@ NAMESPACES_KEPT = 1 << 14
 CHUNK_PACKETS = 64
 """Packets that are closed and explained per chunk."""
 
+SIGNED_PACKETS = 1024
+"""Packets of which signatures are computed at once."""
+
+DIFFERENT = (
+    "A packet was explained in two ways that differ, which is a defect of k8snet-trace: earlier packets may be wrong (--debug)."
+)
+
+_log = logging.getLogger(__name__)
 _CT_STATES = {0: "ESTABLISHED", 1: "RELATED", 2: "NEW", 3: "ESTABLISHED", 4: "RELATED"}
 
 
-class _ClosedPacket(NamedTuple):
-    """What is kept of a closed packet, so that late events can be attached.
+_Ends: TypeAlias = frozenset[tuple[bytes, int]]
+"""Two addresses with their ports, in no order: the same for both directions."""
 
-    Attributes:
-        began: Time of its first hop, ns, CLOCK_MONOTONIC.
-        last: Time of its last hop, ns, CLOCK_MONOTONIC.
-        next: Number of its next event.
-        complete: Whether no event of it was lost.
-        endpoints: Its addresses as it came in.
-        first: Its first event with a header.
-        whole: Its last event with a whole header, None = unknown.
-    """
 
-    began: int
-    last: int
-    next: int
-    complete: bool
-    endpoints: Endpoints
-    first: Event
-    whole: Event | None
+def _ends_of(records: Iterable[EventRow]) -> list[_Ends]:
+    """The endpoints of a packet where it was first seen, and those of its connection where it was first tracked."""
+    found: list[_Ends] = []
+    for e in records:
+        if isinstance(e, Event) and e.kind != Kind.EVENT_CLUE and not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_SAME):
+            if not found:
+                found.append(frozenset(((e.src, e.sport), (e.dst, e.dport))))
+            if e.flags & Flag.FLAG_HAS_CT:
+                found.append(frozenset(((e.orig_src, e.orig_sport), (e.orig_dst, e.orig_dport))))
+                found.append(frozenset(((e.reply_src, e.reply_sport), (e.reply_dst, e.reply_dport))))
+                break
+    return found
+
+
+def _is_same(own: Packet, shared: Packet) -> bool:
+    """Whether two packets are equal, also in what their classes do not compare."""
+    own_rules, shared_rules = ([(trace := trace_of(h)) and trace.ruleset for h in packet.hops] for packet in (own, shared))
+    if own != shared or not all(a is b for a, b in zip(own_rules, shared_rules, strict=True)):
+        return False
+    return bool(own.flow and shared.flow and own.flow.netns == shared.flow.netns)
 
 
 class PacketAssembler:
@@ -79,10 +99,16 @@ class PacketAssembler:
         tracking: Namespaces (inodes) known to use conntrack. Others are added when a packet in them has an entry.
         quiet: Idle timeout, ns.
         rules: Finds the rules that acted; without it no hop has a rule trace.
+        is_sharing: Packets with the path of an earlier packet are filled in from it (path_templates.py).
+        compared_every: Each one of this number of them is also explained on its own, and compared; 0 = none.
+        holds_answers: While rules of a packet are being read, the later packets of its connection stay open, too. Captures of
+            format 1 were made without it.
 
     Attributes:
         unaddressed: Packets that were not emitted because no event had their addresses.
         events: Events taken so far.
+        is_uniform: Each question to the machine has one answer while packets are closed.
+        shared: Packets that were filled in from a template.
     """
 
     unaddressed = 0
@@ -94,17 +120,24 @@ class PacketAssembler:
         tracking: Iterable[int] = (),
         idle_ns: int = IDLE_NS,
         rules: RuleResolver | None = None,
+        is_sharing: bool = True,
+        compared_every: int = 0,
+        holds_answers: bool = True,
     ) -> None:
+        self.is_sharing, self.is_uniform, self.shared = is_sharing, True, 0
+        self._compared_every, self._holds_answers = compared_every, holds_answers
         self._rules = rules or RuleResolver()
         self._hops, self._offset, self._idle_ns = hops, wall_offset, idle_ns
-        self._open: dict[int, list[EventRow]] = {}
-        self._closed: LruDict[int, _ClosedPacket] = LruDict(CLOSED_KEPT, "closed packets")
+        self._open: dict[int, OpenPacket] = {}
+        self._closed: LruDict[int, ClosedPacket | ClosedSharedPacket] = LruDict(CLOSED_KEPT, "closed packets")
         self._losses = LossHistory()
         self._bytes = PayloadStore()
         self._tracked: LruDict[int, None] = LruDict(NAMESPACES_KEPT, "namespaces that use conntrack")
         self._tracked.update(dict.fromkeys(tracking))
+        self._templates = PathTemplates(hops, self._rules, self._tracked, wall_offset)
         self._open_events = 0
         self._number = self._newest = 0
+        self._waiting_since: int | None = None
         self.events = 0
 
     def feed(self, batch: EventArray) -> None:
@@ -115,9 +148,14 @@ class PacketAssembler:
         self.events += len(batch)
         self._open_events += len(batch)
         opened = self._open
-        for e in record.events(batch):
-            opened.setdefault(e.packet, []).append(e)
-            self._newest = e.time
+        is_settled = self._rules.is_settled
+        for identity, rows in by_packet(batch["packet"], batch):
+            if identity in opened:
+                opened[identity].add(rows, is_settled)
+            else:
+                opened[identity] = OpenPacket(rows, is_settled)
+        if len(batch):
+            self._newest = int(batch["time"][-1])
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Takes losses that happened at `now` (ns, CLOCK_MONOTONIC) at the latest."""
@@ -127,12 +165,16 @@ class PacketAssembler:
     @property
     def is_waiting_for_rules(self) -> bool:
         """Whether rules that acted on open packets are being read."""
-        return any(self._rules.is_waiting_for(events) for events in self._open.values())
+        return any(self._is_waiting(packet) for packet in self._open.values())
 
     @property
     def open(self) -> int:
         """Number of packets not yet emitted."""
         return len(self._open)
+
+    def horizon(self, now: int) -> int:
+        """Time up to which all packets are closed, ns: `now`, or the beginning of a packet that waits for its rules."""
+        return now if self._waiting_since is None else min(now, self._waiting_since)
 
     def closed(self, now: int) -> list[Packet]:
         """Closes idle packets; oldest first. `now`: ns, CLOCK_MONOTONIC, taken before the last drain."""
@@ -145,23 +187,47 @@ class PacketAssembler:
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
+        self._waiting_since = None
         closing = list(self._open) if now is None else self._idle_since(now)
         early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
         closing += early
-        closing.sort(key=lambda identity: self._open[identity][0].time)
-        for at in range(0, len(closing), CHUNK_PACKETS):
-            yield self._close(closing[at : at + CHUNK_PACKETS], early)
+        closing.sort(key=lambda identity: self._open[identity].began)
+        for start in range(0, len(closing), SIGNED_PACKETS):
+            signed = closing[start : start + SIGNED_PACKETS]
+            signed_with = self._signatures(signed, early)
+            for at in range(0, len(signed), CHUNK_PACKETS):
+                yield self._close(signed[at : at + CHUNK_PACKETS], early, signed_with)
 
     def _idle_since(self, now: int) -> list[int]:
-        idle = [(identity, events) for identity, events in self._open.items() if now - events[-1].time > self._idle_ns]
-        waits = self._rules.is_waiting_for
-        return [identity for identity, events in idle if now - events[-1].time > RULES_WAIT_NS or not waits(events)]
+        """Packets without an event for the idle timeout.
+
+        A packet stays open while its rules are being read, and so do the later packets of its connection: an answer is never
+        closed before the packet that it answers.
+        """
+        idle = [(identity, packet) for identity, packet in self._open.items() if now - packet.last > self._idle_ns]
+        waiting = {n: packet for n, packet in idle if now - packet.last <= RULES_WAIT_NS and self._is_waiting(packet)}
+        if not waiting or not self._holds_answers:
+            return [identity for identity, _ in idle if identity not in waiting]
+        since: dict[_Ends, int] = {}
+        for packet in waiting.values():
+            for ends in _ends_of(packet.events):
+                since[ends] = min(packet.began, since.get(ends, packet.began))
+        self._waiting_since = min(packet.began for packet in waiting.values())
+
+        def follows(packet: OpenPacket) -> bool:
+            return any(since.get(ends, packet.began) < packet.began for ends in _ends_of(packet.events))
+
+        return [identity for identity, packet in idle if identity not in waiting and not follows(packet)]
+
+    def _is_waiting(self, packet: OpenPacket) -> bool:
+        """Whether rules that acted on a packet are being read."""
+        return not packet.is_settled and self._rules.is_waiting_for(packet.events)
 
     def _surplus(self, closing: list[int]) -> set[int]:
         """Packets to close before they are idle, those without an event for the longest time first."""
         surplus = self._open_events - OPEN_EVENTS - sum(len(self._open[identity]) for identity in closing)
         early: set[int] = set()
-        for identity in sorted(self._open.keys() - closing, key=lambda each: self._open[each][-1].time):
+        for identity in sorted(self._open.keys() - closing, key=lambda each: self._open[each].last):
             if surplus <= 0:
                 break
             early.add(identity)
@@ -169,30 +235,55 @@ class PacketAssembler:
         evictions.add("open packets", len(early))
         return early
 
-    def _close(self, identities: Iterable[int], early: Container[int]) -> list[Packet]:
+    def _signatures(self, identities: Sequence[int], early: Container[int]) -> dict[int, PathSignature]:
+        """The signatures of packets that may share the path of an earlier packet, by identity."""
+        if not self.is_sharing or not self.is_uniform or self._losses:
+            return {}
+        may_share = [i for i in identities if not (i in early or i in self._closed or i in self._bytes)]
+        may_share = [i for i in may_share if self._open[i].is_settled]
+        found = path_signature.signatures([self._open[i] for i in may_share])
+        return {identity: signature for identity, signature in zip(may_share, found, strict=True) if signature}
+
+    def _close(self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]) -> list[Packet]:
         """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
         packets: list[Packet] = []
         for identity in identities:
-            records = self._open.pop(identity)
-            self._open_events -= len(records)
-            if any(isinstance(e, Event) and e.kind != Kind.EVENT_CLUE for e in records):
-                packet = self._packet(identity, records, identity in early)
+            opened, signature = self._open.pop(identity), signatures.get(identity)
+            self._open_events -= len(opened)
+            self._hops.lookups.begin()
+            signature = signature if self.is_sharing else None
+            shared = self._templates.find(identity, opened, signature) if signature else None
+            if shared and signature:
+                self.shared += 1
+                is_compared = self._compared_every and self.shared % self._compared_every == 0
+                packets.append(self._compared(identity, opened, shared.packet) if is_compared else shared.packet)
+                self._closed[identity] = ClosedSharedPacket.of(shared, opened, signature)
+            elif opened.has_event:
+                packet = self._packet(identity, opened, identity in early, signature)
                 packets += [packet] if packet else []
             self._bytes.pop(identity, None)
             self._rules.forget(identity)
         packets.sort(key=lambda p: p.time)
-        return [self._classified(packet) for packet in packets]
+        numbered = [evolve(packet, number=self._number + n) for n, packet in enumerate(packets, 1)]
+        self._number += len(packets)
+        return numbered
 
-    def _classified(self, packet: Packet) -> Packet:
-        """The packet with its outcome and its number."""
-        self._number += 1
-        verdict, word = outcome.classify(packet, packet.untracked)
-        return evolve(packet, number=self._number, verdict=verdict, outcome=word)
+    def _compared(self, identity: int, opened: OpenPacket, shared: Packet) -> Packet:
+        """Explains a packet also on its own. If that is different, no further packet is filled in from a template."""
+        self._hops.lookups.settle()
+        own = self._packet(identity, opened, False, None)
+        if own is not None and _is_same(own, shared):
+            return shared
+        self.is_sharing = False
+        _log.error("filled in: %r; explained on its own: %r", shared, own)
+        user_warnings.add(DIFFERENT)
+        return own or shared
 
-    def _packet(self, identity: int, records: list[EventRow], is_early: bool) -> Packet | None:
-        """Assembles one packet without its outcome; None if every event with its addresses was lost."""
-        records.sort(key=lambda e: e.time)
-        before = self._closed.pop(identity, None)
+    def _packet(self, identity: int, opened: OpenPacket, is_early: bool, signature: PathSignature | None) -> Packet | None:
+        """Assembles one packet without its number; None if every event with its addresses was lost."""
+        records = sorted(opened.events, key=lambda e: e.time)
+        closed = self._closed.pop(identity, None)
+        before = closed.headers() if closed else None
         events = [e for e in records if isinstance(e, Event)]
         completed, whole_event = header_tracker.complete_events(events, before.whole if before else None)
         events = completed or events
@@ -226,9 +317,13 @@ class PacketAssembler:
             icmp=record.icmp(first),
             raw=payload.joined(self._bytes.get(identity, {})),
         )
+        verdict, word = outcome.classify(packet, packet.untracked)
+        packet = evolve(packet, verdict=verdict, outcome=word)
+        if signature:
+            self._templates.keep(identity, opened, signature, packet, events)
         began = before.began if before else events[0].time
         next_number = max(numbers, default=expected - 1) + 1
-        self._closed[identity] = _ClosedPacket(
+        self._closed[identity] = ClosedPacket(
             began, records[-1].time, next_number, is_whole, packet.endpoints, first, whole_event
         )
         return packet
@@ -236,7 +331,7 @@ class PacketAssembler:
     def _forget(self) -> None:
         """Forgets old closed packets. They are kept in closing order, up to the disorder within a batch."""
         if self._losses:
-            self._losses.forget(min((events[-1].time for events in self._open.values()), default=self._newest))
+            self._losses.forget(min((packet.last for packet in self._open.values()), default=self._newest))
         while (oldest := self._closed.oldest) and self._newest - oldest[1].last > CLOSED_KEPT_NS:
             del self._closed[oldest[0]]
         # Payload bytes of packets that have no events any more: these were lost. An identity begins with the time.
@@ -256,15 +351,14 @@ class PacketAssembler:
         self._tracked.update(dict.fromkeys(e.netns for e in tracked))
         e = [t for t in tracked if t.netns == tracked[0].netns][-1]
         state = _CT_STATES.get(e.ct_info, str(e.ct_info))
-        netns = self._hops.namespaces.name(e.netns)
+        netns = self._hops.lookups.name(e.netns)
         return Flow(record.original(e), record.reply(e), state, e.ct_info in (3, 4), e.zone, netns)
 
     def _untracked(self, events: list[Event]) -> str:
         """Why the packet had no conntrack entry after PREROUTING: "INVALID", "UNTRACKED"; "" if it had one."""
-        late = [e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)]
-        late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER and e.pf not in (record.NETDEV, record.BRIDGE)]
-        if not late or late[-1].flags & Flag.FLAG_HAS_CT:
+        last = untracked_at(events)
+        if last is None:
             return ""
-        if late[-1].ct_info == 7:
+        if last.ct_info == record.UNTRACKED:
             return "UNTRACKED"
-        return "INVALID" if late[-1].netns in self._tracked else ""
+        return "INVALID" if last.netns in self._tracked else ""

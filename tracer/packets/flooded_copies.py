@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracer.model.hop import DropHop, HandshakeHop, Hop, SocketHop
 from tracer.model.other_host import for_another_host
-from tracer.model.packet import Drop, Hop
 from tracer.packets import purged
 from tracer.util.frozen import evolve
 
@@ -31,13 +31,13 @@ def resolve_copies(hops: Sequence[Hop]) -> list[Hop]:
     """
     kept = list(hops)
     own = [h for h in kept if not h.clone]
-    if len(own) == len(kept) or not own or not _is_refused(own[-1].drop):
+    if len(own) == len(kept) or not own or not _is_refused(own[-1]):
         return kept
-    last, refusing = own[-1], {h.netns for h in own} | {h.netns for h in kept if h.clone and _is_refused(h.drop)}
+    last, refusing = own[-1], {h.netns for h in own} | {h.netns for h in kept if h.clone and _is_refused(h)}
     receivers = {h.netns for h in kept if _is_in_stack(h) and h.netns not in refusing}
-    if not for_another_host(last.drop):
+    if not for_another_host(last):
         # A receive function that gives no reason may have dropped it for another cause: then only a socket proves the receiver.
-        receivers = {h.netns for h in kept if h.netns in receivers and (h.socket or h.handshake)}
+        receivers = {h.netns for h in kept if h.netns in receivers and isinstance(h, (SocketHop, HandshakeHop))}
     if len(receivers) != 1:
         return kept
     return [evolve(h, clone=h is last or (h.clone and not (h.netns in receivers and _is_in_stack(h)))) for h in kept]
@@ -45,13 +45,18 @@ def resolve_copies(hops: Sequence[Hop]) -> list[Hop]:
 
 def is_refused_copy(hop: Hop) -> bool:
     """Whether this hop is the drop of a copy that is addressed to another host."""
-    return hop.clone and for_another_host(hop.drop)
+    return hop.clone and for_another_host(hop)
 
 
-def _is_refused(drop: Drop | None) -> bool:
-    return for_another_host(drop) or bool(drop and drop.reason in ("", "NOT_SPECIFIED") and drop.function in RECEIVE_FUNCTIONS)
+def _is_refused(hop: Hop) -> bool:
+    if not isinstance(hop, DropHop):
+        return False
+    has_no_reason = hop.drop.reason in ("", "NOT_SPECIFIED")
+    return for_another_host(hop) or (has_no_reason and hop.drop.function in RECEIVE_FUNCTIONS)
 
 
 def _is_in_stack(hop: Hop) -> bool:
     """Whether the hop belongs to a copy that went on through the stack, not to a packet socket's copy."""
-    return hop.clone and not (hop.drop and (purged.has_unknown_receiver(hop.drop) or purged.receiver(hop.drop)))
+    if isinstance(hop, DropHop) and (purged.has_unknown_receiver(hop.drop) or purged.receiver(hop.drop)):
+        return False
+    return hop.clone

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from tracer.events import record
 from tracer.events.record import Event, Flag, Kind
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, HopKind, Nat
+from tracer.model.hop import HandshakeHop, Hop, Nat, NatHop, RewriteHop
 from tracer.util.frozen import evolve
 
 
@@ -62,27 +63,31 @@ def build_hops(events: list[Event], make: Callable[[Event], Hop]) -> list[Hop]:
             elif expected and seen != expected and record.family(e) == _family_of(expected):
                 hops.append(_unannounced(hop, expected, seen))
             announced, expected = -1, seen
-        if hop.nat:
+        if isinstance(hop, RewriteHop):
             if hop.nat.before == hop.nat.after:
                 continue
             announced, expected = len(hops), hop.nat.after
         # IPv4 on an IPv6 socket: tcp_v6_syn_recv_sock calls tcp_v4_syn_recv_sock, and both report.
-        if not (hop.handshake and hops and hops[-1].handshake == hop.handshake):
+        if not (isinstance(hop, HandshakeHop) and hops and _is_same_handshake(hops[-1], hop)):
             hops.append(hop)
     return hops
 
 
 def original_endpoints(first: Event, hops: list[Hop]) -> Endpoints:
     """Addresses of the packet as it came in. The first event may have been written after the NAT of its hook."""
-    nat = next((h.nat for h in hops if h.nat), None)
+    nat = next((h.nat for h in hops if isinstance(h, RewriteHop)), None)
     return nat.before if nat and nat.after == record.header(first) else record.header(first)
+
+
+def _is_same_handshake(hop: Hop, other: HandshakeHop) -> bool:
+    return isinstance(hop, HandshakeHop) and hop.handshake == other.handshake
 
 
 def _family_of(ends: Endpoints) -> str:
     return "IPv6" if ":" in ends.src else "IPv4"
 
 
-def _unannounced(hop: Hop, before: Endpoints, after: Endpoints) -> Hop:
+def _unannounced(hop: Hop, before: Endpoints, after: Endpoints) -> NatHop:
     """A hop for a header that changed between two events, as ICMP errors about a translated connection do."""
     nat = Nat("rewritten", before, after)
-    return Hop(hop.time, HopKind.NAT, hop.netns, hook=hop.hook, nat=nat, evidence=Evidence.DERIVED)
+    return NatHop(hop.time, hop.netns, hop.hook, nat=nat, evidence=Evidence.DERIVED)

@@ -5,16 +5,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
 from tracer.events.record import CUT, Event, Flag, Kind
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Handshake, Hop, HopKind, Nat, Socket
+from tracer.model.hop import (
+    ChainHop,
+    DetailHop,
+    Drop,
+    DropHop,
+    Handshake,
+    HandshakeHop,
+    HookHop,
+    Hop,
+    IpvsHop,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    Nat,
+    NatHookHop,
+    NatHop,
+    Socket,
+    SocketHop,
+    TableHop,
+)
+from tracer.model.namespace_name import Netns
+from tracer.model.netfilter import AnyVerdict, Hook, Verdict
 from tracer.model.rule import NFT_FAMILIES
-from tracer.node.namespaces import Namespaces
-from tracer.node.processes import Processes
+from tracer.node.namespaces import NamespaceNames
+from tracer.node.processes import SocketOwners
 from tracer.packets.ipvs_connections import IpvsConnections
+from tracer.packets.lookups import Lookups
 from tracer.rules.rule_resolver import NO_RULES, ResolvedRules
 from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
@@ -34,12 +55,30 @@ LISTENERS_KEPT = 1 << 14
 """Most listening sockets kept, by namespace, address and port."""
 
 
+class SocketUse(NamedTuple):
+    """A socket that received a packet.
+
+    Attributes:
+        inode: Inode of the socket.
+        state: TCP state.
+        netns: Inode of the namespace.
+        address: The packet's destination address.
+        port: The packet's destination port.
+    """
+
+    inode: int
+    state: str
+    netns: int
+    address: str
+    port: int
+
+
 class _Step(TypedDict):
     """The fields that every hop has."""
 
     time: int
-    netns: str
-    hook: str
+    netns: Netns
+    hook: Hook
     in_iface: str
     out_iface: str
     mark: int
@@ -51,20 +90,22 @@ class HopBuilder:
 
     Args:
         namespaces: Names of network namespaces, by inode.
-        processes: Processes that own sockets.
+        processes: SocketOwners that own sockets.
         drop_reasons: Drop reason name by number, of the kernel that wrote the events.
         function: Gives the name of the kernel function that contains an address.
+
+    Attributes:
+        lookups: The look-ups of the packet that is being explained.
     """
 
     def __init__(
         self,
-        namespaces: Namespaces,
-        processes: Processes,
+        namespaces: NamespaceNames,
+        processes: SocketOwners,
         drop_reasons: Mapping[int, str],
         function: Callable[[int], str],
     ) -> None:
-        self.namespaces, self._processes = namespaces, processes
-        self._reasons, self._function = drop_reasons, function
+        self.lookups, self._reasons = Lookups(namespaces, processes, function), drop_reasons
         self._ipvs_connections = IpvsConnections()
         self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT, "listening sockets")
         self._makers: dict[int, Callable[[Event, _Step, ResolvedRules], Hop]] = {
@@ -86,7 +127,7 @@ class HopBuilder:
         """Builds the hop of an event. `rules`: the rules that acted at it."""
         step: _Step = {
             "time": e.time,
-            "netns": self.namespaces.name(e.netns),
+            "netns": self.lookups.name(e.netns),
             "hook": record.hook(e),
             "in_iface": _text(e.in_name),
             "out_iface": _text(e.out_name),
@@ -95,22 +136,21 @@ class HopBuilder:
         }
         return self._makers[e.kind](e, step, rules)
 
-    def _hook(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
-        return Hop(what=HopKind.HOOK, verdict=record.verdict(e), **step)
+    def _hook(self, e: Event, step: _Step, rules: ResolvedRules) -> HookHop:
+        return HookHop(verdict=record.verdict(e), **step)
 
-    def _table(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _table(self, e: Event, step: _Step, rules: ResolvedRules) -> TableHop:
         verdict, reject = _decision(e)
-        return Hop(what=HopKind.TABLE, table=_text(e.table), verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
+        return TableHop(table=_text(e.table), verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
 
-    def _chain(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _chain(self, e: Event, step: _Step, rules: ResolvedRules) -> ChainHop:
         table = rules.table or f"{NFT_FAMILIES.get(e.state, '')} {_text(e.table)}{CUT if e.manip & 1 else ''}".strip()
         chain = rules.chain or _text(e.chain) + (CUT if e.manip & 2 else "")
         verdict, reject = _decision(e)
-        return Hop(what=HopKind.CHAIN, table=table, chain=chain, verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
+        return ChainHop(table=table, chain=chain, verdict=verdict, reject=reject, rule_trace=rules.trace, **step)
 
-    def _nat(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
-        return Hop(
-            what=HopKind.NAT,
+    def _nat(self, e: Event, step: _Step, rules: ResolvedRules) -> NatHop:
+        return NatHop(
             nat=rewrite(e),
             evidence=Evidence.DERIVED,
             rule_trace=rules.trace,
@@ -118,50 +158,59 @@ class HopBuilder:
             **step,
         )
 
-    def _ipvs(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _ipvs(self, e: Event, step: _Step, rules: ResolvedRules) -> IpvsHop:
         decision = self._ipvs_connections.decision(e)
         if decision.real:
-            return Hop(what=HopKind.IPVS, ipvs=decision, nat=rewrite(e), evidence=Evidence.DERIVED, **step)
+            return IpvsNatHop(decision=decision, nat=rewrite(e), evidence=Evidence.DERIVED, **step)
         verdict, reject = _decision(e)
-        return Hop(what=HopKind.IPVS, ipvs=decision, verdict=verdict, reject=reject, **step)
+        return IpvsRefusalHop(decision=decision, verdict=verdict, reject=reject, **step)
 
-    def _nat_hook(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
-        return Hop(what=HopKind.NAT_HOOK, verdict=record.verdict(e), **step)
+    def _nat_hook(self, e: Event, step: _Step, rules: ResolvedRules) -> NatHookHop:
+        return NatHookHop(verdict=record.verdict(e), **step)
 
-    def _socket(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _socket(self, e: Event, step: _Step, rules: ResolvedRules) -> SocketHop:
+        socket, evidence = self.find_socket(self.socket_use(e))
+        return SocketHop(socket=socket, evidence=evidence, **step)
+
+    @staticmethod
+    def socket_use(e: Event) -> SocketUse:
+        """The socket of a SOCKET event."""
         state = record.TCP_STATES[e.state] if e.protocol == 6 and e.state < len(record.TCP_STATES) else ""
-        listener_key = (e.netns, *_local_endpoint(e))
-        inode = e.object
-        if state == "LISTEN":
-            self._listeners[listener_key] = inode
-        pid, command = self._processes.owner(inode)
-        if pid or state == "LISTEN" or listener_key not in self._listeners:
-            return Hop(what=HopKind.SOCKET, socket=Socket(inode, state, pid, command), **step)
-        # Not accepted yet, or already closed: it belongs to the process of its listener.
-        owner = self._processes.owner(self._listeners[listener_key])
-        return Hop(what=HopKind.SOCKET, socket=Socket(inode, state, *owner), evidence=Evidence.DERIVED, **step)
+        return SocketUse(e.object, state, e.netns, record.address(e.dst), e.dport)
 
-    def _handshake(self, e: Event, step: _Step, stage: str) -> Hop:
+    def find_socket(self, use: SocketUse) -> tuple[Socket, Evidence]:
+        """The socket that received a packet, with its process, and how the process is known."""
+        listener_key = use.netns, use.address, use.port
+        if use.state == "LISTEN":
+            self._listeners[listener_key] = use.inode
+        pid, command = self.lookups.owner(use.inode)
+        if pid or use.state == "LISTEN" or listener_key not in self._listeners:
+            return Socket(use.inode, use.state, pid, command), Evidence.OBSERVED
+        # Not accepted yet, or already closed: it belongs to the process of its listener.
+        owner = self.lookups.owner(self._listeners[listener_key])
+        return Socket(use.inode, use.state, *owner), Evidence.DERIVED
+
+    def _handshake(self, e: Event, step: _Step, stage: str) -> HandshakeHop:
         accepted = {0: False, 1: True}.get(e.verdict)
         handshake = Handshake(stage, accepted, e.accept_len, e.accept_max, e.syn_len, stage == "SYN" and e.reason == 1)
-        return Hop(what=HopKind.HANDSHAKE, verdict="DROP" if accepted is False else "", handshake=handshake, **step)
+        return HandshakeHop(handshake=handshake, **step)
 
-    def _syn(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _syn(self, e: Event, step: _Step, rules: ResolvedRules) -> HandshakeHop:
         return self._handshake(e, step, "SYN")
 
-    def _accept(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _accept(self, e: Event, step: _Step, rules: ResolvedRules) -> HandshakeHop:
         return self._handshake(e, step, "ACK")
 
-    def _request(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _request(self, e: Event, step: _Step, rules: ResolvedRules) -> HandshakeHop:
         return self._handshake(e, step, "request")
 
-    def _detail(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
-        return Hop(what=HopKind.DETAIL, detail=decision_detail.read(e), **step)
+    def _detail(self, e: Event, step: _Step, rules: ResolvedRules) -> DetailHop:
+        return DetailHop(detail=decision_detail.read(e), **step)
 
-    def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> Hop:
+    def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> DropHop:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
-        return Hop(what=HopKind.DROP, verdict="DROP", drop=Drop(reason, self._function(e.object), after_socket), **step)
+        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, self.lookups.function(e.object), after_socket), **step)
 
 
 @lru_cache(4096)
@@ -170,19 +219,15 @@ def _text(name: bytes) -> str:
     return c_text(name)
 
 
-def _local_endpoint(e: Event) -> tuple[str, int]:
-    return record.address(e.dst), e.dport
-
-
-def _decision(e: Event) -> tuple[str, str]:
+def _decision(e: Event) -> tuple[AnyVerdict, str]:
     """The verdict of rules or of IPVS, and how REJECT answered the packet ("" = another verdict)."""
     if not e.flags & Flag.FLAG_REJECT:
         return record.verdict(e), ""
     if e.reason == TCP_RESET:
-        return "REJECT", "tcp-reset"
+        return Verdict.REJECT, "tcp-reset"
     family = {2: "IPv4", 10: "IPv6"}.get(e.pf) or record.family(e)  # the packet may be gone, and its header with it
     names = ICMP_UNREACHABLE if family == "IPv4" else ICMP6_UNREACHABLE
-    return "REJECT", names.get(e.reason, f"icmp code {e.reason}")
+    return Verdict.REJECT, names.get(e.reason, f"icmp code {e.reason}")
 
 
 def rewrite(e: Event) -> Nat:

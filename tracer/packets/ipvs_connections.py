@@ -13,7 +13,7 @@ from typing import TypeAlias
 from tracer.events import cstruct, record
 from tracer.events.record import Event
 from tracer.model.evidence import Evidence
-from tracer.model.packet import IpvsDecision
+from tracer.model.hop import IpvsDecision
 from tracer.util.frozen import evolve
 from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text

@@ -15,7 +15,7 @@ Files are those of the kernel. Queues are emptied with kfree_skb before 6.6, and
 
 from __future__ import annotations
 
-from tracer.model.packet import Drop
+from tracer.model.hop import Drop
 
 SOCKET, TUNNEL, ANY = "a socket", "the process behind a tunnel's device", ""
 

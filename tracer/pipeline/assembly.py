@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,13 +11,19 @@ from typing import Protocol
 from tracer.events.record import EventArray
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.node.namespace_view import NamespaceInspector
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
+from tracer.node.processes import SocketOwners
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal
+
+COMPARED_EVERY = 1000
+"""Of the packets that take a shared path, each one of this number is also explained on its own, and compared."""
+COMPARED_VARIABLE = "K8SNET_COMPARED_EVERY"
+"""Environment variable with another number; tests compare every packet."""
 
 
 class Assembler(Protocol):
@@ -25,10 +32,12 @@ class Assembler(Protocol):
     Attributes:
         events: Number of events so far.
         unaddressed: Packets that were not yielded, because no event had their addresses.
+        is_uniform: Each question to the machine has one answer while the packets of this batch are assembled.
     """
 
     events: int
     unaddressed: int
+    is_uniform: bool
 
     def feed(self, batch: EventArray) -> None:
         """Takes the events of a batch: an array of `struct event`."""
@@ -38,6 +47,10 @@ class Assembler(Protocol):
 
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         """Yields closed packets in chunks, oldest first. now: ns, CLOCK_MONOTONIC; None = all packets are closed."""
+        ...
+
+    def horizon(self, now: int) -> int:
+        """Time up to which all packets have been yielded, ns, CLOCK_MONOTONIC; `now` unless a packet waits for its rules."""
         ...
 
     @property
@@ -72,24 +85,36 @@ class AssemblyParts:
         namespaces: Names of network namespaces.
         processes: Owners of sockets.
         inspector: Answers what SYN verdicts need to know about network namespaces.
-        node: Answers what findings need to know about the node.
+        node: Reads what findings need to know about the node.
+        journal: Answers the questions of findings.
         rules: Gives the rules that a packet met.
         names: Names of the kernel's numbers.
         clock: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
         tracking: Inodes of namespaces that track connections.
     """
 
-    namespaces: Namespaces
-    processes: Processes
+    namespaces: NamespaceNames
+    processes: SocketOwners
     inspector: NamespaceInspector
     node: HostReader
+    journal: Journal
     rules: RuleResolver
     names: KernelNames
     clock: int
     tracking: Collection[int]
 
 
-def packet_assembler(parts: AssemblyParts) -> PacketAssembler:
-    """The assembler of a run that explains its packets."""
+def packet_assembler(parts: AssemblyParts, compares_paths: bool = True, holds_answers: bool = True) -> PacketAssembler:
+    """The assembler of a run that explains its packets.
+
+    Args:
+        parts: What explaining needs.
+        compares_paths: Some packets on shared paths are explained in two ways and compared; see PacketAssembler.compared_every.
+        holds_answers: See PacketAssembler.
+    """
     hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
-    return PacketAssembler(hops, parts.clock, parts.tracking, rules=parts.rules)
+    number = os.environ.get(COMPARED_VARIABLE, "")
+    every = (int(number) if number.isdecimal() else COMPARED_EVERY) if compares_paths else 0
+    return PacketAssembler(
+        hops, parts.clock, parts.tracking, rules=parts.rules, compared_every=every, holds_answers=holds_answers
+    )

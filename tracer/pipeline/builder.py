@@ -70,6 +70,7 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
         processes,
         environment.inspector(namespaces, processes),
         environment.host_reader(),
+        environment.journal(),
         environment.rules(namespaces, stack) if options.has_rules else RuleResolver(),
         environment.kernel_names(),
         environment.clock(),
@@ -89,13 +90,11 @@ def _judging_stages(environment: Environment, parts: AssemblyParts, kube: OwnerR
     """The stages that conclude something from packets: SYN verdicts, timelines, findings."""
     changes = environment.change_log()
     changes.connect(parts.rules, kube.cluster.store)
-    findings = Findings(FindingContext(kube.cluster, parts.node))
+    findings = Findings(FindingContext(kube.cluster, parts.node, parts.journal))
     handshakes = HandshakeAnalyzer(parts.inspector, parts.clock, options.is_partial)
     connections = ConnectionTracker(parts.clock) if options.by_connection else None
     conntrack = environment.conntrack_listener()
     return [
-        ConnectionStage(
-            handshakes, connections, changes, findings, options.drops_only, conntrack, parts.namespaces.own_name
-        ),
+        ConnectionStage(handshakes, connections, changes, findings, options.drops_only, conntrack, parts.namespaces.own_name),
         FindingStage(findings),
     ]

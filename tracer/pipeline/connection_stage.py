@@ -12,7 +12,7 @@ from tracer.findings import Findings
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import HandshakeVerdict
-from tracer.model.namespace_name import HOST
+from tracer.model.namespace_name import HOST, NO_NETNS, Netns
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline, TimelineEntry
@@ -47,7 +47,7 @@ class ConnectionStage(Stage):
         findings: Findings | None = None,
         drops_only: bool = False,
         conntrack: conntrack_events.ConntrackListener | None = None,
-        own_netns: Callable[[], str] = lambda: HOST,
+        own_netns: Callable[[], Netns] = lambda: HOST,
     ) -> None:
         self._handshakes, self._connections, self._findings, self._drops_only = handshakes, connections, findings, drops_only
         self._changes = changes or ChangeLog()
@@ -82,7 +82,7 @@ class ConnectionStage(Stage):
         if self._connections is not None:
             for change in changes:
                 self._connections.add_change(change)
-            netns = self._own_netns() if entries else ""
+            netns = self._own_netns() if entries else NO_NETNS
             new = [event for at, data in entries for event in conntrack_events.parse(data, at, netns)]
             process = self._conntrack.process
             self._held += [(e, TimelineEntry(e.time, "conntrack", self._expiry.format(e, process))) for e in new]

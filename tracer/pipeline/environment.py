@@ -20,13 +20,14 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.check import CheckResult
 from tracer.model.summary import OutputLoss
-from tracer.node.namespace_view import NamespaceInspector
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
+from tracer.node.processes import SocketOwners
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames
 from tracer.pipeline.source import EventSource
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal
 
 
 class Environment(Protocol):
@@ -44,7 +45,7 @@ class Environment(Protocol):
         """Names of the kernel's numbers."""
         ...
 
-    def namespaces(self) -> Namespaces:
+    def namespaces(self) -> NamespaceNames:
         """Names of network namespaces."""
         ...
 
@@ -52,19 +53,23 @@ class Environment(Protocol):
         """Inodes of the namespaces known to track connections."""
         ...
 
-    def processes(self) -> Processes:
+    def processes(self) -> SocketOwners:
         """Owners of sockets."""
         ...
 
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
+    def inspector(self, namespaces: NamespaceNames, processes: SocketOwners) -> NamespaceInspector:
         """Answers what SYN verdicts need to know about network namespaces."""
         ...
 
     def host_reader(self) -> HostReader:
-        """Answers what findings need to know about the node."""
+        """Reads what findings need to know about the node."""
         ...
 
-    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+    def journal(self) -> Journal:
+        """Answers the questions of findings."""
+        ...
+
+    def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         """Finds the rules that packets met, until the stack unwinds."""
         ...
 

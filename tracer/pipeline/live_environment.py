@@ -16,10 +16,11 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.summary import OutputLoss
 from tracer.node import namespaces as node_namespaces
-from tracer.node.namespace_view import NamespaceInspector
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
+from tracer.node.namespaces import NamespaceNames, Namespaces
 from tracer.node.node import HostReader
-from tracer.node.processes import Processes
+from tracer.node.processes import Processes, SocketOwners
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.pipeline.environment import RunStart
 from tracer.pipeline.live_source import LiveSource
@@ -27,6 +28,7 @@ from tracer.rules import live_resolver
 from tracer.rules.iptables.table_reader import TableReader
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal, live
 
 
 class LiveEnvironment:
@@ -61,13 +63,16 @@ class LiveEnvironment:
     def processes(self) -> Processes:
         return Processes()
 
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> NamespaceInspector:
-        return NamespaceInspector(namespaces, processes)
+    def inspector(self, namespaces: NamespaceNames, processes: SocketOwners) -> NamespaceInspector:
+        return NamespaceInspector(NamespaceReader(namespaces, processes))
 
     def host_reader(self) -> HostReader:
         return HostReader()
 
-    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+    def journal(self) -> Journal:
+        return live
+
+    def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         return rule_resolver(self.session, namespaces, stack)
 
     def change_log(self) -> ChangeLog:
@@ -94,7 +99,7 @@ class LiveEnvironment:
 
 def rule_resolver(
     session: Session,
-    namespaces: Namespaces,
+    namespaces: NamespaceNames,
     stack: ExitStack,
     reader: Callable[[], TableReader] = TableReader,
     wrap: Callable[[UpdateSource], UpdateSource] = lambda updates: updates,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.packet import Packet
+from tracer.pipeline.shared_owners import SharedOwners
 from tracer.pipeline.source import EventSource
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
@@ -20,6 +21,7 @@ class OwnerStage(Stage):
 
     def __init__(self, kube: OwnerResolver, source: EventSource) -> None:
         self._kube, self._source = kube, source
+        self._owners = SharedOwners(kube)
 
     def begin_batch(self) -> None:
         for renewed in self._source.renewals():
@@ -28,7 +30,7 @@ class OwnerStage(Stage):
     def feed(self, packet: Packet, output: Output) -> Packet | None:
         if not self._kube.wants(packet):
             return None
-        return self._kube.attribute(packet)
+        return self._owners.attribute(packet)
 
     def feed_unexplained(self, packet: Packet, output: Output) -> Packet | None:
         return self.feed(packet, output)

@@ -108,6 +108,7 @@ class Run:
         """Processes one batch."""
         for stage in self._stages:
             stage.begin_batch()
+        self._assembler.is_uniform = batch.is_uniform
         self._assembler.feed(batch.events)
         if batch.losses:
             self._assembler.add_losses(batch.losses, batch.now)
@@ -122,8 +123,9 @@ class Run:
             self.summary.unexplained = unexplained
         if unexplained:
             self._add_loss(batch.now, is_unexplained=True)
+        horizon = self._assembler.horizon(batch.now)
         for stage in self._stages:
-            stage.end_batch(batch.now, self._output)
+            stage.end_batch(horizon, self._output)
         self.summary.events, self.summary.unaddressed = self._assembler.events, self._assembler.unaddressed
         for note in self._source.notes():
             self._output.note(note)

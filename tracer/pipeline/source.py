@@ -31,6 +31,7 @@ class Batch:
         events: array of `struct event`.
         losses: losses since the previous batch.
         last: no batch follows, so every open packet is closed.
+        is_uniform: for a recorded batch: each question to the machine has one answer throughout the batch.
         explained: for a recorded batch: how many chunks of packets its run had explained when it ended; None = all.
     """
 
@@ -39,6 +40,7 @@ class Batch:
     losses: Sequence[Loss] = ()
     last: bool = False
     explained: int | None = None
+    is_uniform: bool = True
 
 
 @dataclass(frozen=True)

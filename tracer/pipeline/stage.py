@@ -36,7 +36,7 @@ class Stage:
         """Packets were lost up to `now` (ns, CLOCK_MONOTONIC); is_unexplained: they were seen, but not explained."""
 
     def end_batch(self, now: int, output: Output) -> None:
-        """All packets of a batch have passed. now: time of the batch, ns, CLOCK_MONOTONIC."""
+        """All packets up to `now` have passed, ns, CLOCK_MONOTONIC: the time of the batch, or less while rules are read."""
 
     def flush(self, summary: RunSummary, output: Output) -> None:
         """The run ends: writes what is left, and fills in the summary."""

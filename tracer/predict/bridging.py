@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from tracer.model.condition import Condition
 from tracer.model.evidence import Evidence
+from tracer.model.hop import RouteHop
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Hop, HopKind
 from tracer.model.prediction import PathState
 from tracer.node.node import HostReader
 from tracer.node.routes import NetworkDevice, Route
@@ -49,9 +49,7 @@ def fork(state: PathState, route: Route, devices: Sequence[NetworkDevice]) -> tu
     question = ("bridged", bridge, state.ends.dst)
     direct = Condition(f"the sender reaches {state.ends.dst} directly over bridge {bridge}", of=question)
     routed = Condition("the sender routes it through this node", of=question)
-    hop = Hop(
-        0, HopKind.ROUTE, HOST, verdict=f"bridged by {bridge}", evidence=Evidence.DERIVED, in_iface=bridge, out_iface=bridge
-    )
+    hop = RouteHop(0, HOST, evidence=Evidence.DERIVED, in_iface=bridge, out_iface=bridge, route=f"bridged by {bridge}")
     return (
         replace(state, hops=(*state.hops, hop), out_iface=bridge, conditions=(*state.conditions, direct)),
         replace(state, conditions=(*state.conditions, routed)),

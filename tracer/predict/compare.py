@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tracer.model.namespace_name import HOST
-from tracer.model.packet import RULE_KINDS, Hop, Packet
+from tracer.model.hop import RewriteHop, RuleHop, decision_of
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.model.rule import format_path
@@ -34,7 +36,7 @@ class ComparedStep:
         return " ".join(filter(None, self.key))
 
 
-def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
+def steps(packet: Packet, netns: Netns = HOST) -> list[ComparedStep]:
     """The steps of a packet in a namespace, in order.
 
     Translations repeated from conntrack are omitted, and so are steps after the packet had left and was sent back.
@@ -44,12 +46,12 @@ def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
     for hop in packet.hops:
         if hop.netns != netns or hop.clone:
             continue
-        if left and hop.hook == "PREROUTING" and hop.in_iface != "lo":
+        if left and hop.hook is Hook.PREROUTING and hop.in_iface != "lo":
             break
-        left = left or hop.hook == "POSTROUTING"
-        if hop.what in RULE_KINDS:
-            found.append(ComparedStep((hop.hook, hop.table, hop.chain), hop.verdict, _rule(hop)))
-        elif hop.nat and not hop.nat.kind.startswith("reverse"):
+        left = left or hop.hook is Hook.POSTROUTING
+        if isinstance(hop, RuleHop):
+            found.append(ComparedStep((hop.hook, hop.table, hop.base_chain), hop.verdict, _rule(hop)))
+        elif isinstance(hop, RewriteHop) and not hop.nat.kind.startswith("reverse"):
             after = hop.nat.after
             to = format_endpoint(after.dst, after.dport) if hop.nat.kind == "DNAT" else after.src
             kind = "SNAT" if hop.nat.kind == "MASQUERADE" else hop.nat.kind
@@ -57,17 +59,18 @@ def steps(packet: Packet, netns: str = HOST) -> list[ComparedStep]:
     return found
 
 
-def _rule(hop: Hop) -> str:
-    return format_path(hop.rule_trace.decision.path) if hop.rule_trace and hop.rule_trace.decision else ""
+def _rule(hop: RuleHop) -> str:
+    decision = decision_of(hop)
+    return format_path(decision.path) if decision else ""
 
 
-def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: str = HOST) -> PredictionCheck:
+def compare(predicted_paths: Sequence[PredictedPath], packet: Packet, netns: Netns = HOST) -> PredictionCheck:
     """Compares a traced packet with the predicted path that agrees longest with it."""
     every_path = [each for path in predicted_paths for each in path.with_twins()]
     return max((_compare_path(path, packet, netns) for path in every_path), key=lambda c: (not c.difference, c.agreed))
 
 
-def _compare_path(predicted: PredictedPath, packet: Packet, netns: str) -> PredictionCheck:
+def _compare_path(predicted: PredictedPath, packet: Packet, netns: Netns) -> PredictionCheck:
     expected_steps, seen = steps(predicted.packet), steps(packet, netns)
     keys = {s.key for s in seen}, {s.key for s in expected_steps}
     expected_steps = _placed([s for s in expected_steps if s.key in keys[0] or _counts(s)], seen, predicted)

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracer.model.packet import HopKind
+from tracer.model.netfilter import IP_HOOKS, Hook, decode_hook
 from tracer.model.rule import Ruleset
 from tracer.rules.inventory import RuleInventory
 from tracer.rules.iptables.assemble import assemble, tables
 from tracer.rules.iptables.simulate import IptablesSimulator
-from tracer.rules.iptables.table import HOOKS
 from tracer.rules.match_context import MatchContext
 from tracer.rules.nftables.simulate import NftablesSimulator
 from tracer.rules.packet_view import PacketView
@@ -19,7 +18,7 @@ from tracer.rules.rule_path import RulePath
 
 PRIORITIES = {"raw": -300, "mangle": -150, "filter": 0, "security": 50}
 CONNTRACK, DNAT, SNAT = -200, -100, 100
-_OF_SOURCES = ("INPUT", "POSTROUTING")
+_OF_SOURCES = (Hook.INPUT, Hook.POSTROUTING)
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,9 @@ class HookEntry:
 
     Attributes:
         priority: Its priority at the hook.
-        what: As in a Hop.
-        table: As in a Hop.
-        chain: As in a Hop.
+        is_legacy: A table of legacy iptables; else a base chain.
+        table: As in a RuleHop.
+        chain: Name of the base chain, "" = legacy iptables.
         translates: "dst", "src"; "" = no nat.
         ruleset: The rules that it belongs to.
         simulate: Simulates a packet. Arguments: the packet, whether its source port is known, the match context. Raises
@@ -38,7 +37,7 @@ class HookEntry:
     """
 
     priority: int
-    what: HopKind
+    is_legacy: bool
     table: str
     chain: str
     translates: str
@@ -48,10 +47,10 @@ class HookEntry:
     @property
     def name(self) -> str:
         """Its table, with the back end if both may have a table of that name."""
-        return f"legacy {self.table}" if self.what is HopKind.TABLE else self.table
+        return f"legacy {self.table}" if self.is_legacy else self.table
 
 
-def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEntry]]:
+def hook_entries(installed: RuleInventory, family: str) -> dict[Hook, list[HookEntry]]:
     """The entries by hook, in the order of priorities.
 
     Among entries of one priority the kernel runs first what was registered last (nf_hook_entries_grow). Within one table that
@@ -60,44 +59,45 @@ def hook_entries(installed: RuleInventory, family: str) -> dict[str, list[HookEn
     Raises:
         UnknownOption: A rule could not be parsed.
     """
-    found: dict[str, list[HookEntry]] = {hook: [] for hook in HOOKS}
+    found: dict[Hook, list[HookEntry]] = {hook: [] for hook in IP_HOOKS}
     if installed.legacy:
-        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], HopKind.TABLE)
+        _add_iptables(found, installed.legacy, [t for t in tables(installed.legacy) if t[0] == family], is_legacy=True)
     if installed.nft:
         saved = [t for t in sorted(installed.saved) if t[0] == family]
-        _add_iptables(found, installed.nft.ruleset, saved, HopKind.CHAIN)
+        _add_iptables(found, installed.nft.ruleset, saved, is_legacy=False)
         engine = NftablesSimulator(installed.nft)
         for base in sorted(installed.nft.bases, key=lambda b: -b.handle):
-            if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or base.hook not in found:
+            hook = decode_hook(base.hook)
+            if base.key[:2] in installed.saved or base.key[0] not in (family, "inet") or hook not in found:
                 continue
             hook_entry = HookEntry(
-                base.priority, HopKind.CHAIN, " ".join(base.key[:2]), base.key[2],
-                _translated(base.hook) if base.kind == "nat" else "", installed.nft.ruleset,
+                base.priority, False, " ".join(base.key[:2]), base.key[2],
+                _translated(hook) if base.kind == "nat" else "", installed.nft.ruleset,
                 lambda seen, known, world, base=base: engine.simulate(base, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
-            found[base.hook].append(hook_entry)
+            found[hook].append(hook_entry)
     for each in found.values():
         each.sort(key=lambda s: s.priority)
     return found
 
 
 def _add_iptables(
-    found: dict[str, list[HookEntry]], ruleset: Ruleset, names: list[tuple[str, str]], what: HopKind
+    found: dict[Hook, list[HookEntry]], ruleset: Ruleset, names: list[tuple[str, str]], *, is_legacy: bool
 ) -> None:  # fmt: skip
     for family, name in names:
         table, rules = assemble(ruleset, family, name)
         engine = IptablesSimulator(table, rules)
         for number in table.hooks:
-            hook = HOOKS[number]
+            hook = IP_HOOKS[number]
             nat = name == "nat"
             priority = (SNAT if hook in _OF_SOURCES else DNAT) if nat else PRIORITIES.get(name, 0)
             hook_entry = HookEntry(
-                priority, what, name if what is HopKind.TABLE else f"{family} {name}", "" if what is HopKind.TABLE else hook,
+                priority, is_legacy, name if is_legacy else f"{family} {name}", "" if is_legacy else hook.value,
                 _translated(hook) if nat else "", ruleset,
                 lambda seen, known, world, engine=engine, number=number: engine.simulate(number, seen, known, world),  # type: ignore[misc]
             )  # fmt: skip
             found[hook].append(hook_entry)
 
 
-def _translated(hook: str) -> str:
+def _translated(hook: Hook) -> str:
     return "src" if hook in _OF_SOURCES else "dst"

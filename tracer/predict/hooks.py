@@ -12,11 +12,15 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from itertools import combinations, groupby, permutations
 from math import inf
+from typing import TypedDict
 
 from tracer.model.condition import Assumed, Condition
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import ChainHop, HookHop, Nat, NatHop, RewriteHop, TableHop
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Outcome, Packet
+from tracer.model.netfilter import AnyVerdict, Hook, Verdict
+from tracer.model.packet import Outcome, Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace
 from tracer.node.routes import Routes
@@ -42,6 +46,15 @@ MERGE_PATHS = 64
 """Number of paths beyond which equivalent paths are merged before they have ended."""
 MOST_ORDERS = 24
 """Most orders of chains of one priority that are simulated."""
+
+
+class _Decision(TypedDict):
+    """The fields of a RuleHop that the rules decide."""
+
+    table: str
+    verdict: AnyVerdict
+    reject: str
+    rule_trace: RuleTrace
 
 
 @dataclass(frozen=True)
@@ -88,11 +101,11 @@ class HookSimulator:
     """
 
     query: PathQuery
-    entries: Mapping[str, Sequence[HookEntry]]
+    entries: Mapping[Hook, Sequence[HookEntry]]
     routes: Routes
     sets: IpSetReader
     bridges: frozenset[str] = frozenset()
-    _equal: dict[str, list[list[HookEntry]]] = field(init=False)
+    _equal: dict[Hook, list[list[HookEntry]]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._equal = {hook: [list(g) for _, g in groupby(found, lambda s: s.priority)] for hook, found in self.entries.items()}
@@ -103,7 +116,7 @@ class HookSimulator:
         groups = ((hook, group) for hook, found in self._equal.items() for group in found)
         return frozenset((hook, s.table, s.chain) for hook, group in groups if len({s.table for s in group}) > 1 for s in group)
 
-    def through(self, hook: str, state: PathState, part: tuple[float, float] = EVERY) -> list[PathState]:
+    def through(self, hook: Hook, state: PathState, part: tuple[float, float] = EVERY) -> list[PathState]:
         """Simulates a hook.
 
         Args:
@@ -128,7 +141,7 @@ class HookSimulator:
                 raise TooManyPaths(f"more than {MAX_PATHS} paths")
         return [m if m.ended or part[1] < EVERY[1] else _passed(m, hook) for m in states]
 
-    def _after_group(self, hook: str, group: Sequence[HookEntry], m: PathState) -> list[PathState]:
+    def _after_group(self, hook: Hook, group: Sequence[HookEntry], m: PathState) -> list[PathState]:
         """The paths after all entries of one priority, in each order in which they may run."""
         orders = list(self._orders(group, m))
         if len(orders) == 1:
@@ -150,7 +163,7 @@ class HookSimulator:
             out += [replace(each, conditions=(*each.conditions, condition)) for each in states]
         return out
 
-    def _in_order(self, hook: str, order: Sequence[HookEntry], m: PathState) -> list[PathState]:
+    def _in_order(self, hook: Hook, order: Sequence[HookEntry], m: PathState) -> list[PathState]:
         states = [m]
         for hook_entry in order:
             states = [after for each in states for after in self._through_entry(hook, hook_entry, each)]
@@ -181,19 +194,19 @@ class HookSimulator:
     def _acts(self, entry: HookEntry, m: PathState) -> bool:
         if entry.translates in m.done:
             return False
-        return any(w.rewrite or w.verdict != "ACCEPT" or w.mark != m.mark for w in self._rule_paths(entry, m))
+        return any(w.rewrite or w.verdict is not Verdict.ACCEPT or w.mark != m.mark for w in self._rule_paths(entry, m))
 
     def _marks(self, entry: HookEntry, m: PathState) -> bool:
         return any(w.mark != m.mark for w in self._rule_paths(entry, m))
 
-    def _through_entry(self, hook: str, entry: HookEntry, m: PathState) -> list[PathState]:
+    def _through_entry(self, hook: Hook, entry: HookEntry, m: PathState) -> list[PathState]:
         """The paths after one entry."""
         if m.ended or entry.translates in m.done:
             return [m]
         return [self._after(hook, entry, way, m) for way in self._rule_paths(entry, m)]
 
     def _rule_paths(self, entry: HookEntry, m: PathState) -> list[RulePath]:
-        translated = any(h.nat and h.nat.kind == "DNAT" for h in m.hops)
+        translated = any(isinstance(h, RewriteHop) and h.nat.kind == "DNAT" for h in m.hops)
         states = frozenset({"NEW", "DNAT"} if translated else {"NEW"})
         context = _NodeContext(self.routes, self.sets, states, self.bridges, m.assumed)
         return entry.simulate(self._packet_view(m), bool(m.ends.sport), context)
@@ -206,26 +219,25 @@ class HookSimulator:
         arrives, leaves = (int.from_bytes(encoded(name).ljust(16, b"\0"), "big") for name in (m.in_iface, m.out_iface))
         return PacketView(q.family, src, dst, arrives, leaves, q.number, False, ends.sport, ends.dport, icmp, flags, m.mark)
 
-    def _after(self, hook: str, entry: HookEntry, rule_path: RulePath, m: PathState) -> PathState:
+    def _after(self, hook: Hook, entry: HookEntry, rule_path: RulePath, m: PathState) -> PathState:
         verdict = rule_path.verdict
         trace = RuleTrace(rule_path.hits, ruleset=entry.ruleset)
-        hop = Hop(
-            0, entry.what, HOST, hook, entry.table, entry.chain, verdict, Evidence.DERIVED, m.in_iface, m.out_iface,
-            rule_path.mark or 0, rule_path.reject, rule_trace=trace,
-        )  # fmt: skip
+        step = (0, HOST, hook, Evidence.DERIVED, m.in_iface, m.out_iface, rule_path.mark or 0)
+        did: _Decision = {"table": entry.table, "verdict": verdict, "reject": rule_path.reject, "rule_trace": trace}
+        passed = TableHop(*step, **did) if entry.is_legacy else ChainHop(*step, chain=entry.chain, **did)
         conditions = (*m.conditions, *(d for d in rule_path.conditions if d not in m.conditions))
-        after = replace(m, hops=(*m.hops, hop), mark=rule_path.mark, share=m.share * rule_path.share, conditions=conditions,
+        after = replace(m, hops=(*m.hops, passed), mark=rule_path.mark, share=m.share * rule_path.share, conditions=conditions,
                        assumed=m.assumed | rule_path.assumed)  # fmt: skip
         if rule_path.rewrite:
             return self._translated(after, hook, entry, rule_path.rewrite, trace)
-        if verdict == "ACCEPT":
+        if verdict is Verdict.ACCEPT:
             return after
-        if verdict == "QUEUE":
+        if verdict is Verdict.QUEUE:
             return after.end_with(f"taken over in {hook}: queued for a program", Outcome.STOLEN)
         packet = Packet(0, 0, HOST, "", "", "", after.ends, hops=after.hops)
         return replace(after, ended=classify(packet))
 
-    def _translated(self, m: PathState, hook: str, entry: HookEntry, rewrite: Rewrite, trace: RuleTrace) -> PathState:
+    def _translated(self, m: PathState, hook: Hook, entry: HookEntry, rewrite: Rewrite, trace: RuleTrace) -> PathState:
         before = m.ends
         if entry.translates == "dst":
             address = rewrite.address or self._own(before, m.in_iface)
@@ -234,8 +246,7 @@ class HookSimulator:
         else:
             after = replace(before, src=rewrite.address or self.routes.to(before.dst).source or before.src, sport=rewrite.port)
             kind = "MASQUERADE" if rewrite.kind == "MASQUERADE" else "SNAT"
-        nat = Hop(0, HopKind.NAT, HOST, hook, evidence=Evidence.DERIVED, nat=Nat(kind, before, after), rule_trace=trace,
-                  in_iface=m.in_iface, out_iface=m.out_iface)  # fmt: skip
+        nat = NatHop(0, HOST, hook, Evidence.DERIVED, m.in_iface, m.out_iface, nat=Nat(kind, before, after), rule_trace=trace)
         return replace(m, ends=after, hops=(*m.hops, nat), done=m.done | {entry.translates})
 
     def _own(self, ends: Endpoints, face: str) -> str:
@@ -245,14 +256,12 @@ class HookSimulator:
         return self.routes.to(ends.src).source or ends.dst
 
 
-def _passed(m: PathState, hook: str) -> PathState:
-    end = Hop(
-        0, HopKind.HOOK, HOST, hook, verdict="ACCEPT", evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=m.out_iface
-    )
+def _passed(m: PathState, hook: Hook) -> PathState:
+    end = HookHop(0, HOST, hook, Evidence.DERIVED, m.in_iface, m.out_iface, verdict=Verdict.ACCEPT)
     return replace(m, hops=(*m.hops, end))
 
 
-def _registered(hook: str, order: Sequence[HookEntry], orders: Sequence[Sequence[HookEntry]]) -> str:
+def _registered(hook: Hook, order: Sequence[HookEntry], orders: Sequence[Sequence[HookEntry]]) -> str:
     """The condition of an order: which table runs first, or the whole order if the first one is not unique."""
     if len({o[0].name for o in orders}) == len(orders):
         others = " and ".join(o[0].name for o in orders if o[0].name != order[0].name)
@@ -260,10 +269,10 @@ def _registered(hook: str, order: Sequence[HookEntry], orders: Sequence[Sequence
     return f"in {hook} what {ORDER}last was {', before it '.join(dict.fromkeys(s.name for s in order))}"
 
 
-def _outcomes(states: Sequence[PathState], hook: str) -> Hashable:
+def _outcomes(states: Sequence[PathState], hook: Hook) -> Hashable:
     """The outcomes of paths, regardless of the rules behind them. The mark is not used after POSTROUTING."""
     found: Counter[Hashable] = Counter()
     for m in states:
-        mark = m.mark if hook != "POSTROUTING" else 0
+        mark = m.mark if hook is not Hook.POSTROUTING else 0
         found[m.ends, mark, m.done, m.ended, m.conditions] += m.share  # type: ignore[assignment]
     return frozenset(found.items())

@@ -8,8 +8,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from tracer.model.condition import Condition
+from tracer.model.hop import NatHop, RewriteHop, RuleHop
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import RULE_KINDS, Packet
+from tracer.model.netfilter import REFUSALS
+from tracer.model.packet import Packet
 from tracer.model.prediction import PathState
 from tracer.model.rule import RuleTrace, format_path
 from tracer.packets.outcome import classify
@@ -27,7 +29,7 @@ def merged(states: Sequence[PathState]) -> list[PathState]:
 
 def finished(m: PathState) -> PathState:
     """A state that passes no hook any more: of its ends only those count as done that were translated, and no mark counts."""
-    return replace(m, mark=0, done=frozenset(h.nat.kind for h in m.hops if h.nat))
+    return replace(m, mark=0, done=frozenset(h.nat.kind for h in m.hops if isinstance(h, RewriteHop)))
 
 
 def _without(of: Hashable, states: Sequence[PathState]) -> list[PathState]:
@@ -71,8 +73,8 @@ def notes(m: PathState) -> tuple[str, ...]:
 
 def _deciding(m: PathState) -> list[str]:
     """The locations of the rules that translated or refused the packet."""
-    decided = (h for h in m.hops if h.rule_trace and h.rule_trace.decision and (h.nat or h.verdict not in ("", "ACCEPT")))
-    return list(dict.fromkeys(_named(h.rule_trace) for h in decided if h.rule_trace))
+    traces = (h.rule_trace for h in m.hops if isinstance(h, NatHop) or (isinstance(h, RuleHop) and h.is_decisive))
+    return list(dict.fromkeys(_named(trace) for trace in traces if trace and trace.decision))
 
 
 def _named(trace: RuleTrace) -> str:
@@ -87,6 +89,6 @@ def _named(trace: RuleTrace) -> str:
 def _ending(m: PathState) -> Hashable:
     """How a path ends. If a table ends it, the verdict and the hook, so that the rules of any table are equivalent."""
     last = m.hops[-1] if m.hops else None
-    if m.ended and last and last.what in RULE_KINDS and last.verdict in ("DROP", "REJECT"):
+    if m.ended and isinstance(last, RuleHop) and last.verdict in REFUSALS:
         return last.verdict, last.reject, last.hook, last.netns
     return m.ended or classify(Packet(0, 0, HOST, "", "", "", m.ends, hops=m.hops))

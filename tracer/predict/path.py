@@ -11,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import Drop, DropHop, IpvsDecision, IpvsRefusalHop, RouteHop, Socket, SocketHop
 from tracer.model.namespace_name import HOST
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, IpvsDecision, Outcome, Packet, Socket
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Flow, Outcome, Packet
 from tracer.model.prediction import PathState, PredictedPath
 from tracer.node.node import HostReader
 from tracer.node.routes import Route, Routes
@@ -51,7 +54,7 @@ class PathPredictor:
     node: HostReader = field(default_factory=HostReader)
     virtual: VirtualServers = field(default_factory=VirtualServers)
     sets: IpSetReader = field(default_factory=IpSetReader)
-    _entries: dict[str, dict[str, list[HookEntry]]] = field(default_factory=dict, init=False)
+    _entries: dict[str, dict[Hook, list[HookEntry]]] = field(default_factory=dict, init=False)
 
     def predict(self, query: PathQuery) -> list[PredictedPath]:
         """Predicts all paths of a packet.
@@ -105,7 +108,7 @@ class PathPredictor:
     def _came_in(self, state: PathState, follow: Callable[[PathState], list[PathState]]) -> list[PathState]:
         """PREROUTING, and what follows it."""
         out = []
-        for m in self._hooks.through("PREROUTING", state):
+        for m in self._hooks.through(Hook.PREROUTING, state):
             out += follow(m) if not m.ended else [m]
         return out
 
@@ -134,7 +137,7 @@ class PathPredictor:
     def _forwarded(self, m: PathState) -> list[PathState]:
         """FORWARD and POSTROUTING."""
         out = []
-        for forwarded in self._hooks.through("FORWARD", m):
+        for forwarded in self._hooks.through(Hook.FORWARD, m):
             out += self._left(forwarded) if not forwarded.ended else [forwarded]
         return out
 
@@ -144,7 +147,7 @@ class PathPredictor:
         if route.kind not in ("unicast", "local"):
             return [_refused(state, route)]
         out = []
-        for m in self._by_ipvs("OUTPUT", LOCAL_REQUEST, state):
+        for m in self._by_ipvs(Hook.OUTPUT, LOCAL_REQUEST, state):
             if m.ended:
                 out.append(m)
                 continue
@@ -163,22 +166,22 @@ class PathPredictor:
     def _left(self, m: PathState) -> list[PathState]:
         """POSTROUTING. A packet that leaves by the loopback comes in again, with its translations already made."""
         out = []
-        for each in self._hooks.through("POSTROUTING", m):
+        for each in self._hooks.through(Hook.POSTROUTING, m):
             if each.ended or not self.routes.is_local(each.ends.dst) or m.in_iface:
                 out.append(each)
                 continue
             back = replace(each, in_iface="lo", out_iface="", done=frozenset({"dst", "src"}))
-            for again in self._hooks.through("PREROUTING", back):
+            for again in self._hooks.through(Hook.PREROUTING, back):
                 out += self._delivered(again) if not again.ended else [again]
         return out
 
     def _delivered(self, m: PathState) -> list[PathState]:
         out = []
-        for each in self._by_ipvs("INPUT", REMOTE_REQUEST, replace(m, out_iface="")):
+        for each in self._by_ipvs(Hook.INPUT, REMOTE_REQUEST, replace(m, out_iface="")):
             out.append(each if each.ended else self._socket(each))
         return out
 
-    def _by_ipvs(self, hook: str, priority: float, state: PathState) -> list[PathState]:
+    def _by_ipvs(self, hook: Hook, priority: float, state: PathState) -> list[PathState]:
         """The paths after a hook with IPVS among its chains. The chains before IPVS run first."""
         out = []
         for m in self._hooks.through(hook, state, (-inf, priority)):
@@ -186,7 +189,7 @@ class PathPredictor:
             out += [taken] if taken.ended else self._hooks.through(hook, m, (priority, inf))
         return out
 
-    def _scheduled(self, hook: str, m: PathState) -> PathState:
+    def _scheduled(self, hook: Hook, m: PathState) -> PathState:
         """The end of the path if IPVS has a virtual server for the packet, else the path unchanged."""
         ends, protocol = m.ends, self._query.protocol
         real = self.virtual.real_servers(ends.dst, ends.dport, protocol)
@@ -196,7 +199,7 @@ class PathPredictor:
         if not real:
             decision = IpvsDecision(ends.dst, ends.dport, protocol)
             answer = "icmp6-port-unreachable" if ":" in ends.dst else "icmp-port-unreachable"
-            hop = Hop(0, HopKind.IPVS, HOST, hook, verdict="REJECT", reject=answer, evidence=Evidence.DERIVED, ipvs=decision)
+            hop = IpvsRefusalHop(0, HOST, hook, Evidence.DERIVED, decision=decision, verdict=Verdict.REJECT, reject=answer)
             return m.end_with(f"REJECTED by IPVS in {hook}: {server} has no real server", Outcome.REJECTED, hop)
         sentence = f"taken over in {hook} by IPVS, {server}: which real server is not computed, one of {', '.join(real)}"
         return m.end_with(sentence, Outcome.UNKNOWN)
@@ -210,15 +213,16 @@ class PathPredictor:
             return m.end_with("accepted in INPUT; the listener for SCTP is not known", Outcome.UNKNOWN)
         listener = self.node.listener(ends.dst, ends.dport, q.protocol)
         if not listener:
-            drop = Hop(0, HopKind.DROP, HOST, evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
+            drop = DropHop(0, HOST, evidence=Evidence.DERIVED, drop=Drop("NO_SOCKET", ""))
             return replace(m, hops=(*m.hops, drop))
         socket = Socket(0, "LISTEN" if q.protocol == "tcp" else "", listener.pid, listener.command)
-        return replace(m, hops=(*m.hops, Hop(0, HopKind.SOCKET, HOST, evidence=Evidence.DERIVED, socket=socket)))
+        return replace(m, hops=(*m.hops, SocketHop(0, HOST, evidence=Evidence.DERIVED, socket=socket)))
 
 
-def _routing(route: Route, m: PathState) -> Hop:
-    return Hop(0, HopKind.ROUTE, HOST, verdict=route.text or "not known", evidence=Evidence.DERIVED,
-               in_iface=m.in_iface, out_iface=route.out)  # fmt: skip
+def _routing(route: Route, m: PathState) -> RouteHop:
+    return RouteHop(
+        0, HOST, evidence=Evidence.DERIVED, in_iface=m.in_iface, out_iface=route.out, route=route.text or "not known"
+    )
 
 
 def _refused(m: PathState, route: Route) -> PathState:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Hop, IpvsDecision
+from tracer.model.hop import IpvsDecision, IpvsHop, IpvsNatHop
 from tracer.render._style import KEEP, plain
 from tracer.util.endpoint_format import format_endpoint
 
@@ -19,16 +19,17 @@ def virtual_server(decision: IpvsDecision) -> str:
     return f"{format_endpoint(decision.virtual, decision.virtual_port)}/{decision.protocol}"
 
 
-def describe(hop: Hop, decision: IpvsDecision) -> tuple[str, str]:
+def describe(hop: IpvsHop) -> tuple[str, str]:
     """Returns (subject, detail): "IPVS" or "reverse IPVS", and what it did."""
-    if not decision.virtual:
-        return "IPVS", f"{hop.verdict}, no reason given"
+    decision = hop.decision
     how = ", ".join(word for word in (decision.scheduler, "persistent" * decision.persistent) if word)
     server = virtual_server(decision) + f"{KEEP}({plain(how)})" * bool(how)
-    if not decision.real:
+    if not isinstance(hop, IpvsNatHop):
+        if not decision.virtual:
+            return "IPVS", f"{hop.verdict}, no reason given"
         return "IPVS", f"{server} has no real server available, {hop.verdict} with {hop.reject}"
     real = format_endpoint(decision.real, decision.real_port)
-    if hop.nat and hop.nat.kind.startswith("reverse"):
+    if hop.nat.kind.startswith("reverse"):
         return "reverse IPVS", f"{real}{KEEP}-> {server}"
     return "IPVS", f"{server}{KEEP}-> {real}"
 

@@ -5,8 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.packet import RULE_KINDS, Endpoints, Handshake, Hop, HopKind, Nat, Packet, Socket
+from tracer.model.hop import (
+    DecisionDetail,
+    DetailHop,
+    DropHop,
+    Handshake,
+    HandshakeHop,
+    HookHop,
+    Hop,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    Nat,
+    NatHookHop,
+    NatHop,
+    RewriteHop,
+    RouteHop,
+    RuleHop,
+    Socket,
+    SocketHop,
+    owner_of,
+)
+from tracer.model.netfilter import PASSES, REFUSALS, AnyVerdict
+from tracer.model.packet import Packet
 from tracer.packets import flooded_copies
 from tracer.packets.outcome import is_benign
 from tracer.render import _ipvs
@@ -71,10 +93,10 @@ class PacketLines:
             state = self._relative_time(packet, hop)
             subject, detail = self._action(hop, packet.family)
             subject = f"{subject:<{SUBJECT - 1}}"
-            actor = ink("change", subject) if hop.nat else subject
+            actor = ink("change", subject) if isinstance(hop, RewriteHop) else subject
             line = f"{state}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop, not packet.time)}"
             yield ink.fold(line, DETAIL)
-            if hop.ipvs and (remark := _ipvs.remark(hop.ipvs)):
+            if isinstance(hop, IpvsNatHop) and (remark := _ipvs.remark(hop.decision)):
                 yield ink.fold(" " * RULE + ink("quiet", remark), RULE + 4)
             for rule in rule_lines(hop, self.verbose, ink, not packet.time):
                 yield ink.fold(" " * RULE + rule, RULE + 4)
@@ -93,36 +115,42 @@ class PacketLines:
 
     def _owner(self, hop: Hop) -> str:
         """The owner of the deciding rule or of the rewrite."""
-        return "  " + self._ink("place", plain(hop.owner.text)) if hop.owner else ""
+        owner = owner_of(hop)
+        return "  " + self._ink("place", plain(owner.text)) if owner else ""
 
     def _action(self, hop: Hop, family: str) -> tuple[str, str]:
         """Returns (what acted, what it did). family: the packet's address family."""
-        if hop.ipvs:
-            subject, detail = _ipvs.describe(hop, hop.ipvs)
-            return subject, self._ink("bad", detail) if hop.verdict else detail
-        if hop.nat:
-            return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat)
-        if hop.handshake:
-            subject, good, detail = _handshake(hop.handshake)
-            return subject, self._ink("good" if good else "doubt" if good is None else "bad", detail)
-        if hop.socket:
-            return "socket", _socket(hop.socket)
-        if hop.detail:
-            # Captures of an earlier version have the address of a next hop in both families if its family was unknown.
-            both = {"ipv4", "ipv6"} <= hop.detail.facts.keys()
-            shown = {n: v for n, v in hop.detail.facts.items() if not (both and n == ("ipv6" if family == "IPv4" else "ipv4"))}
-            return hop.detail.what, ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
-        if hop.drop:
-            places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
-            return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")
-        verdict = hop.verdict + f" with {hop.reject}" * bool(hop.reject)
-        style = {"ACCEPT": "quiet", "DROP": "bad", "REJECT": "bad", "": "quiet"}.get(hop.verdict, "doubt")
-        subject = f"{hop.table} {hop.chain}".strip() or ("nat" if hop.what is HopKind.NAT_HOOK else hop.what.value)
-        return plain(subject), self._ink(style, verdict)
+        match hop:
+            case IpvsRefusalHop():
+                subject, detail = _ipvs.describe(hop)
+                return subject, self._ink("bad", detail) if hop.verdict else detail
+            case IpvsNatHop():
+                return _ipvs.describe(hop)
+            case NatHop():
+                return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat)
+            case HandshakeHop():
+                subject, good, detail = _handshake(hop.handshake)
+                return subject, self._ink("good" if good else "doubt" if good is None else "bad", detail)
+            case SocketHop():
+                return "socket", _socket(hop.socket)
+            case DetailHop():
+                return hop.detail.what, _facts(hop.detail, family)
+            case DropHop():
+                places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
+                return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")
+            case RouteHop():
+                return hop.kind.value, self._ink("doubt", hop.route)
+            case RuleHop():
+                verdict = hop.verdict + f" with {hop.reject}" * bool(hop.reject)
+                subject = plain(f"{hop.table} {hop.base_chain}".strip() or hop.kind.value)
+                return subject, self._ink(_verdict_style(hop.verdict), verdict)
+            case HookHop() | NatHookHop():
+                subject = "nat" if isinstance(hop, NatHookHop) else hop.kind.value
+                return subject, self._ink(_verdict_style(hop.verdict), hop.verdict)
 
     def _remarks(self, hop: Hop, explained: bool = False) -> str:
         remarks = []
-        if self.verbose and (hop.in_iface or hop.out_iface) and not hop.nat:
+        if self.verbose and (hop.in_iface or hop.out_iface) and not isinstance(hop, RewriteHop):
             remarks.append(plain(f"{hop.in_iface or 'here'} -> {hop.out_iface or 'here'}").replace(" ", KEEP))
         if self.verbose and hop.mark:
             remarks.append(f"mark{KEEP}{hop.mark:#x}")
@@ -148,16 +176,16 @@ def decisive(hops: Iterable[Hop]) -> Iterator[Hop]:
     """Yields the hops that decided something, without those that only carry out a rule's verdict and without benign drops."""
     decision: Hop | None = None
     for hop in hops:
-        if not hop.decisive or (hop.drop and is_benign(hop.drop)):
+        if not hop.is_decisive or (isinstance(hop, DropHop) and is_benign(hop.drop)):
             continue
-        carried_out = hop.what is HopKind.HOOK or (hop.drop and hop.drop.function == "nf_hook_slow")
+        carried_out = isinstance(hop, HookHop) or (isinstance(hop, DropHop) and hop.drop.function == "nf_hook_slow")
         if (
             decision
             and carried_out
             and (hop.hook or decision.hook, hop.netns, hop.clone) == (decision.hook, decision.netns, decision.clone)
         ):
             continue
-        if hop.what in RULE_KINDS or (hop.ipvs and hop.verdict):
+        if isinstance(hop, RuleHop) or (isinstance(hop, IpvsRefusalHop) and hop.verdict):
             decision = hop
         yield hop
 
@@ -170,6 +198,17 @@ def _flooded_copies(others: list[Hop]) -> str:
     named = plain(", ".join(places[:NAMED_NAMESPACES]))
     more = f" and {len(places) - NAMED_NAMESPACES} more" if len(places) > NAMED_NAMESPACES else ""
     return f"dropped in {len(places)} namespaces that it is not for: {named}{more} (OTHERHOST)"
+
+
+def _verdict_style(verdict: AnyVerdict) -> str:
+    return "quiet" if verdict in PASSES else "bad" if verdict in REFUSALS else "doubt"
+
+
+def _facts(detail: DecisionDetail, family: str) -> str:
+    # Captures of an earlier version have the address of a next hop in both families if its family was unknown.
+    both = {"ipv4", "ipv6"} <= detail.facts.keys()
+    shown = {n: v for n, v in detail.facts.items() if not (both and n == ("ipv6" if family == "IPv4" else "ipv4"))}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
 def _rewrite(nat: Nat) -> str:
@@ -200,9 +239,7 @@ def _handshake(shake: Handshake) -> tuple[str, bool | None, str]:
 
 
 def _socket(socket: Socket) -> str:
-    who = (
-        f"process {socket.command or 'not found'} (inode {socket.inode})" if socket.inode else "no process holds it"
-    )
+    who = f"process {socket.command or 'not found'} (inode {socket.inode})" if socket.inode else "no process holds it"
     if socket.pid:
         who = f"{plain(socket.command)} (pid {socket.pid})"
     return ", ".join(p for p in (socket.state, who) if p)

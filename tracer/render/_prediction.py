@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from tracer.model.packet import Hop, Packet
+from tracer.model.hop import Hop, NatHop, RouteHop, RuleHop, decision_of, nat_of, verdict_of
+from tracer.model.packet import Packet
 from tracer.model.rule import format_path
 from tracer.util.endpoint_format import format_endpoint
 
@@ -23,7 +24,14 @@ def group_alike(predicted_paths: Sequence[PredictedPath]) -> list[list[Predicted
 
 
 def _shape(packet: Packet) -> Hashable:
-    return packet.outcome, tuple((h.what, h.hook, h.table, h.chain, h.verdict, h.nat and h.nat.kind) for h in packet.hops)
+    return packet.outcome, tuple(_hop_shape(hop) for hop in packet.hops)
+
+
+def _hop_shape(hop: Hop) -> Hashable:
+    nat = nat_of(hop)
+    place = (hop.table, hop.base_chain) if isinstance(hop, RuleHop) else ()
+    decision = hop.route if isinstance(hop, RouteHop) else verdict_of(hop)
+    return hop.kind, hop.hook, place, decision, nat.kind if nat else ""
 
 
 def condition(group: Sequence[PredictedPath]) -> str:
@@ -42,7 +50,7 @@ def condition(group: Sequence[PredictedPath]) -> str:
 def elsewhere(predicted: PredictedPath) -> str:
     """A further path of a group in one line: its endpoint and the last rules of its path."""
     hop = _translated(predicted)
-    decision = hop.rule_trace.decision if hop and hop.rule_trace else None
+    decision = decision_of(hop) if hop else None
     by = f" by {format_path(decision.path[-2:])}" if decision else ""
     return f"or {endpoint(predicted) or predicted.packet.verdict}{by}"
 
@@ -50,7 +58,7 @@ def elsewhere(predicted: PredictedPath) -> str:
 def endpoint(predicted: PredictedPath) -> str:
     """The target of the DNAT: "10.244.0.12:8080 (pod default/http-proxy-b (node-1))"; "" if there is no DNAT."""
     hop = _translated(predicted)
-    if not hop or not hop.nat:
+    if not hop:
         return ""
     leads = f" ({hop.owner.target})" if hop.owner and hop.owner.target else ""
     return format_endpoint(hop.nat.after.dst, hop.nat.after.dport) + leads
@@ -61,8 +69,8 @@ def chosen_rule(predicted: PredictedPath) -> str:
     return endpoint(predicted) if predicted.share != 1 else ""
 
 
-def _translated(predicted: PredictedPath) -> Hop | None:
-    return next((h for h in predicted.packet.hops if h.nat and h.nat.kind == "DNAT"), None)
+def _translated(predicted: PredictedPath) -> NatHop | None:
+    return next((h for h in predicted.packet.hops if isinstance(h, NatHop) and h.nat.kind == "DNAT"), None)
 
 
 def common_hops(one: Packet, other: Packet) -> int:

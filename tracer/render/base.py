@@ -143,6 +143,11 @@ class Output(ABC):
             if e.errno not in NO_ROOM:
                 raise
 
+    def put_ascii(self, line: str) -> None:
+        """Writes one line of results that has printable ASCII characters only."""
+        self.out.write(line + "\n")
+        self.out.flush()
+
     def put(self, *lines: str) -> None:
         """Writes lines of results. Each one stays a single line, whatever characters it contains."""
         self.out.write("".join(f"{escaped_line(line)}\n" for line in lines))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tracer import __version__
 from tracer.model.check import CheckResult
@@ -17,8 +17,10 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.timeline import Timeline, TimelineEntry
+from tracer.packets.shared_path import shared_hops
 from tracer.render.base import LostEvents, Output
 from tracer.render.parts.json_packet import Object, endpoints, packet_object, rfc3339
+from tracer.render.parts.json_template import JsonTemplates, packet_line
 from tracer.util.escape import json_line
 
 if TYPE_CHECKING:
@@ -31,12 +33,17 @@ class JsonOutput(Output):
 
     shows_all_results = True
 
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
+        super().__init__(out, err, verbose)
+        self._templates = JsonTemplates()
+
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         kernel = release or os.uname().release
         self._write("run", version=__version__, kernel=kernel, options=options_text, facts=[_result(f) for f in results])
 
     def packet(self, packet: Packet) -> None:
-        self._write("packet", **packet_object(packet))
+        hops = shared_hops(packet)
+        self.put_ascii(self._templates.line(packet, hops) if hops else packet_line(packet))
 
     def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
@@ -96,7 +103,7 @@ class JsonOutput(Output):
         self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **difference)
 
     def _write(self, kind: str, **fields: Any) -> None:
-        self.put(json_line({"type": kind, **fields}))
+        self.put_ascii(json_line({"type": kind, **fields}))
 
 
 def _untimed(packet: Packet) -> Object:

@@ -24,6 +24,7 @@ from tracer.model.connection import ConnectionKey
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.hop import Hop, IpvsNatHop, IpvsRefusalHop, RuleHop, SocketHop, nat_of, verdict_of
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
@@ -87,11 +88,7 @@ class TextOutput(Output):
         """
         if self.verbose or not packet.flow or not packet.complete or packet.handshake or packet.outcome in BAD:
             return 0
-        hops = tuple(
-            (h.what, h.netns, h.hook, h.table, h.chain, h.verdict, h.nat, h.ipvs, h.socket and h.socket.pid)
-            for h in decisive(packet.hops)
-            if not is_refused_copy(h)
-        )
+        hops = tuple(_shown_state(h) for h in decisive(packet.hops) if not is_refused_copy(h))
         path = (ConnectionKey.of(packet), packet.flow.is_reply, packet.verdict, hops)
         before = self._paths.setdefault(path, packet.time)
         return before if before != packet.time else 0
@@ -223,6 +220,14 @@ class TextOutput(Output):
         colour, mark = _MARKS[result.state]
         subject = (result.subject + ":" * (not width)).ljust(width).replace(" ", KEEP)
         return style.fold(f"{style(colour, mark)}{KEEP}{subject}{KEEP * (1 + bool(width))}{result.text}", width + 4)
+
+
+def _shown_state(hop: Hop) -> Hashable:
+    """What must be equal in two hops so that one line of text can stand for both."""
+    place = (hop.table, hop.base_chain) if isinstance(hop, RuleHop) else ()
+    of_ipvs = hop.decision if isinstance(hop, (IpvsNatHop, IpvsRefusalHop)) else None
+    pid = hop.socket.pid if isinstance(hop, SocketHop) else 0
+    return hop.kind, hop.netns, hop.hook, place, verdict_of(hop), nat_of(hop), of_ipvs, pid
 
 
 FORMAT = TextOutput

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 
-from tracer.node.namespaces import Namespaces
+from tracer.node.namespaces import NamespaceNames
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.table_reader import TableReader, TableRequest
 from tracer.rules.nftables import live_watcher
@@ -16,7 +16,7 @@ from tracer.rules.rule_resolver import RuleResolver
 
 @contextmanager
 def watching(
-    namespaces: Namespaces,
+    namespaces: NamespaceNames,
     watched: Container[tuple[str, str, int, str]],
     nft: bool,
     reader: Callable[[], TableReader] = TableReader,
@@ -49,7 +49,7 @@ def watching(
 
 
 def legacy_rules(
-    namespaces: Namespaces, watched: Container[tuple[str, str, int, str]], reader: TableReader | None = None
+    namespaces: NamespaceNames, watched: Container[tuple[str, str, int, str]], reader: TableReader | None = None
 ) -> TableGenerations:
     """Reads the present legacy tables in the background, and other tables when packets meet them."""
     legacy = TableGenerations(reader or TableReader(), lambda act: act in watched)

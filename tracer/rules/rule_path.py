@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tracer.model.condition import Assumed, Condition
+from tracer.model.netfilter import AnyVerdict, Verdict
 from tracer.model.rule import RuleHit
 
 MAX_PATHS = 512
@@ -39,7 +40,7 @@ class RulePath:
 
     Attributes:
         hits: Rules that act on this path, in order.
-        verdict: "ACCEPT", "DROP", "REJECT", "QUEUE".
+        verdict: ACCEPT, DROP, REJECT, QUEUE; any text from a policy that another program wrote.
         mark: The packet's mark at the end, None = not known.
         rewrite: The translation, None = none.
         reject: The answer of a REJECT, such as "icmp-port-unreachable"; "" = none.
@@ -49,7 +50,7 @@ class RulePath:
     """
 
     hits: tuple[RuleHit, ...] = ()
-    verdict: str = "ACCEPT"
+    verdict: AnyVerdict = Verdict.ACCEPT
     mark: int | None = 0
     rewrite: Rewrite | None = None
     reject: str = ""

@@ -7,20 +7,23 @@ the rule is kept here by the connection's original tuple, zone and namespace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from tracer.events import record, table_trace
-from tracer.events.nft_trace import HIT_DTYPE
-from tracer.events.record import HOOKS, Event, EventArray, EventRow, Flag, Kind
+from tracer.events.nft_trace import HIT_DTYPE, NftHit
+from tracer.events.packet_groups import by_packet, joined_rows
+from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
 from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
 from tracer.model.loss import LEFT_OUT, Loss
+from tracer.model.netfilter import IP_HOOKS, Hook
 from tracer.model.rule import RuleTrace
 from tracer.node import netns
 from tracer.rules.iptables.generations import TableGenerations
+from tracer.rules.iptables.path_cache import TestedPort
 from tracer.rules.nftables import reconstruct
 from tracer.util.lru_dict import LruDict
 
@@ -28,9 +31,11 @@ CONNECTIONS_KEPT = 65536
 """Most connections kept with the rule trace of their translation; the least recently used is evicted first."""
 PACKETS_KEPT = 65536
 """Most open packets kept with their table traces."""
+TRACES_KEPT = 4096
+"""Most different rule traces kept."""
 GENERATIONS_KEPT = 4096
 """Most generations of nftables' rules that a recording waits for."""
-DESTINATION_HOOKS = (HOOKS.index("PREROUTING"), HOOKS.index("OUTPUT"))
+DESTINATION_HOOKS = (IP_HOOKS.index(Hook.PREROUTING), IP_HOOKS.index(Hook.OUTPUT))
 """Hooks where the nat table changes destinations; at the other hooks it changes sources."""
 TRANSLATIONS = frozenset({"dnat", "snat", "masquerade", "redirect", "netmap"})
 """Targets of nftables that translate addresses."""
@@ -47,6 +52,13 @@ DECISION_PROBES = ("hook", "table", "chain", "nat", "nft", "steps", "ruleset", "
 SideKey: TypeAlias = tuple[bool, int, int, int, bytes, int, bytes, int]
 """One side of a connection: whether it is the destination; then what ConnectionKey has, as an event has it: inode of the
 namespace, zone, protocol number, original tuple. Nothing of it is decoded, because each event with a rewrite is looked up."""
+
+
+class _TableTraces(NamedTuple):
+    """Table traces of one packet in one batch. alike: what they say, without the values of the packet."""
+
+    rows: EventArray
+    alike: bytes
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,25 @@ class ResolvedRules:
     chain: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TranslationUse:
+    """One event of a packet that decided the translation of its connection, or that carried it out.
+
+    Attributes:
+        side: The side of the connection.
+        to: The address and port of that side after translation.
+        time: Time of the event, ns, CLOCK_MONOTONIC.
+        decided: Rule trace that decided it, None = the event carried out a translation.
+        is_new: No packet of the connection had left before.
+    """
+
+    side: SideKey
+    to: tuple[bytes, int]
+    time: int
+    decided: RuleTrace | None
+    is_new: bool
+
+
 NO_RULES = ResolvedRules()
 """The event is none of a table, a chain or a translation, or rules are not watched."""
 
@@ -97,13 +128,15 @@ class RuleResolver:
         nft: Snapshots of nftables' rules, None = not available in this run.
 
     Attributes:
+        is_settled: Whether no rules that acted at the events of the last batch are still to be read.
         replaced: Called for replaced rules with the time (ns, CLOCK_MONOTONIC), a name of the rules, and the thread that
             replaced them (0 = not known).
     """
 
     def __init__(self, legacy: TableGenerations | None = None, nft: reconstruct.RefreshedSnapshots | None = None) -> None:
         self._legacy, self._nft = legacy, nft
-        self._table_traces: LruDict[int, dict[int, list[TableTrace]]] = LruDict(PACKETS_KEPT, "table traces of packets")
+        self._table_traces: LruDict[int, list[_TableTraces]] = LruDict(PACKETS_KEPT, "table traces of packets")
+        self._traces_of_packet: dict[int, list[TableTrace]] = {}
         self._runs: dict[reconstruct.RunKey, reconstruct.ChainRun] = {}
         self._is_whole = True
         self._connections: LruDict[SideKey, _Translation] = LruDict(
@@ -112,7 +145,12 @@ class RuleResolver:
         self._has_evicted_rule = False
         self._loss_count = 0
         self._replaced_at = 0
+        self.is_settled = True
         self.replaced: Callable[[int, str, int], None] | None = None
+        self._traces: LruDict[Hashable, RuleTrace] = LruDict(TRACES_KEPT, "rule traces of packets")
+        self._interned_at = self.changes
+        self._uses: list[tuple[TranslationUse, ResolvedRules]] = []
+        self._tested: set[TestedPort] = set()
         self._generations_met: LruDict[tuple[int, int], None] = LruDict(GENERATIONS_KEPT, "awaited generations of nftables")
 
     def feed(self, batch: EventArray) -> EventArray:
@@ -121,12 +159,25 @@ class RuleResolver:
             self._nft.refresh()
         events, rows, rulesets = table_trace.split(batch)
         if self._legacy:
-            for packet, time, table in table_trace.noted(rows):
-                self._table_traces.setdefault(packet, {}).setdefault(time, []).append(table)
+            alike = by_packet(rows["packet"], table_trace.without_values(rows))
+            for (packet, own), (_, same) in zip(by_packet(rows["packet"], rows), alike, strict=True):
+                self._table_traces.setdefault(packet, []).append(_TableTraces(own, same.tobytes()))
             changes = list(table_trace.changes(rulesets))
             self._request_tables(self._legacy, events, changes)
             self._report(changes)
+        self.is_settled = self._has_settled(events)
         return events
+
+    def _has_settled(self, events: EventArray) -> bool:
+        """Whether no rules that acted at these events are still to be read."""
+        legacy, nft = self._legacy, self._nft
+        tables, hits = np.flatnonzero(events["kind"] == Kind.EVENT_TABLE), events["kind"] == Kind.EVENT_NFT_RULE
+        if legacy and len(tables):
+            met = zip(events["object"][tables].tolist(), events["netns"][tables].tolist(), strict=True)
+            last = dict(zip(met, tables.tolist(), strict=True))
+            if not all([legacy.is_settled(record.event(events[at])) for at in last.values()]):
+                return False
+        return not (nft and hits.any() and any(nft.is_coming(*g) for g in _generations(events[hits].view(HIT_DTYPE))))
 
     def _report(self, changes: list[TableLookup | TableReplaced]) -> None:
         for change in changes:
@@ -159,9 +210,7 @@ class RuleResolver:
         if self._nft:
             self._nft.refresh()
             hits = events[events["kind"] == Kind.EVENT_NFT_RULE].view(HIT_DTYPE)
-            spaces = map(netns.identity, hits["netns"].tolist(), hits["cookie"].tolist())
-            met = set(zip(spaces, hits["generation"].tolist(), strict=True))
-            self._generations_met.update(dict.fromkeys(met))
+            self._generations_met.update(dict.fromkeys(_generations(hits)))
             for g in self._generations_met:
                 if not self._nft.is_coming(*g):
                     del self._generations_met[g]
@@ -183,34 +232,101 @@ class RuleResolver:
     def begin_packet(self, records: Sequence[EventRow], is_whole: bool) -> None:
         """Prepares for the hops of one packet. `records`: its events and hits, in order. `is_whole`: none was lost."""
         self._runs, self._is_whole = reconstruct.runs(records) if self._nft else {}, is_whole
+        self._uses, self._tested, self._traces_of_packet = [], set(), {}
+        kept = self._table_traces.get(records[0].packet) if self._legacy and records else None
+        if kept:
+            self._traces_of_packet = table_trace.table_traces(joined_rows([traces.rows for traces in kept]))
 
     def resolve(self, e: Event) -> ResolvedRules:
         """Which rules acted at an event. Must be called in the order of a packet's events."""
         if self._legacy and e.kind == Kind.EVENT_TABLE:
             if e.flags & Flag.FLAG_NO_HEADER:
                 return ResolvedRules(UNKNOWN_HEADER)
-            rule_trace = self._legacy.reconstruct(e, self._table_traces.get(e.packet, {}).get(e.time, []))
+            rule_trace = self._interned(self._legacy.reconstruct(e, self._traces_of_packet.get(e.time, [])))
+            self._tested |= self._legacy.tested
             if e.flags & Flag.FLAG_HAS_CT and e.table.split(b"\0")[0] == b"nat":
-                self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
+                self._decide(e, rule_trace)
             return ResolvedRules(rule_trace)
         run = self._runs.get(reconstruct.run_key(e)) if self._nft and e.kind == Kind.EVENT_CHAIN else None
         if self._nft and run and run.hits:
-            rule_trace = reconstruct.reconstruct(e, run, self._nft, self._is_whole)
+            rule_trace = self._interned(reconstruct.reconstruct(e, run, self._nft, self._is_whole))
             connection = _side_key(e, e.hook in DESTINATION_HOOKS)
             is_known = e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER
             if is_known and (translates(rule_trace) or (rule_trace.undecided and connection not in self._connections)):
-                self._keep(e, e.hook in DESTINATION_HOOKS, rule_trace)
+                self._decide(e, rule_trace)
             table, chain = reconstruct.hop_names(e, run, self._nft)
             return ResolvedRules(rule_trace, table=table, chain=chain)
         if (self._legacy or self._nft) and e.kind == Kind.EVENT_NAT:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
-            decided = self._kept_translation(e, destination)
-            if not decided and e.ct_info == NEW and self._is_whole and not self._has_evicted_rule:
-                decided = self._keep(e, destination, None)
-            trace = decided.trace if decided else self._unknown_translation
-            return ResolvedRules(trace, from_conntrack=not decided or decided.packet != e.packet)
+            use = TranslationUse(_side_key(e, destination), _translated_end(e, destination), e.time, None, e.ct_info == NEW)
+            resolved = self._translation(use, e.packet)
+            self._uses.append((use, resolved))
+            return resolved
         return NO_RULES
+
+    def _interned(self, trace: RuleTrace) -> RuleTrace:
+        """The same object for equal traces through one ruleset, so that packets with the same path are recognised."""
+        if self._interned_at != self.changes:
+            self._traces.clear()  # they keep replaced rules in memory
+            self._interned_at = self.changes
+        key = (trace.hits, trace.undecided, trace.possible, id(trace.ruleset))
+        known = self._traces.get(key)
+        if known is None or known.ruleset is not trace.ruleset:
+            known = self._traces[key] = trace
+        return known
+
+    @property
+    def uses(self) -> tuple[tuple[TranslationUse, ResolvedRules], ...]:
+        """What the packet that was resolved last did with translations, in the order of its events, with the rules of each."""
+        return tuple(self._uses)
+
+    @property
+    def tested_ports(self) -> frozenset[TestedPort]:
+        """Ports of the packet that was resolved last on which its rule traces depend, with the ranges of these tests."""
+        return frozenset(self._tested)
+
+    @property
+    def changes(self) -> tuple[int, int]:
+        """Changes with each change of what is known of rules."""
+        return (self._legacy.changes if self._legacy else 0, self._nft.updates if self._nft else 0)
+
+    def is_current(self, time: int) -> bool:
+        """Whether no legacy table is known to have been replaced since a time, ns, CLOCK_MONOTONIC."""
+        return self._legacy is None or time > self._legacy.replaced_at
+
+    def fingerprint(self, packet: int) -> bytes:
+        """What the table traces of a packet say; equal for packets that took the same steps through legacy tables."""
+        traces = self._table_traces.get(packet)
+        return b"".join([t.alike for t in traces]) if traces else b""
+
+    def map_keys(self, hits: Sequence[NftHit]) -> list[tuple[NftHit, int, int]] | None:
+        """(hit, begin, end) of the key in the registers of each hit that looked up a verdict map.
+
+        None if what a hit says also depends on its time, because elements of its map time out.
+        """
+        return reconstruct.map_keys(hits, self._nft) if self._nft else []
+
+    def repeat(self, use: TranslationUse, packet: int) -> ResolvedRules:
+        """Does for another packet what `resolve` did at an event of a packet with the same path.
+
+        Args:
+            use: The use with the connection and the time of the other packet.
+            packet: Identity of the other packet, which is whole.
+        """
+        self._is_whole = True
+        if use.decided:
+            self._keep(use, packet, use.decided)
+            return ResolvedRules(use.decided)
+        return self._translation(use, packet)
+
+    def _translation(self, use: TranslationUse, packet: int) -> ResolvedRules:
+        """The rules that decided a translation which a packet carries out."""
+        decided = self._kept_translation(use)
+        if not decided and use.is_new and self._is_whole and not self._has_evicted_rule:
+            decided = self._keep(use, packet, None)
+        trace = decided.trace if decided else self._unknown_translation
+        return ResolvedRules(trace, from_conntrack=not decided or decided.packet != packet)
 
     @property
     def _unknown_translation(self) -> RuleTrace:
@@ -236,26 +352,34 @@ class RuleResolver:
         if self._legacy:
             self._legacy.close()
 
-    def _kept_translation(self, e: Event, destination: bool) -> _Translation | None:
-        """The kept translation of an event's connection, None = none.
+    def _decide(self, e: Event, trace: RuleTrace) -> None:
+        """Keeps the translation that the rules at an event decided."""
+        destination = e.hook in DESTINATION_HOOKS
+        use = TranslationUse(_side_key(e, destination), _translated_end(e, destination), e.time, trace, e.ct_info == NEW)
+        self._uses.append((use, ResolvedRules(trace)))
+        self._keep(use, e.packet, trace)
+
+    def _kept_translation(self, use: TranslationUse) -> _Translation | None:
+        """The kept translation of a connection, None = none.
 
         After a loss it is used only if this packet has the same translation and no rules were replaced since: a connection that
         began unseen would then have met the same rules.
         """
-        decided = self._connections.get(_side_key(e, destination))
-        if (
-            decided
-            and decided.losses_before != self._loss_count
-            and (decided.to != _translated_end(e, destination) or decided.time < self._replaced_at)
-        ):
+        decided = self._connections.get(use.side)
+        if decided and decided.losses_before != self._loss_count and (decided.to != use.to or decided.time < self._replaced_at):
             return None
         return decided
 
-    def _keep(self, e: Event, destination: bool, trace: RuleTrace | None) -> _Translation:
-        connection = _side_key(e, destination)
-        decided = _Translation(e.packet, trace, e.time, _translated_end(e, destination), self._loss_count)
-        self._connections[connection] = decided
+    def _keep(self, use: TranslationUse, packet: int, trace: RuleTrace | None) -> _Translation:
+        decided = _Translation(packet, trace, use.time, use.to, self._loss_count)
+        self._connections[use.side] = decided
         return decided
+
+
+def _generations(hits: EventArray) -> set[tuple[int, int]]:
+    """(namespace, generation) of all rule hits."""
+    spaces = map(netns.identity, hits["netns"].tolist(), hits["cookie"].tolist())
+    return set(zip(spaces, hits["generation"].tolist(), strict=True))
 
 
 def translates(trace: RuleTrace) -> bool:

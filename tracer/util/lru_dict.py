@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from tracer.util.evictions import evictions
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
 
 
 class LruDict(MutableMapping[K, V]):
@@ -31,6 +32,19 @@ class LruDict(MutableMapping[K, V]):
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __getitem__(self, key: K) -> V:
+        self._entries.move_to_end(key)
+        return self._entries[key]
+
+    @overload
+    def get(self, key: K, default: None = None, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V, /) -> V: ...
+    @overload
+    def get(self, key: K, default: D, /) -> V | D: ...
+    def get(self, key: K, default: D | V | None = None, /) -> D | V | None:
+        """The value of a key, which becomes the most recently used one; `default` if there is none."""
+        if key not in self._entries:
+            return default
         self._entries.move_to_end(key)
         return self._entries[key]
 

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from tracer.errors import BadOption
 
 T = TypeVar("T")
+Value = TypeVar("Value")
 
 
 class Registry(Generic[T]):
@@ -73,6 +74,10 @@ class Registry(Generic[T]):
         if differing:
             raise LookupError(f"{self._path}: ORDER and files differ: {sorted(differing)}")
         return tuple((name, self.find(name)) for name in order)
+
+    def values(self, attribute: str, default: Value) -> dict[str, Value]:
+        """What each file defines as `attribute`, by the name of the file; `default` where it defines none."""
+        return {name: getattr(self._module(name), attribute, default) for name in self.names()}
 
     @property
     def _path(self) -> str:

@@ -23,10 +23,14 @@ from tests.kernel.cures.of_ports import SHOP
 from tests.support import syns as made
 from tracer.audit.conntrack_full import check as table_full
 from tracer.findings import Findings
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, HopKind, Nat, Packet, Socket
+from tracer.model.hop import Drop, DropHop, Handshake, HandshakeHop, HookHop, Hop, Nat, NatHop, Socket, SocketHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Flow, Packet
 from tracer.packets.outcome import classify
 
 _KUBE = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n"
@@ -107,8 +111,8 @@ def _mtu(box: Box) -> BuiltCase:
                 size = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) + 52
         if size <= 1400:
             return []
-        hops = (Hop(0, HopKind.DROP, "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),)
-        packet = Packet(1, 0, "node", "cni0", "IPv4", "TCP", Endpoints(PODS["pod-a"], 40000, FAR, 8090), "ACK", size, hops=hops)
+        hops = (DropHop(0, HOST, drop=Drop("PKT_TOO_BIG", "ip_forward")),)
+        packet = Packet(1, 0, HOST, "cni0", "IPv4", "TCP", Endpoints(PODS["pod-a"], 40000, FAR, 8090), "ACK", size, hops=hops)
         verdict, outcome = classify(packet)
         packet = replace(packet, verdict=verdict, outcome=outcome)
         return box.packet_findings("mtu", [packet])
@@ -142,9 +146,9 @@ def _stale(box: Box) -> BuiltCase:
         assert entry, listed
         before = Endpoints(NODE, 41000, SHOP.address, number)
         nat = Nat("DNAT", before, Endpoints(NODE, 41000, entry[1], number))
-        hop = Hop(0, HopKind.NAT, "node", "OUTPUT", nat=nat, from_conntrack=True)
+        hop = NatHop(0, HOST, Hook.OUTPUT, nat=nat, from_conntrack=True)
         flow = Flow(before, before.reversed, "ESTABLISHED", False, 0)
-        packet = Packet(1, 0, "node", "", "IPv4", "UDP", before, "", 29, hops=(hop,), flow=flow)
+        packet = Packet(1, 0, HOST, "", "IPv4", "UDP", before, "", 29, hops=(hop,), flow=flow)
         verdict, outcome = classify(packet)
         packet = replace(packet, verdict=verdict, outcome=outcome)
         return box.packet_findings("stale_conntrack", [packet])
@@ -163,8 +167,8 @@ def _race(box: Box) -> BuiltCase:
     def find() -> list[Finding]:
         ends = Endpoints(PODS["pod-c"], 40000, SHOP.address, 53)
         nat = Nat("DNAT", ends, Endpoints(PODS["pod-c"], 40000, PODS["pod-a"], 53))
-        hops = (Hop(0, HopKind.NAT, "node", "PREROUTING", nat=nat), Hop(1, HopKind.HOOK, "node", "POSTROUTING", verdict="DROP"))
-        packet = Packet(1, 0, "node", "cni0", "IPv4", protocol[0], ends, "", 29, hops=hops)
+        hops = (NatHop(0, HOST, Hook.PREROUTING, nat=nat), HookHop(1, HOST, Hook.POSTROUTING, verdict=Verdict.DROP))
+        packet = Packet(1, 0, HOST, "cni0", "IPv4", protocol[0], ends, "", 29, hops=hops)
         verdict, outcome = classify(packet)
         packet = replace(packet, verdict=verdict, outcome=outcome)
         return box.packet_findings("udp_insert_race", [packet])
@@ -245,10 +249,10 @@ def _cookies(box: Box) -> BuiltCase:
 def _syn(box: Box, pid: int, port: int, cause: str, handshake: Handshake) -> list[Finding]:
     """The findings of a SYN that met this listener."""
     ends = Endpoints(PODS["pod-c"], 40000, PODS["pod-a"], port)
-    hops = [Hop(0, HopKind.SOCKET, "pod-a", socket=Socket(1, "LISTEN", pid, "server")),
-            Hop(1, HopKind.HANDSHAKE, "pod-a", verdict="DROP", handshake=handshake)]  # fmt: skip
+    hops: list[Hop] = [SocketHop(0, Netns("pod-a"), socket=Socket(1, "LISTEN", pid, "server")),
+            HandshakeHop(1, Netns("pod-a"), handshake=handshake)]  # fmt: skip
     packet = made.packet(ends, "SYN", hops)
     findings = Findings(box.context)
     syn_cause = Cause(cause, "dropped", Evidence.OBSERVED)
-    findings.look_syn(HandshakeVerdict(1, 0, ends, ends, "pod-a", syn_cause, attempt=ConnectionAttempt(packet, 0)))
+    findings.look_syn(HandshakeVerdict(1, 0, ends, ends, Netns("pod-a"), syn_cause, attempt=ConnectionAttempt(packet, 0)))
     return [f for f in findings.all if f.name == "syn_dropped"]

@@ -18,7 +18,10 @@ from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box
 from tests.kernel.cures.of_ports import SHOP, cluster
 from tracer.model.finding import Finding
-from tracer.model.packet import Hop, HopKind, Packet
+from tracer.model.hop import HookHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.predict.query import PathQuery
 
 RECORDED = Path(__file__).resolve().parents[2] / "data/real/ipvs-iptables-save.xz"
@@ -264,7 +267,7 @@ def _hairpin(box: Box) -> BuiltCase:
 
     def hairpin_packets() -> list[Packet]:
         # A prediction has tables only; that the packet left is known to the tracer from the hook.
-        left = Hop(0, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0")
+        left = HookHop(0, HOST, Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="cni0")
         found = box.packets(PathQuery(PODS["pod-a"], 40000, SHOP.address, SHOP.port))
         return [p if p.outcome in ("dropped", "rejected") else replace(p, hops=(*p.hops, left)) for p in found]
 

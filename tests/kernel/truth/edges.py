@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.events.record import HOOKS
+from tracer.model.netfilter import IP_HOOKS
 
 Places = list[tuple[str, int]]
 """Chain and number of the rules that acted."""
@@ -29,6 +29,6 @@ def by_hook(places: Places) -> Places:
     found: dict[str, Places] = {}
     hook = ""
     for place in places:
-        hook = place[0] if place[0] in HOOKS else hook
+        hook = place[0] if place[0] in IP_HOOKS else hook
         found.setdefault(hook, []).append(place)
-    return [place for hook in sorted(found, key=lambda h: HOOKS.index(h) if h else -1) for place in found[hook]]
+    return [place for hook in sorted(found, key=lambda h: IP_HOOKS.index(h) if h else -1) for place in found[hook]]

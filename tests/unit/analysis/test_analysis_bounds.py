@@ -13,8 +13,11 @@ from tracer.analysis import diff, stats
 from tracer.analysis.stats import _counter, latencies
 from tracer.analysis.stats._counter import KeyCounter, titled
 from tracer.model.evidence import Evidence
+from tracer.model.hop import TableHop
 from tracer.model.kube import Owner
-from tracer.model.packet import Hop, HopKind, Outcome, Packet
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
 
 
@@ -42,7 +45,7 @@ def test_every_statistic_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) 
     one = stats.make(name)
     for n in range(200):
         packet = asked(f"10.0.0.{n}", verdict=f"verdict {n}", src_owner=Owner("Pod", "shop", f"web-{n}"))
-        one.feed(replace(packet, hops=type(packet.hops)(replace(h, netns=f"netns {n}") for h in packet.hops)))
+        one.feed(replace(packet, hops=tuple(replace(h, netns=Netns(f"netns {n}")) for h in packet.hops)))
     for held in vars(one).values():
         sizes = [len(held.of)] if isinstance(held, KeyCounter) else [len(held)] if isinstance(held, dict) else []
         assert all(size <= 10 for size in sizes), (name, held)
@@ -69,9 +72,9 @@ def test_decisions_of_one_kind_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for n in range(20):
         trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), None, "DROP", Evidence.OBSERVED),))
         owner = Owner("Service", "shop", f"s{n}")
-        hop = Hop(1, HopKind.TABLE, "node", "INPUT", "filter", verdict="DROP", rule_trace=trace, owner=owner)
+        hop = TableHop(1, HOST, Hook.INPUT, table="filter", verdict=Verdict.DROP, rule_trace=trace, owner=owner)
         packet = sample_packets.node_port()
-        one.feed(replace(packet, hops=type(packet.hops)([hop])))
+        one.feed(replace(packet, hops=(hop,)))
     other.feed(sample_packets.node_port())
     assert [len(counts) for counts in one.decided.values()] == [3] and one.partial == set(one.decided)
     decided = list(diff.tables(one, other, ("a", "b")))[3]

@@ -15,7 +15,9 @@ from tracer.findings.conntrack_full import COUNT, LIMIT
     ("count", "limit", "expected"), [("262144", "262144", 1), ("250000", "262144", 1), ("1000", "262144", 0), ("5", "", 0)]
 )
 def test_full_or_nearly(count: str, limit: str, expected: int) -> None:
-    found = list(check(audits.of_text("", node=FakeNode(settings={COUNT: count, LIMIT: limit}, conntrack={"drop": 7}))))
+    found = list(
+        check(audits.of_text("", node=FakeNode(settings={COUNT.name: count, LIMIT.name: limit}, conntrack={"drop": 7})))
+    )
     assert len(found) == expected
     for each in found:
         assert each.certain and f"nf_conntrack_count = {count}, nf_conntrack_max = {limit}" in each.proofs[0].text

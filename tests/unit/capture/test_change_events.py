@@ -18,7 +18,7 @@ from tracer.capture.change_events import NOT_IN_CAPTURE, RecordedChangeLog, Reco
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import RecordBuffer
 from tracer.capture.replay.capture_reader import CaptureReader
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 
 MS = 1_000_000
 ORIGINAL = Endpoints(*captures.CLIENT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -14,37 +13,35 @@ import numpy as np
 import pytest
 
 from tests.support import captures, sample_packets
-from tests.support.builders import NODE
+from tests.support.builders import NODE, Trail
 from tests.support.nodes import nodes
 from tracer.capture.cni_journal import RecordedCniCache, ReplayedCniCache
 from tracer.capture.format.codec import to_json
 from tracer.capture.format.kube_objects import reduce_object, reduce_objects
 from tracer.capture.format.schema import Record
-from tracer.capture.journal import JournaledHostReader, JournaledNamespaceInspector, JournaledNamespaces, JournaledProcesses
+from tracer.capture.journal import JournaledProcesses, ReplayedNamespaces
 from tracer.capture.record.buffer import LONG_BATCH_SLOTS, Chunk, RecordBuffer
 from tracer.capture.record.carry_over import MAX_READINGS, CarryOver
-from tracer.capture.record.prefetch import LISTENER_SETTINGS, NODE_SETTINGS, Prefetcher
+from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.events.record import DTYPE, SLOT
+from tracer.findings.nodeport_host_process import PORTS
+from tracer.findings.syn_dropped import RECYCLE
 from tracer.kube import objects
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import parse_host
+from tracer.model.namespace_name import HOST, Netns
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
+from tracer.node.node import HostReader
 from tracer.pipeline.assembly import AssemblyParts, KernelNames
 from tracer.rules.nftables.namespace_snapshots import GENERATIONS_KEPT
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util import timezone
-from tracer.util.questions import live
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def test_every_setting_that_a_finding_reads_is_prefetched() -> None:
-    text = "\n".join(path.read_text() for path in (ROOT / "tracer/findings").glob("*.py"))
-    named = set(re.findall(r'"(net/[a-z0-9_/]+)"', text)) - {"net/fib_trie"}
-    assert named and named <= {*NODE_SETTINGS, *LISTENER_SETTINGS}
+from tracer.util.questions import Known, live
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.36.2-nftables-nft"])
@@ -124,7 +121,7 @@ def test_an_answer_that_cannot_be_recorded_is_reported_and_does_not_end_the_run(
     buffer = RecordBuffer()
     odd = object()
     for number in (1, 2):
-        assert buffer.journal(("odd", number), lambda: odd, object()) is odd
+        assert buffer.journal(("odd", number), lambda: odd, object()) == Known(odd)
     assert buffer.warnings() == ["Answers about odd are not in the capture: a capture has no object."]
     assert buffer.warnings() == []
 
@@ -132,30 +129,24 @@ def test_an_answer_that_cannot_be_recorded_is_reported_and_does_not_end_the_run(
 def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
     """A recorded name does not make another namespace the node's own."""
 
-    def journal(question: Any, ask: Any, default: Any) -> Any:
-        return "node"
+    def journal(question: Any, ask: Any, default: Any, requests: int = 1) -> Any:
+        return Known("node")
 
-    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node", 9: "node"})
+    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST, 9: HOST})
     assert (spaces.name(NODE), spaces.name(9)) == ("node", "node (netns 9)")
 
 
-def test_journaled_classes_ask_through_their_journal(tmp_path: Path) -> None:
+def test_journaled_classes_ask_through_their_journal() -> None:
     questions: list[Any] = []
 
-    def journal(question: Any, ask: Any, default: Any) -> Any:
+    def journal(question: Any, ask: Any, default: Any, requests: int = 1) -> Any:
         questions.append(question)
-        return default
+        return Known(default)
 
     assert JournaledProcesses(journal).owner(7) == (0, "")
-    spaces = JournaledNamespaces(journal, None, NODE, NODE, {NODE: "node"})
+    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST})
     assert (spaces.name(NODE), spaces.name(9), spaces.named()) == ("node", "netns 9", [NODE])
-    node = JournaledHostReader(journal, tmp_path, tmp_path)
-    assert node.listener("10.0.0.1", 80, "tcp") is None and node.setting("a/b") == "" and not node.is_kube_proxy(1)
-    assert node.kube_proxy() is None and node.flannel_subnets() == () and node.interface_of("10.0.0.1") == ""
-    assert questions == [
-        ("process", 7), ("netns", NODE), ("netns", 9), ("node", ("bound", "tcp")), ("node", ("setting", "a/b", 0)),
-        ("node", ("is kube-proxy", 1)), ("node", "kube-proxy"), ("node", "flannel"), ("node", "addresses"),
-    ]  # fmt: skip
+    assert questions == [("process", 7), ("netns", NODE), ("netns", 9)]
 
 
 def result(directory: Path, name: str, address: str) -> None:
@@ -246,24 +237,33 @@ def test_a_cache_changes_only_on_refresh() -> None:
 def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: Path) -> None:
     questions: list[Any] = []
 
-    def journal(question: Any, ask: Any, default: Any) -> Any:
+    def journal(question: Any, ask: Any, default: Any, requests: int = 1) -> Any:
         questions.append(question)
-        return (5, "nginx") if question[0] == "process" else default
+        if question[0] == "process":
+            return Known((question[1] % 1000, "nginx"))
+        return Known(["pod-a"] if question[0] == "space names" else default)
 
-    spaces, node = JournaledNamespaces(journal, None, NODE, NODE, {}), JournaledHostReader(journal, tmp_path, tmp_path)
+    spaces, node = ReplayedNamespaces(journal, NODE, NODE, {}), HostReader(tmp_path, tmp_path)
     function = cast(Any, lambda address: questions.append(("function", address)))
     processes = JournaledProcesses(journal)
-    inspector, names = JournaledNamespaceInspector(journal, spaces, processes), KernelNames(function, {})
-    prefetch = Prefetcher(AssemblyParts(spaces, processes, inspector, node, RuleResolver(), names, 0, set()), None)
+    inspector, names = NamespaceInspector(NamespaceReader(spaces, processes), journal), KernelNames(function, {})
+    parts = AssemblyParts(spaces, processes, inspector, node, journal, RuleResolver(), names, 0, set())
+    prefetch = Prefetcher(parts, None)
     prefetch.feed(np.concatenate([captures.request(1, 1000), captures.refused(2, 2000)]))
     assert {("netns", 100), ("netns", 200), ("process", 48213), ("function", 0x10)} <= set(questions)
-    settings = {("node", ("setting", NODE_SETTINGS[0], 0)), ("node", ("setting", LISTENER_SETTINGS[0], 5))}
-    assert {("node", ("bound", "tcp"))} | settings <= set(questions)
+    settings = {("node", ("setting", PORTS.name, 0)), ("node", ("setting", RECYCLE.name, 213)), ("node", ("counters", 213))}
+    assert {("node", ("bound", "tcp")), ("space", "pod-a", "net/ipv4/tcp_tw_recycle")} | settings <= set(questions)
     assert prefetch.events == 7 and [*prefetch.chunks(1 << 62)] == [*prefetch.chunks()] == []
     assert not prefetch.is_waiting_for_rules
     before = len(questions)
     prefetch.feed(np.zeros(0, DTYPE))
     assert len(questions) == before, "the node is read only every two seconds"
+    prefetch.feed(captures.request(3, 3000, inode=48214))
+    assert {("node", ("setting", RECYCLE.name, 214)), ("node", ("counters", 214))} <= set(questions), "a new listener, at once"
+    assert ("node", "conntrack") not in questions[before:], "nothing was dropped"
+    for _ in range(2):
+        prefetch.feed(Trail(("10.0.0.1", 1, "10.0.0.2", 53), 4 << 8, 4000, protocol=17).hook("PREROUTING").batch)
+    assert questions[before:].count(("node", "conntrack")) == 1, "the value before a loss, from the first UDP packet on"
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,8 @@ def test_a_zone_without_a_file_is_recorded_as_its_offset(tmp_path: Path, monkeyp
         (DisplayFilter(hosts=(parse_host("10.244.0.11"),)), True),
         (DisplayFilter(hosts=(parse_host("fd00::/8"),)), False), (DisplayFilter(protocol="tcp", family=4), True),
         (DisplayFilter(family=6), False),
-        (DisplayFilter(protocol="udp"), False), (DisplayFilter(netns="node"), True), (DisplayFilter(netns="nowhere"), False),
+        (DisplayFilter(protocol="udp"), False), (DisplayFilter(netns=HOST), True),
+        (DisplayFilter(netns=Netns("nowhere")), False),
         (DisplayFilter(iface="eth0"), True), (DisplayFilter(iface="wlan0"), False),
         (DisplayFilter(ports=(30285,), hosts=(parse_host("172.16.0.0/12"),)), False),
     ],
@@ -307,4 +308,4 @@ def test_the_display_filter_chooses_as_the_live_filter(display_filter: DisplayFi
 
 def test_a_live_run_asks_the_machine_each_time() -> None:
     answers = iter((1, 2))
-    assert [live(("x",), lambda: next(answers), 0) for _ in range(2)] == [1, 2]
+    assert [live(("x",), lambda: next(answers), 0) for _ in range(2)] == [Known(1), Known(2)]

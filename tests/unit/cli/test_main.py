@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import captures
-from tracer import __version__, errors
+from tracer import __version__, errors, render
 from tracer.cli import main
 from tracer.commands import filter_options
 from tracer.errors import BadOption, TraceError
@@ -65,7 +65,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["-r", "a", "--duration", "3", "--", "true"], 2, r"-r replays .*: it cannot be combined with --duration, a command\."),
         (["--netns", "nosuch"], 2, r"There is no network namespace 'nosuch' \(known: .*\)\."),
         (["--count", "-1"], 2, r".*-1 is not in the range.*"),
-        (["-o", "xml"], 2, r"There is no output format 'xml': choose one of json, text\."),
+        (["-o", "xml"], 2, rf"There is no output format 'xml': choose one of {', '.join(render.FORMATS)}\."),
         (["--bogus"], 2, r".*No such option:? '?--bogus.*"),
         (["--port"], 2, r".*requires an argument\."),
         (["doctor", "--port", "1"], 2, r".*No such option:? '?--port.*"),

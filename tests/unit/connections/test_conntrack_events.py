@@ -13,22 +13,23 @@ from tests.support.ctnetlink import ORIG, REPLY, message
 from tracer.connections import conntrack_events
 from tracer.connections.conntrack_events import EntryEvent, EntryExpiry, parse
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
+from tracer.model.namespace_name import HOST, Netns
 
 SECOND = 1_000_000_000
 
 
 def test_created_changed_removed() -> None:
     data = message(0, conntrack_events.F_CREATE) + message(0, state=3) + message(2, port=4242)
-    created, changed, removed = parse(data, 5, "node")
-    assert created == EntryEvent(5, "created", ConnectionKey("TCP", ORIG, 7, "node"), REPLY, "SYN_SENT", 12, 120)
+    created, changed, removed = parse(data, 5, HOST)
+    assert created == EntryEvent(5, "created", ConnectionKey("TCP", ORIG, 7, HOST), REPLY, "SYN_SENT", 12, 120)
     assert (changed.what, changed.state) == ("changed", "ESTABLISHED")
     assert (removed.what, removed.by, removed.timeout) == ("removed", 4242, 0)
 
 
 def test_udp_and_ipv6() -> None:
     six = Endpoints("fd00:56::1", 5000, "fd00:56::10", 53)
-    (event,) = parse(message(0, conntrack_events.F_CREATE, protocol=17, orig=six), 5, "node")
+    (event,) = parse(message(0, conntrack_events.F_CREATE, protocol=17, orig=six), 5, HOST)
     assert (event.key.protocol, event.key.orig, event.state) == ("UDP", six, "")
 
 
@@ -39,8 +40,8 @@ def test_netlink_ports_that_removed_entries() -> None:
 
 def test_messages_that_are_no_events_are_skipped() -> None:
     other = struct.pack("=IHHII", 20, 10 << 8, 0, 0, 0) + b"\0" * 4
-    assert list(parse(other + b"\1\2", 5, "node")) == []
-    assert list(parse(struct.pack("=IHHII", 4, 0x100, 0, 0, 0), 5, "node")) == [], "an impossible length"
+    assert list(parse(other + b"\1\2", 5, HOST)) == []
+    assert list(parse(struct.pack("=IHHII", 4, 0x100, 0, 0, 0), 5, HOST)) == [], "an impossible length"
 
 
 def event(what: str, time: int = 0, key: ConnectionKey = ConnectionKey("TCP", ORIG), **more: int) -> EntryEvent:  # noqa: B008
@@ -72,7 +73,7 @@ def test_text_of_an_entry_that_ends(after: int, expected: str) -> None:
 def test_entries_of_other_zones_and_namespaces_have_their_own_timeout() -> None:
     expiry = EntryExpiry()
     expiry.format(event("created", timeout=120))
-    for key in (ConnectionKey("TCP", ORIG, 7), ConnectionKey("TCP", ORIG, 0, "pod-a"), ConnectionKey("UDP", ORIG)):
+    for key in (ConnectionKey("TCP", ORIG, 7), ConnectionKey("TCP", ORIG, 0, Netns("pod-a")), ConnectionKey("UDP", ORIG)):
         assert expiry.format(event("removed", SECOND, key)) == "removed", key
     assert expiry.format(event("removed", 120 * SECOND)) == "expired"
 

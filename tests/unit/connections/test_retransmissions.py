@@ -8,7 +8,10 @@ from dataclasses import replace
 from tests.support.syns import REQUESTED, packet, syn, way
 from tracer.connections import retransmissions
 from tracer.connections.retransmissions import Retransmissions, occupies_sequence
-from tracer.model.packet import Drop, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
 
 
 def segment(flags: str, seq: int, length: int = 60) -> Packet:
@@ -17,7 +20,7 @@ def segment(flags: str, seq: int, length: int = 60) -> Packet:
 
 def test_the_first_try_is_remembered() -> None:
     segments = Retransmissions()
-    dropped = syn(Hop(9, HopKind.DROP, "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    dropped = syn(DropHop(9, HOST, Hook.FORWARD, drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     assert segments.feed(dropped, "->") == ""
     assert segments.feed(syn(), "->") == f"sent again (2. try), the first ended: {dropped.verdict}"
     assert segments.feed(syn(), "->") == f"sent again (3. try), the first ended: {dropped.verdict}"

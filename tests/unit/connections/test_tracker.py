@@ -10,17 +10,23 @@ from tests.support.syns import AFTER_DNAT, INSIDE, MS, REQUESTED, SEQ, at_listen
 from tracer.connections import tracker
 from tracer.connections.tracker import GRACE_NS, IDLE_NS, ConnectionTracker
 from tracer.model.connection import ConnectionKey
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Outcome, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import Drop, DropHop, HookHop, RewriteHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Flow, Outcome, Packet
 from tracer.model.timeline import Timeline, TimelineEntry
 
 SECOND = 1_000_000_000
-FLOW = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, "node")
+FLOW = Flow(REQUESTED, INSIDE.reversed, "ESTABLISHED", False, 0, HOST)
 
 
 def segment(flags: str, at: int, back: bool = False, seq: int = 5000, identity: int = 50, **more: object) -> Packet:
     flow = replace(FLOW, is_reply=back)
     ends = INSIDE.reversed if back else REQUESTED
-    return packet(ends, flags, [replace(h, nat=None) for h in way(at)], identity, seq=seq, **{"flow": flow, **more})
+    return packet(
+        ends, flags, [h for h in way(at) if not isinstance(h, RewriteHop)], identity, seq=seq, **{"flow": flow, **more}
+    )
 
 
 def timelines(*packets: Packet) -> list[Timeline]:
@@ -32,7 +38,7 @@ def timelines(*packets: Packet) -> list[Timeline]:
 
 def test_a_handshake_is_one_timeline() -> None:
     (one,) = timelines(syn(*at_listener(True)), synack(), last_ack())
-    assert one.key == ConnectionKey("TCP", REQUESTED, 0, "node")
+    assert one.key == ConnectionKey("TCP", REQUESTED, 0, HOST)
     assert [(s.direction, s.text) for s in one.entries] == [("->", "SYN, 60 B"), ("<-", "SYN ACK, 60 B"), ("->", "ACK, 60 B")]
     assert [s.time for s in one.entries] == [0, 5 * MS, 8 * MS]
     assert (one.packets, one.state, one.why) == (3, "open", "the run ended")
@@ -52,8 +58,8 @@ def test_stages_of_a_packet() -> None:
 
 def test_untracked_packets_are_joined_by_their_endpoints() -> None:
     """The pod's own answer before the node has seen it, and a reset that conntrack calls invalid."""
-    answer = packet(INSIDE.reversed, "ACK", [Hop(9 * MS, HopKind.SOCKET, "pod-a")], 8, seq=1)
-    reset = packet(AFTER_DNAT, "RST", [Hop(10 * MS, HopKind.HOOK, "node", "PREROUTING", in_iface="eth0")], 9, seq=SEQ + 1)
+    answer = packet(INSIDE.reversed, "ACK", [HookHop(9 * MS, Netns("pod-a"))], 8, seq=1)
+    reset = packet(AFTER_DNAT, "RST", [HookHop(10 * MS, HOST, Hook.PREROUTING, in_iface="eth0")], 9, seq=SEQ + 1)
     (one,) = timelines(syn(), answer, reset)
     assert [(s.direction, s.remark) for s in one.entries[1:]] == [
         ("<-", "joined by its addresses"),
@@ -63,7 +69,7 @@ def test_untracked_packets_are_joined_by_their_endpoints() -> None:
 
 
 def test_the_sender_of_a_reset() -> None:
-    own = packet(INSIDE.reversed, "RST ACK", [Hop(MS, HopKind.HOOK, "pod-a", "OUTPUT", out_iface="eth0")], 9, ack=SEQ + 1)
+    own = packet(INSIDE.reversed, "RST ACK", [HookHop(MS, Netns("pod-a"), Hook.OUTPUT, out_iface="eth0")], 9, ack=SEQ + 1)
     (one,) = timelines(syn(), own)
     assert one.entries[1].text == "RST ACK, 60 B, sent by pod-a" and one.state == "refused"
 
@@ -73,7 +79,7 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
     icmp = Packet(
         5,
         MS,
-        "node",
+        HOST,
         "eth1",
         "IPv4",
         "ICMP",
@@ -82,7 +88,7 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
         88,
         0,
         flow,
-        (Hop(MS, HopKind.HOOK, "node", in_iface="eth1"),),
+        (HookHop(MS, HOST, in_iface="eth1"),),
         icmp=(3, 1),
     )
     unrelated = replace(icmp, flow=None, identity=6)
@@ -94,20 +100,20 @@ def test_an_icmp_error_belongs_to_the_connection_it_quotes() -> None:
 
 
 def test_zones_and_namespaces_keep_connections_apart() -> None:
-    def at(zone: int, netns: str, identity: int) -> Packet:
+    def at(zone: int, netns: Netns, identity: int) -> Packet:
         flow = Flow(REQUESTED, REQUESTED.reversed, "NEW", False, zone, netns)
-        return packet(REQUESTED, "SYN", [Hop(identity, HopKind.HOOK, netns, "FORWARD")], identity, seq=identity, flow=flow)
+        return packet(REQUESTED, "SYN", [HookHop(identity, netns, Hook.FORWARD)], identity, seq=identity, flow=flow)
 
-    found = timelines(at(0, "node", 1), at(7, "node", 2), at(0, "other", 3))
+    found = timelines(at(0, HOST, 1), at(7, HOST, 2), at(0, Netns("other"), 3))
     assert {t.key for t in found} == {
-        ConnectionKey("TCP", REQUESTED, z, n) for z, n in ((0, "node"), (7, "node"), (0, "other"))
+        ConnectionKey("TCP", REQUESTED, z, Netns(n)) for z, n in ((0, "node"), (7, "node"), (0, "other"))
     }
 
 
-def tracked(zone: int, netns: str, at: int, back: bool = False, ends: Endpoints = REQUESTED, protocol: str = "UDP") -> Packet:
+def tracked(zone: int, netns: Netns, at: int, back: bool = False, ends: Endpoints = REQUESTED, protocol: str = "UDP") -> Packet:
     """A datagram of a connection that this zone of this namespace tracks."""
     flow = Flow(ends, ends.reversed, "NEW", back, zone, netns)
-    made = packet(ends.reversed if back else ends, "", [Hop(at, HopKind.HOOK, netns, "FORWARD")], at, flow=flow)
+    made = packet(ends.reversed if back else ends, "", [HookHop(at, netns, Hook.FORWARD)], at, flow=flow)
     return replace(made, protocol=protocol)
 
 
@@ -115,7 +121,7 @@ def test_the_same_tuple_in_two_zones_is_two_connections() -> None:
     """Also without a SYN, and for datagrams: the zone decides, in both directions."""
     for protocol in ("TCP", "UDP"):
         zones = ((1, 0), (2, 7), (3, 0), (4, 7), (5, 7), (6, 0))
-        first, second = timelines(*(tracked(zone, "node", at, at > 2, protocol=protocol) for at, zone in zones))
+        first, second = timelines(*(tracked(zone, HOST, at, at > 2, protocol=protocol) for at, zone in zones))
         assert (first.key.zone, first.packets, second.key.zone, second.packets) == (7, 3, 0, 3)
         assert not any(s.remark for t in (first, second) for s in t.entries)
 
@@ -124,7 +130,9 @@ def test_the_same_tuple_in_two_namespaces_is_two_connections() -> None:
     """Each pod asks the resolver of its own loopback device."""
     local = Endpoints("127.0.0.1", 40000, "127.0.0.53", 53)
     for ends in (local, REQUESTED):
-        found = [tracked(0, netns, at, at > 2, ends) for at, netns in ((1, "pod-a"), (2, "pod-b"), (3, "pod-a"), (4, "pod-b"))]
+        found = [
+            tracked(0, Netns(netns), at, at > 2, ends) for at, netns in ((1, "pod-a"), (2, "pod-b"), (3, "pod-a"), (4, "pod-b"))
+        ]
         found = [replace(p, length=60 + p.identity) for p in found]
         first, second = timelines(*found)
         assert (first.key.netns, first.packets, second.key.netns, second.packets) == ("pod-a", 2, "pod-b", 2)
@@ -133,7 +141,7 @@ def test_the_same_tuple_in_two_namespaces_is_two_connections() -> None:
 def test_untracked_packets_of_two_namespaces_are_two_connections() -> None:
     local = Endpoints("127.0.0.1", 40000, "127.0.0.1", 8080)
     found = [
-        packet(e, "ACK", [Hop(at, HopKind.HOOK, netns, "INPUT")], at, seq=at)
+        packet(e, "ACK", [HookHop(at, Netns(netns), Hook.INPUT)], at, seq=at)
         for at, (netns, e) in enumerate(
             [("pod-a", local), ("pod-b", local), ("pod-a", local.reversed), ("pod-b", local.reversed)]
         )
@@ -145,23 +153,25 @@ def test_untracked_packets_of_two_namespaces_are_two_connections() -> None:
 
 def test_a_connection_that_two_namespaces_track_is_one() -> None:
     """A pod with connection tracking of its own: the answer is tracked by the node first."""
-    hops = [Hop(1, HopKind.HOOK, "pod-a", "OUTPUT"), Hop(2, HopKind.HOOK, "node", "FORWARD")]
-    asked = packet(INSIDE, "", hops, 1, flow=Flow(INSIDE, INSIDE.reversed, "NEW", False, 0, "pod-a"))
-    answer = tracked(0, "node", 3, True, INSIDE, "TCP")
+    hops = [HookHop(1, Netns("pod-a"), Hook.OUTPUT), HookHop(2, HOST, Hook.FORWARD)]
+    asked = packet(INSIDE, "", hops, 1, flow=Flow(INSIDE, INSIDE.reversed, "NEW", False, 0, Netns("pod-a")))
+    answer = tracked(0, HOST, 3, True, INSIDE, "TCP")
     (one,) = timelines(asked, answer)
     assert [s.direction for s in one.entries] == ["->", "<-"] and one.key.netns == "pod-a"
 
 
 def test_an_event_of_conntrack_belongs_to_its_zone_and_namespace() -> None:
     connections = ConnectionTracker()
-    for each in (tracked(0, "node", 1), tracked(7, "node", 2), tracked(0, "pod-a", 3)):
+    for each in (tracked(0, HOST, 1), tracked(7, HOST, 2), tracked(0, Netns("pod-a"), 3)):
         connections.feed(replace(each, length=60 + each.identity))
     for zone, netns in ((7, "node"), (0, "pod-a"), (0, "node")):
         assert connections.add_entry(
-            ConnectionKey("UDP", REQUESTED, zone, netns), TimelineEntry(9, "conntrack", f"{zone} {netns}")
+            ConnectionKey("UDP", REQUESTED, zone, Netns(netns)), TimelineEntry(9, "conntrack", f"{zone} {netns}")
         )
-    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 8, "node"), TimelineEntry(9, "conntrack", "no such zone"))
-    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 0, "pod-b"), TimelineEntry(9, "conntrack", "not seen"))
+    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 8, HOST), TimelineEntry(9, "conntrack", "no such zone"))
+    assert not connections.add_entry(
+        ConnectionKey("UDP", REQUESTED, 0, Netns("pod-b")), TimelineEntry(9, "conntrack", "not seen")
+    )
     assert [t.entries[-1].text for t in connections.flush()] == ["7 node", "0 pod-a", "0 node"]
 
 
@@ -181,7 +191,7 @@ def test_a_syn_with_another_number_begins_anew() -> None:
 
 
 def test_a_syn_sent_again_shows_which_hop_dropped_the_first() -> None:
-    dropped = syn(Hop(9, HopKind.DROP, "node", "FORWARD", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+    dropped = syn(DropHop(9, HOST, Hook.FORWARD, drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     (one,) = timelines(dropped, syn(at=SECOND, identity=2))
     assert one.entries[1].remark == "sent again (2. try), the first ended: DROPPED in nf_hook_slow: NETFILTER_DROP"
     assert one.entries[0].bad and not one.entries[1].bad
@@ -232,11 +242,11 @@ def test_conntracks_events_and_verdicts_find_their_timeline() -> None:
     connections = ConnectionTracker()
     connections.feed(syn())
     assert connections.add_entry(
-        ConnectionKey("TCP", REQUESTED, 0, "node"), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s")
+        ConnectionKey("TCP", REQUESTED, 0, HOST), TimelineEntry(MS, "conntrack", "created, SYN_SENT, 120 s")
     )
     assert connections.add_verdict(syn(), TimelineEntry(MS, "verdict", "no answer", bad=True), "no answer")
     assert not connections.add_verdict(syn(seq=9), TimelineEntry(MS, "verdict", "no answer"), "no answer"), "another SYN"
-    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 0, "node"), TimelineEntry(MS, "conntrack", "created"))
+    assert not connections.add_entry(ConnectionKey("UDP", REQUESTED, 0, HOST), TimelineEntry(MS, "conntrack", "created"))
     (one,) = connections.flush()
     assert [s.kind for s in one.entries] == ["packet", "conntrack", "verdict"] and (one.cause, one.good) == ("no answer", False)
 
@@ -252,10 +262,10 @@ def test_a_long_connection_keeps_its_first_and_last_entries() -> None:
 def a_syn(n: int) -> Packet:
     """The SYN of the n-th connection."""
     ends = Endpoints(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", 40000, "192.168.56.10", 30285)
-    flow = Flow(ends, ends.reversed, "NEW", False, 0, "node")
-    hops = (Hop(n * 1000, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0"),)
+    flow = Flow(ends, ends.reversed, "NEW", False, 0, HOST)
+    hops = (HookHop(n * 1000, HOST, Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="eth0", out_iface="cni0"),)
     end = "forwarded to cni0", Outcome.FORWARDED
-    return Packet(n, n * 1000, "node", "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, *end)
+    return Packet(n, n * 1000, HOST, "eth0", "IPv4", "TCP", ends, "SYN", 60, n, flow, hops, *end)
 
 
 def test_the_longest_idle_connections_age_out_and_are_emitted() -> None:
@@ -272,7 +282,7 @@ def test_entries_are_bounded_too() -> None:
     connections = ConnectionTracker(max_entries=30)
     for n in range(20):
         connections.feed(a_syn(n))
-        connections.add_entry(ConnectionKey("TCP", a_syn(n).endpoints, 0, "node"), TimelineEntry(n, "conntrack", "created"))
+        connections.add_entry(ConnectionKey("TCP", a_syn(n).endpoints, 0, HOST), TimelineEntry(n, "conntrack", "created"))
     assert connections._entry_count <= 31 and connections.counts["aged out"] >= 4
 
 
@@ -327,8 +337,8 @@ def test_emitted_entries_are_not_kept() -> None:
 
 def test_a_packet_out_of_a_tunnel_goes_on() -> None:
     """It is seen again in a new namespace, in another buffer; a retransmission starts where the first packet started."""
-    here = [Hop(0, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="vxlan0")]
-    there = [Hop(3 * MS, HopKind.SOCKET, "node-2", in_iface="vxlan0")]
+    here = [HookHop(0, HOST, Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="cni0", out_iface="vxlan0")]
+    there = [HookHop(3 * MS, Netns("node-2"), in_iface="vxlan0")]
     ends = INSIDE
     first, continued = packet(ends, "SYN", here, 1, seq=7), packet(ends, "SYN", there, 2, seq=7)
     again = packet(ends, "SYN", [replace(here[0], time=SECOND)], 3, seq=7)
@@ -344,9 +354,7 @@ def test_a_packet_out_of_a_tunnel_goes_on() -> None:
 def test_the_rest_of_a_packet_that_waited_goes_on() -> None:
     """It was idle for long and was closed; its rest is no retransmission."""
     first = packet(REQUESTED, "SYN", way(), 1, seq=SEQ)
-    late = packet(
-        REQUESTED, "SYN", [Hop(SECOND, HopKind.DROP, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ
-    )
+    late = packet(REQUESTED, "SYN", [DropHop(SECOND, HOST, drop=Drop("NEIGH_FAILED", "arp_error_report"))], 1, seq=SEQ)
     late = replace(late, continues=1)
     (one,) = timelines(first, late)
     (entry,) = one.entries
@@ -358,7 +366,7 @@ def test_the_rest_of_an_emitted_packet_has_a_remark() -> None:
     connections.feed(packet(REQUESTED, "SYN", way(), 1, seq=SEQ))
     (one,) = connections.expire(2 * IDLE_NS)
     connections.mark_written(one)
-    late = packet(REQUESTED, "SYN", [Hop(3 * IDLE_NS, HopKind.DROP, "node", drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
+    late = packet(REQUESTED, "SYN", [DropHop(3 * IDLE_NS, HOST, drop=Drop("QDISC_DROP", "f"))], 1, seq=SEQ)
     late = replace(late, continues=1)
     connections.feed(late)
     (entry,) = connections.flush()[0].entries

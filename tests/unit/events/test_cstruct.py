@@ -105,12 +105,13 @@ def test_every_field_of_the_event_is_explained() -> None:
 
 def test_enums() -> None:
     kinds = cstruct.members("records/event.h", "event_kind")
-    assert list(kinds) == [
-        "EVENT_HOOK", "EVENT_TABLE", "EVENT_CHAIN", "EVENT_NAT", "EVENT_NAT_HOOK", "EVENT_SOCKET", "EVENT_SYN",
-        "EVENT_ACCEPT", "EVENT_REQUEST", "EVENT_DROP", "EVENT_IPVS", "EVENT_NFT_RULE", "EVENT_STEPS", "EVENT_RULESET",
-        "EVENT_RAW", "EVENT_CLUE",
+    first = [
+        "HOOK", "TABLE", "CHAIN", "NAT", "NAT_HOOK", "SOCKET", "SYN", "ACCEPT", "REQUEST", "DROP", "IPVS", "NFT_RULE", "STEPS",
+        "RULESET", "RAW",
     ]  # fmt: skip
-    assert list(kinds.values()) == [*range(1, 16), 20]
+    captured = {f"EVENT_{name}": number for number, name in enumerate(first, 1)} | {"EVENT_CLUE": 20}
+    assert captured.items() <= kinds.items(), "captures have these numbers"
+    assert len(set(kinds.values())) == len(kinds)
     assert max(kinds.values()) < 32, "bpf/records/loss_counters.h counts lost events in an array of 32"
     flags = list(cstruct.members("records/event.h", "event_flag").values())
     assert sorted(flags) == [1 << i for i in range(len(flags))]

@@ -13,7 +13,7 @@ from tests.support.builders import Trail, hops, packet
 from tracer.events import decision_detail, record
 from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
 from tracer.events.record import Event, EventArray
-from tracer.model.packet import DecisionDetail
+from tracer.model.hop import DecisionDetail
 from tracer.packets.assembler import PacketAssembler
 
 LINUX_SYN = bytes.fromhex("020405b40402080a00001388000000000103 0307".replace(" ", ""))
@@ -96,9 +96,9 @@ def test_a_decision_detail_is_a_hop_of_its_packet() -> None:
     t.rows.append(detail)
     t.hop += 1
     emitted = packet(t.add("DROP", verdict="DROP", object=0x20, reason=6))
-    assert [h.what for h in emitted.hops] == ["hook", "clue", "drop"] and emitted.complete
+    assert [h.kind for h in emitted.hops] == ["hook", "clue", "drop"] and emitted.complete
     assert emitted.detail("route") == DecisionDetail("route", {"errno": 22}) and emitted.detail("confirm") is None
-    assert not emitted.hops[1].decisive
+    assert not emitted.hops[1].is_decisive
 
 
 def test_decision_details_alone_are_no_packet() -> None:
@@ -120,4 +120,4 @@ def test_a_detail_never_gives_its_packet_a_header(flags: int) -> None:
     assert event.flags == record.Flag.FLAG_NO_HEADER | record.Flag.FLAG_CLONE
     found = packet(trail)
     assert (found.endpoints.src, found.family) == ("10.0.0.1", "IPv4")
-    assert [h.what for h in found.hops] == ["clue", "hook"]
+    assert [h.kind for h in found.hops] == ["clue", "hook"]

@@ -14,7 +14,7 @@ from tests.support.builders import Ends, event, raw
 from tracer.events import record
 from tracer.events.nft_trace import HIT_DTYPE, NftHit
 from tracer.events.record import Event
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 ANSWER: Ends = ("10.244.0.11", 8080, "10.244.0.1", 23711)

@@ -21,7 +21,7 @@ from tracer import export
 from tracer.export import CaptureInfo
 from tracer.export.html import SLICES, Html, OutcomeChart
 from tracer.export.pcapng import LINKTYPE_RAW, Pcapng, as_shown
-from tracer.model.packet import Endpoints
+from tracer.model.endpoints import Endpoints
 from tracer.model.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,7 +80,10 @@ def test_jsonl_is_equal_to_the_json_output(run: Any, capture: captures.Printed, 
 
 @pytest.mark.parametrize(
     ("args", "status", "message"),
-    [(["--to", "xml"], 2, "There is no export format 'xml': choose one of html, jsonl, parquet, pcapng."), ([], 2, "--to")],
+    [
+        (["--to", "xml"], 2, f"There is no export format 'xml': choose one of {', '.join(export.names())}."),
+        ([], 2, "--to"),
+    ],
 )
 def test_wrong_options(run: Any, capture: captures.Printed, tmp_path: Path, args: list[str], status: int, message: str) -> None:
     found = run("export", capture.path, *args, tmp_path / "x")

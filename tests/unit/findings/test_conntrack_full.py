@@ -11,20 +11,25 @@ from tests.support import findings as f
 from tests.support.syns import decision_detail
 from tracer.findings.conntrack_full import COUNT, LIMIT
 from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop, HookHop, TableHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Flow, Packet
 
 ENDS = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
 
 
-def packet(hook: str = "PREROUTING") -> Packet:
-    dropped = Hop(1, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))
-    hops = [Hop(0, HopKind.HOOK, "node", hook, verdict="DROP"), dropped]
-    return f.packet(hops, ENDS)
+def packet(hook: Hook = Hook.PREROUTING) -> Packet:
+    dropped = DropHop(1, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))
+    return f.packet([HookHop(0, HOST, hook, verdict=Verdict.DROP), dropped], ENDS)
 
 
 def found(made: Packet, count: str = "65536", limit: str = "65536") -> list[Finding]:
-    return f.findings_of([made], ClusterView(), f.FakeNode(settings={COUNT: count, LIMIT: limit}, conntrack={"drop": 3}))[1]
+    return f.findings_of(
+        [made], ClusterView(), f.FakeNode(settings={COUNT.name: count, LIMIT.name: limit}, conntrack={"drop": 3})
+    )[1]
 
 
 def test_full() -> None:
@@ -40,7 +45,7 @@ def test_full() -> None:
 )
 def test_a_failed_eviction_in_the_kernel_is_certain(count: str, limit: str, expected: str) -> None:
     """Certain, whatever the numbers are a moment later. The packet has no hook: it was not tracked before it was dropped."""
-    hops = [decision_detail("table-full", 0, "node"), Hop(1, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
+    hops = [decision_detail("table-full", 0, HOST), DropHop(1, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))]
     (finding,) = found(replace(f.packet(hops, ENDS), complete=False), count, limit)
     assert finding.certain and finding.cause.startswith("The conntrack table is full" + expected)
     figures = [f"nf_conntrack_count = {count}, nf_conntrack_max = {limit}, read after the packet (/proc/sys)"] if limit else []
@@ -54,9 +59,9 @@ def test_not_full_or_not_known(count: str, limit: str) -> None:
 
 
 def test_a_drop_elsewhere_by_a_table_or_of_a_connection_is_no_finding() -> None:
-    assert found(packet("FORWARD")) == []
+    assert found(packet(Hook.FORWARD)) == []
     by_raw = packet()
-    by_raw = replace(by_raw, hops=(Hop(0, HopKind.TABLE, "node", "PREROUTING", "raw", verdict="DROP"), *by_raw.hops))
+    by_raw = replace(by_raw, hops=(TableHop(0, HOST, Hook.PREROUTING, table="raw", verdict=Verdict.DROP), *by_raw.hops))
     assert found(by_raw) == []
     assert found(replace(packet(), flow=Flow(ENDS, ENDS.reversed, "NEW", False, 0))) == []
     assert found(replace(packet(), complete=False)) == []

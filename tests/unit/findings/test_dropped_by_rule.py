@@ -7,8 +7,10 @@ import pytest
 
 from tests.support import findings as f
 from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit
 from tracer.rules import save_parser
 
@@ -27,8 +29,8 @@ COMMIT
 ENDS = Endpoints("10.244.0.11", 40000, "10.244.0.12", 8080)
 
 
-def packet(hook: str, *hits: RuleHit) -> Packet:
-    return f.packet([f.table(RULES, hook, "filter", *hits, verdict="DROP")], ENDS)
+def packet(hook: Hook, *hits: RuleHit) -> Packet:
+    return f.packet([f.table(RULES, hook, "filter", *hits, verdict=Verdict.DROP)], ENDS)
 
 
 def found(made: Packet) -> list[Finding]:
@@ -36,7 +38,7 @@ def found(made: Packet) -> list[Finding]:
 
 
 def test_a_networkpolicy() -> None:
-    (finding,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "cali-fw-1"), ("cali-fw-1", "DROP"))))
+    (finding,) = found(packet(Hook.FORWARD, f.hit(RULES, "filter", ("FORWARD", "cali-fw-1"), ("cali-fw-1", "DROP"))))
     assert finding.certain and finding.cause.startswith(
         "A rule of Calico, chain cali-fw-1 (it implements NetworkPolicies) drops"
     )
@@ -45,12 +47,12 @@ def test_a_networkpolicy() -> None:
 
 
 def test_the_administrator() -> None:
-    (finding,) = found(packet("FORWARD", f.hit(RULES, "filter", ("FORWARD", "--dport 8080"))))
+    (finding,) = found(packet(Hook.FORWARD, f.hit(RULES, "filter", ("FORWARD", "--dport 8080"))))
     assert finding.cause.startswith("A rule of the administrator drops packets")
 
 
 def test_a_policy_of_a_chain() -> None:
-    (finding,) = found(packet("FORWARD", f.policy("FORWARD", "DROP")))
+    (finding,) = found(packet(Hook.FORWARD, f.policy("FORWARD", "DROP")))
     assert (
         finding.cause.startswith("The policy of filter FORWARD drops packets")
         and "iptables-legacy -t filter -S FORWARD" in finding.check
@@ -58,13 +60,13 @@ def test_a_policy_of_a_chain() -> None:
 
 
 def test_kubelets_drops_and_accepted_packets_are_no_finding() -> None:
-    assert found(packet("INPUT", f.hit(RULES, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "DROP")))) == []
-    passed = f.packet([f.table(RULES, "FORWARD", "filter", f.policy("FORWARD"))], ENDS)
+    assert found(packet(Hook.INPUT, f.hit(RULES, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "DROP")))) == []
+    passed = f.packet([f.table(RULES, Hook.FORWARD, "filter", f.policy("FORWARD"))], ENDS)
     assert found(passed) == []
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_one_rule_is_one_finding(count: int) -> None:
-    made = [packet("FORWARD", f.policy("FORWARD", "DROP")) for _ in range(count)]
+    made = [packet(Hook.FORWARD, f.policy("FORWARD", "DROP")) for _ in range(count)]
     (finding,) = f.findings_of(made, ClusterView(), f.FakeNode())[1]
     assert finding.packets == count

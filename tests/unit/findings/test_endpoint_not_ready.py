@@ -15,8 +15,10 @@ from tests.unit.findings.test_no_local_endpoints import dropped_at_once, marked_
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 
 SLICE = {
     "kind": "EndpointSlice",
@@ -30,7 +32,7 @@ SLICE = {
 def packet(mode: str) -> Packet:
     rules = node(mode, "S1").iptables()
     hit = f.hit(rules, "filter", ("INPUT", "EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "30584"), verdict="REJECT")
-    hop = f.table(rules, "INPUT", "filter", hit, verdict="REJECT", reject="icmp-port-unreachable")
+    hop = f.table(rules, Hook.INPUT, "filter", hit, verdict=Verdict.REJECT, reject="icmp-port-unreachable")
     return f.packet([hop], Endpoints(f.CLIENT, 40000, "192.168.56.10", 30584))
 
 

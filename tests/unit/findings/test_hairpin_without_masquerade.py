@@ -8,8 +8,12 @@ from pathlib import Path
 
 from tests.support import findings as f
 from tests.support.nodes import node
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Packet
+from tracer.model.hop import HookHop, Nat, NatHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 
 ORIGINAL = Endpoints("10.244.0.11", 40000, "172.30.253.123", 8080)
 ITSELF = replace(ORIGINAL, dst="10.244.0.11")
@@ -19,11 +23,11 @@ def packet(after: Endpoints = ITSELF, masquerade: bool = False, left: bool = Tru
     rules = node("1.36.2-iptables-legacy", "S2-three").iptables()
     hit = f.hit(rules, "nat", ("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"),
                   ("KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP"), ("KUBE-SEP-66PQAUDBO7BH47NT", "DNAT"))  # fmt: skip
-    hops = [f.nat(rules, "PREROUTING", "DNAT", ORIGINAL, after, hit)]
+    hops = [f.nat(rules, Hook.PREROUTING, "DNAT", ORIGINAL, after, hit)]
     if masquerade:
-        hops.append(Hop(0, HopKind.NAT, "node", "POSTROUTING", nat=Nat("MASQUERADE", after, replace(after, src="10.244.0.1"))))
+        hops.append(NatHop(0, HOST, Hook.POSTROUTING, nat=Nat("MASQUERADE", after, replace(after, src="10.244.0.1"))))
     if left:
-        hops.append(Hop(1, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="cni0", in_iface="cni0"))
+        hops.append(HookHop(1, HOST, Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="cni0", in_iface="cni0"))
     return f.packet(hops, ORIGINAL)
 
 

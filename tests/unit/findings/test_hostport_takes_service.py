@@ -11,9 +11,13 @@ from tests.support import findings as f
 from tests.support.nodes import node
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owners import owner_of
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Packet
+from tracer.model.hop import Nat, NatHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.node import ListeningSocket
 
@@ -36,7 +40,7 @@ def request(rules: Ruleset, to: str, port: int = 3306) -> Packet:
     hit = f.hit(rules, "nat", ("PREROUTING", "CNI-HOSTPORT-DNAT"), (dn.chain, dn.target), (dn.target, "-j DNAT"))
     before = Endpoints(f.CLIENT, 40000, to, port)
     after = replace(before, dst="10.224.0.222")
-    return f.packet([f.nat(rules, "PREROUTING", "DNAT", before, after, hit)], before)
+    return f.packet([f.nat(rules, Hook.PREROUTING, "DNAT", before, after, hit)], before)
 
 
 def cluster_view(mode: str, folder: Path, *local: str, scenario: str = "S5-nodeport", with_api: bool = True) -> ClusterView:
@@ -103,9 +107,7 @@ def test_in_nftables_the_order_of_registration_decides(tmp_path: Path) -> None:
     hit = (RuleLocation("prerouting", 1), RuleLocation("hostports", dnat.number))
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
     trace = RuleTrace((RuleHit(hit, dnat, "DNAT", Evidence.OBSERVED),), ruleset=rules)
-    hop = Hop(
-        0, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace
-    )
+    hop = NatHop(0, HOST, Hook.PREROUTING, nat=Nat("DNAT", before, replace(before, dst="10.224.0.222")), rule_trace=trace)
     (finding,) = found(f.packet([hop], before), one.cluster_view(tmp_path))
     assert finding.cause.endswith(
         "portmap's base chain ran before kube-proxy's: of two chains at one priority the one registered last runs first."
@@ -133,7 +135,7 @@ def test_a_service_that_wins_is_no_finding(tmp_path: Path) -> None:
         ("KUBE-SEP-YUYDTNEHFESKDT5F", "DNAT"),
     )
     before = Endpoints(f.CLIENT, 40000, "192.168.56.10", 3306)
-    hop = f.nat(rules, "PREROUTING", "DNAT", before, replace(before, dst="10.244.0.11", dport=8080), hit)
+    hop = f.nat(rules, Hook.PREROUTING, "DNAT", before, replace(before, dst="10.244.0.11", dport=8080), hit)
     assert not found(f.packet([hop], before), cluster_view(IPTABLES, tmp_path))
 
 
@@ -146,7 +148,9 @@ def test_another_programs_dnat_is_no_finding(tmp_path: Path) -> None:
     assert owner_of(rule, rules, of).kind == "administrator"
     before = Endpoints(f.CLIENT, 40000, MYSQL_A, 3306)
     hit = RuleHit((RuleLocation("PREROUTING", 1),), rule, "DNAT", Evidence.OBSERVED)
-    assert not found(f.packet([f.nat(rules, "PREROUTING", "DNAT", before, replace(before, dst="10.9.9.9"), hit)], before), of)
+    assert not found(
+        f.packet([f.nat(rules, Hook.PREROUTING, "DNAT", before, replace(before, dst="10.9.9.9"), hit)], before), of
+    )
 
 
 def test_the_check_says_what_ss_and_ipvsadm_show(tmp_path: Path) -> None:

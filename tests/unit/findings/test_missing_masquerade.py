@@ -13,8 +13,12 @@ from tests.support.nodes import node
 from tracer.findings import Findings
 from tracer.findings import context as finding_context
 from tracer.findings.context import FindingContext
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Packet
+from tracer.model.hop import HookHop, RewriteHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Flow, Packet
 from tracer.model.rule import RuleHit, Ruleset
 
 MODES = ["1.20.2-iptables-legacy", "1.20.2-iptables-nft", "1.36.2-iptables-legacy"]
@@ -25,12 +29,12 @@ SERVICE, AWAY = (Endpoints("192.168.56.10", 40000, *end) for end in (("172.30.25
 def request(rules: Ruleset, *post: RuleHit, after: Endpoints = AWAY, masquerade: bool = False) -> Packet:
     hit = f.hit(rules, "nat", ("OUTPUT", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-SVC-5DZI2HW7VHZLUOJ5"))
     hops = [
-        f.nat(rules, "OUTPUT", "DNAT", SERVICE, after, hit),
-        f.table(rules, "POSTROUTING", "nat", *post, f.policy("POSTROUTING"), out_iface="flannel.1"),
+        f.nat(rules, Hook.OUTPUT, "DNAT", SERVICE, after, hit),
+        f.table(rules, Hook.POSTROUTING, "nat", *post, f.policy("POSTROUTING"), out_iface="flannel.1"),
     ]
     if masquerade:
-        hops.append(f.nat(rules, "POSTROUTING", "MASQUERADE", after, replace(after, src="10.244.0.0"), *post))
-    hops.append(Hop(9, HopKind.HOOK, "node", "POSTROUTING", verdict="ACCEPT", out_iface="flannel.1"))
+        hops.append(f.nat(rules, Hook.POSTROUTING, "MASQUERADE", after, replace(after, src="10.244.0.0"), *post))
+    hops.append(HookHop(9, HOST, Hook.POSTROUTING, verdict=Verdict.ACCEPT, out_iface="flannel.1"))
     return f.packet(hops, SERVICE)
 
 
@@ -90,7 +94,7 @@ def test_other_returns_and_masquerades_are_no_finding(tmp_path: Path) -> None:
     lossy = replace(request(rules, stale), complete=False)
     assert not found(MODES[0], lossy, tmp_path), "the lost event may be its MASQUERADE"
     untranslated = request(rules, stale)
-    untranslated = replace(untranslated, hops=tuple(h for h in untranslated.hops if not h.nat))
+    untranslated = replace(untranslated, hops=tuple(h for h in untranslated.hops if not isinstance(h, RewriteHop)))
     assert not found(MODES[0], untranslated, tmp_path)
 
 
@@ -99,10 +103,10 @@ def test_other_returns_and_masquerades_are_no_finding(tmp_path: Path) -> None:
 )
 def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) -> None:
     rules = node(MODES[0], "S3").iptables()
-    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, HOST)
     first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
     later = f.packet(
-        [Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0" if replies else "")], SERVICE, 2
+        [HookHop(0, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0" if replies else "")], SERVICE, 2
     )
     later = replace(later, flow=replace(flow, is_reply=replies))
     (finding,) = f.findings_of([first, later], node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())[1]
@@ -113,17 +117,17 @@ def test_whether_an_answer_came(replies: bool, expected: str, tmp_path: Path) ->
 def test_an_answer_of_another_zone_is_no_answer(tmp_path: Path) -> None:
     """Nor is one of another namespace; a request that another namespace tracks is not followed."""
     rules = node(MODES[0], "S3").iptables()
-    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, HOST)
     first = replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow)
-    hook = Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    hook = HookHop(0, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0")
     later = [
-        replace(f.packet([hook], SERVICE, n), flow=replace(flow, zone=zone, netns=netns, is_reply=is_reply))
+        replace(f.packet([hook], SERVICE, n), flow=replace(flow, zone=zone, netns=Netns(netns), is_reply=is_reply))
         for n, (zone, netns, is_reply) in enumerate([(7, "node", True), (0, "pod-a", True), (0, "node", False)], 2)
     ]
     cluster = node(MODES[0], "S3").cluster_view(tmp_path)
     (finding,) = f.findings_of([first, *later], cluster, f.FakeNode())[1]
     assert f.proofs(finding, "packet")[-1].endswith("sent 2, no answer was seen (observed)")
-    elsewhere = replace(first, flow=replace(flow, netns="client"))
+    elsewhere = replace(first, flow=replace(flow, netns=Netns("client")))
     (finding,) = f.findings_of([elsewhere, *later], cluster, f.FakeNode())[1]
     assert not any("answer" in proof for proof in f.proofs(finding, "packet"))
 
@@ -133,9 +137,9 @@ def test_an_answer_is_not_forgotten_with_the_counts_of_other_findings(tmp_path: 
     rules = node(MODES[0], "S3").iptables()
     context = FindingContext(node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())
     findings = Findings(context)
-    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, "node")
+    flow = Flow(SERVICE, AWAY.reversed, "NEW", False, 0, HOST)
     findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
-    hook = Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0")
+    hook = HookHop(0, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0")
     findings.look(replace(f.packet([hook], SERVICE, 2), flow=replace(flow, is_reply=True)))
     for number in range(context.counts.most):
         context.counts["asked", number] += 1
@@ -150,9 +154,9 @@ def test_followed_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     rules = node(MODES[0], "S3").iptables()
     context = FindingContext(node(MODES[0], "S3").cluster_view(tmp_path), f.FakeNode())
     findings = Findings(context)
-    flows = [Flow(replace(SERVICE, sport=n), AWAY.reversed, "NEW", False, 0, "node") for n in range(10)]
+    flows = [Flow(replace(SERVICE, sport=n), AWAY.reversed, "NEW", False, 0, HOST) for n in range(10)]
     for flow in flows:
         findings.look(replace(request(rules, f.hit(rules, "nat", STALE)), flow=flow))
     assert (len(context.reported), context.reported.evicted) == (3, 7)
-    later = f.packet([Hop(0, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT")], SERVICE, 2)
+    later = f.packet([HookHop(0, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT)], SERVICE, 2)
     assert not findings.look(replace(later, flow=flows[0])) and findings.all[0].packets == 10

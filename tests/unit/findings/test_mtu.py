@@ -9,15 +9,19 @@ import pytest
 
 from tests.support import findings as f
 from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Endpoints, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop, HookHop, Hop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 
 ENDS = Endpoints("10.244.0.11", 40000, "10.244.3.7", 8080)
 
 
 def packet(reason: str, function: str) -> Packet:
-    made = f.packet([Hop(0, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="cni0", out_iface="flannel.1"),
-                     Hop(1, HopKind.DROP, "node", drop=Drop(reason, function))], ENDS)  # fmt: skip
+    made = f.packet([HookHop(0, HOST, Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="cni0", out_iface="flannel.1"),
+                     DropHop(1, HOST, drop=Drop(reason, function))], ENDS)  # fmt: skip
     return replace(made, length=1500)
 
 
@@ -47,10 +51,10 @@ def test_other_drops(reason: str, function: str) -> None:
 
 def test_a_forwarded_packet_is_dropped_before_a_hook_reports_its_interface() -> None:
     """The client sent the packet by eth0, which is not the interface with the small MTU."""
-    hops = [
-        Hop(0, HopKind.HOOK, "client", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
-        Hop(1, HopKind.HOOK, "node", "PREROUTING", verdict="ACCEPT", in_iface="eth0"),
-        Hop(2, HopKind.DROP, "node", drop=Drop("PKT_TOO_BIG", "ip_forward")),
+    hops: list[Hop] = [
+        HookHop(0, Netns("client"), Hook.OUTPUT, verdict=Verdict.ACCEPT, out_iface="eth0"),
+        HookHop(1, HOST, Hook.PREROUTING, verdict=Verdict.ACCEPT, in_iface="eth0"),
+        DropHop(2, HOST, drop=Drop("PKT_TOO_BIG", "ip_forward")),
     ]
     on = f.FakeNode(mtus={"eth0": 1500, "cni0": 1000}, ways={ENDS.dst: "cni0"})
     (finding,) = f.findings_of([f.packet(hops, ENDS)], ClusterView(), on)[1]
@@ -58,9 +62,9 @@ def test_a_forwarded_packet_is_dropped_before_a_hook_reports_its_interface() -> 
 
 
 def test_another_namespaces_interface_is_not_measured_here() -> None:
-    hops = [
-        Hop(0, HopKind.HOOK, "pod-a", "OUTPUT", verdict="ACCEPT", out_iface="eth0"),
-        Hop(1, HopKind.DROP, "pod-a", drop=Drop("PKT_TOO_BIG", "ip_fragment")),
+    hops: list[Hop] = [
+        HookHop(0, Netns("pod-a"), Hook.OUTPUT, verdict=Verdict.ACCEPT, out_iface="eth0"),
+        DropHop(1, Netns("pod-a"), drop=Drop("PKT_TOO_BIG", "ip_fragment")),
     ]
     (finding,) = f.findings_of([f.packet(hops, ENDS)], ClusterView(), f.FakeNode(mtus={"eth0": 1500}))[1]
     assert "is too long for eth0 and must not be fragmented" in finding.cause and not f.proofs(finding, "setting")

@@ -13,8 +13,12 @@ from tests.support.nodes import node
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Endpoints, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop, Hop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.model.rule import Ruleset
 from tracer.node.kube_proxy import KubeProxy
 
@@ -44,19 +48,19 @@ def marked_and_dropped() -> Packet:
     jumps = [("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-NODEPORTS"), ("KUBE-NODEPORTS", "KUBE-XLB")]
     mark = [f.hit(rules, "nat", *jumps, xlb, verdict="JUMP"), f.hit(rules, "nat", *jumps, xlb, ("KUBE-MARK-DROP", "MARK"))]
     drop = f.hit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
-    return dropped(rules, f.table(rules, "PREROUTING", "nat", *mark, f.policy("PREROUTING")),
-                   f.table(rules, "INPUT", "filter", drop, verdict="DROP"))  # fmt: skip
+    return dropped(rules, f.table(rules, Hook.PREROUTING, "nat", *mark, f.policy("PREROUTING")),
+                   f.table(rules, Hook.INPUT, "filter", drop, verdict=Verdict.DROP))  # fmt: skip
 
 
 def dropped_at_once() -> Packet:
     """1.26 and later: a DROP of its own in the filter table."""
     rules = node(NEWER, "S4").iptables()
     drop = f.hit(rules, "filter", ("INPUT", "KUBE-EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "has no local endpoints"))
-    return dropped(rules, f.table(rules, "INPUT", "filter", drop, verdict="DROP"))
+    return dropped(rules, f.table(rules, Hook.INPUT, "filter", drop, verdict=Verdict.DROP))
 
 
 def dropped(rules: Ruleset, *hops: Hop) -> Packet:
-    return f.packet([*hops, Hop(9, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
+    return f.packet([*hops, DropHop(9, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))], ENDS)
 
 
 def found(made: Packet, cluster: ClusterView, proxy: KubeProxy | None) -> list[Finding]:
@@ -129,7 +133,7 @@ def test_pods_that_run_elsewhere_are_no_finding(proxy: KubeProxy | None, tmp_pat
 def test_another_drop_is_no_finding() -> None:
     rules = node(LEGACY, "S4").iptables()
     drop = f.hit(rules, "filter", ("INPUT", "KUBE-FIREWALL"), ("KUBE-FIREWALL", "0x8000"))
-    assert not found(dropped(rules, f.table(rules, "INPUT", "filter", drop, verdict="DROP")), here(LEGACY), BARE)
+    assert not found(dropped(rules, f.table(rules, Hook.INPUT, "filter", drop, verdict=Verdict.DROP)), here(LEGACY), BARE)
 
 
 def test_ipvs_refuses_a_request_without_local_endpoint() -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.nodes import node
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.node.node import ListeningSocket
 
 NGINX = ListeningSocket("0.0.0.0", 30584, 812, "nginx")
@@ -21,7 +23,7 @@ ORIGINAL, INSIDE = (Endpoints(f.CLIENT, 40000, *end) for end in (("192.168.56.10
 def refused(mode: str = "1.20.2-iptables-legacy", number: int = 1) -> Packet:
     rules = node(mode, "S1").iptables()
     hit = f.hit(rules, "filter", ("INPUT", "EXTERNAL-SERVICES"), ("KUBE-EXTERNAL-SERVICES", "30584"), verdict="REJECT")
-    hop = f.table(rules, "INPUT", "filter", hit, verdict="REJECT", reject="icmp-port-unreachable")
+    hop = f.table(rules, Hook.INPUT, "filter", hit, verdict=Verdict.REJECT, reject="icmp-port-unreachable")
     return f.packet([hop], LONELY, number)
 
 
@@ -31,7 +33,7 @@ def sent_to_a_pod() -> Packet:
         rules, "nat", ("PREROUTING", "KUBE-SERVICES"), ("KUBE-SERVICES", "KUBE-NODEPORTS"), ("KUBE-NODEPORTS", "KUBE-SVC"),
         ("KUBE-SVC-5DZI2HW7VHZLUOJ5", "KUBE-SEP"), ("KUBE-SEP-66PQAUDBO7BH47NT", "DNAT"),
     )  # fmt: skip
-    return f.packet([f.nat(rules, "PREROUTING", "DNAT", ORIGINAL, INSIDE, hit)], ORIGINAL)
+    return f.packet([f.nat(rules, Hook.PREROUTING, "DNAT", ORIGINAL, INSIDE, hit)], ORIGINAL)
 
 
 def found(packets: list[Packet], scenario: str, folder: Path, on: f.FakeNode, with_api: bool = True) -> list[Finding]:

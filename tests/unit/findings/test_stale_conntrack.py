@@ -10,8 +10,12 @@ import pytest
 
 from tests.support import findings as f
 from tests.support.nodes import node
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Endpoints, Hop, HopKind, Nat, Packet
+from tracer.model.hop import Nat, NatHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
 from tracer.rules.rule_resolver import DECIDED_EARLIER
 
 ORIGINAL = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
@@ -19,9 +23,7 @@ GONE, LIVE = replace(ORIGINAL, dst="10.244.0.99", dport=8080), replace(ORIGINAL,
 
 
 def packet(after: Endpoints, **more: object) -> Packet:
-    hop = Hop(
-        0, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", ORIGINAL, after), rule_trace=DECIDED_EARLIER, from_conntrack=True
-    )
+    hop = NatHop(0, HOST, Hook.PREROUTING, nat=Nat("DNAT", ORIGINAL, after), rule_trace=DECIDED_EARLIER, from_conntrack=True)
     return f.packet([replace(hop, **more)], ORIGINAL)  # type: ignore[arg-type]
 
 

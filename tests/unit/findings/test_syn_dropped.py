@@ -13,29 +13,27 @@ from tests.support.syns import decision_detail
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.packet import Drop, Endpoints, Handshake, Hop, HopKind, Nat, Packet, Socket
+from tracer.model.hop import Drop, DropHop, Handshake, HandshakeHop, Hop, Nat, NatHop, Socket, SocketHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
 
 FULL, ROOM = Handshake("SYN", False, 129, 128, 0), Handshake("SYN", True, 3, 128, 1)
 ORIGINAL, INSIDE = (Endpoints("100.122.64.147", 20000, *end) for end in (("192.168.1.1", 30285), ("10.128.0.74", 8081)))
 
 
 def syn(shake: Handshake | None, number: int = 1, reason: str = "", flags: str = "SYN") -> Packet:
-    hops = [
-        Hop(0, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", ORIGINAL, INSIDE)),
-        Hop(
-            1,
-            HopKind.NAT,
-            "node",
-            "POSTROUTING",
-            nat=Nat("MASQUERADE", INSIDE, Endpoints("10.128.0.1", 9, "10.128.0.74", 8081)),
-        ),
-        Hop(2, HopKind.SOCKET, "http-proxy", socket=Socket(48213, "LISTEN", 4242, "haproxy")),
+    hops: list[Hop] = [
+        NatHop(0, HOST, Hook.PREROUTING, nat=Nat("DNAT", ORIGINAL, INSIDE)),
+        NatHop(1, HOST, Hook.POSTROUTING, nat=Nat("MASQUERADE", INSIDE, Endpoints("10.128.0.1", 9, "10.128.0.74", 8081))),
+        SocketHop(2, Netns("http-proxy"), socket=Socket(48213, "LISTEN", 4242, "haproxy")),
     ]
     if shake:
-        hops.append(Hop(3, HopKind.HANDSHAKE, "http-proxy", verdict="" if shake.accepted else "DROP", handshake=shake))
+        hops.append(HandshakeHop(3, Netns("http-proxy"), handshake=shake))
     if reason:
-        hops.append(Hop(4, HopKind.DROP, "http-proxy", drop=Drop(reason, "tcp_conn_request")))
+        hops.append(DropHop(4, Netns("http-proxy"), drop=Drop(reason, "tcp_conn_request")))
     return replace(f.packet(hops, ORIGINAL, number), tcp_flags=flags)
 
 
@@ -87,7 +85,7 @@ def test_tw_recycle() -> None:
 def test_a_full_syn_queue_only_without_cookies(cookies: str, certain: bool) -> None:
     figures = {"accept_queue": 0, "accept_limit": 16, "syn_queue": 16, "syncookies": int(cookies or 1)}
     dropped = syn(Handshake("SYN", False, 0, 16, 16))
-    detail = decision_detail("listener", 3, "http-proxy", **figures)
+    detail = decision_detail("listener", 3, Netns("http-proxy"), **figures)
     reported, (at_the_end,) = found([replace(dropped, hops=(*dropped.hops[:3], detail, *dropped.hops[3:]))])
     assert bool(reported) == certain == at_the_end.certain
     assert ("SYN queue" in at_the_end.cause) == certain
@@ -108,7 +106,7 @@ def test_a_half_open_connection_that_gets_its_syn_again_is_no_finding() -> None:
 
 def test_two_listeners_are_two_causes() -> None:
     other = syn(FULL, 2)
-    other = replace(other, hops=(*other.hops[:2], *(replace(h, netns="other") for h in other.hops[2:])))
+    other = replace(other, hops=(*other.hops[:2], *(replace(h, netns=Netns("other")) for h in other.hops[2:])))
     assert len(found([syn(FULL), other])[0]) == 2
 
 
@@ -130,7 +128,7 @@ def cluster(*more: object) -> ClusterView:
 def test_a_full_queue_names_pod_and_service(shake: Handshake) -> None:
     made = syn(shake)
     figures = {"accept_queue": shake.accept_queue, "accept_limit": shake.accept_limit, "syn_queue": shake.syn_queue}
-    detail = decision_detail("listener", 3, "http-proxy", **figures, syncookies=0)
+    detail = decision_detail("listener", 3, Netns("http-proxy"), **figures, syncookies=0)
     made = replace(made, hops=(*made.hops[:3], detail, *made.hops[3:]))
     (finding,), _ = f.findings_of([made], cluster(), f.FakeNode())
     assert "haproxy (pid 4242) of pod shop/checkout-0" in finding.cause

@@ -9,19 +9,23 @@ from tests.support import findings as f
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.kube.catalog import ClusterView
-from tracer.model.packet import Drop, Endpoints, Hop, HopKind, Nat, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import Drop, DropHop, HookHop, Hop, Nat, NatHop, TableHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 
 ENDS = Endpoints("10.244.0.11", 40000, "172.30.0.10", 53)
 TO = Endpoints("10.244.0.11", 40000, "10.244.0.12", 53)
 
 
-def packet(hook: str = "POSTROUTING", protocol: str = "UDP", lost: bool = True) -> Packet:
-    hops = [
-        Hop(0, HopKind.NAT, "node", "PREROUTING", nat=Nat("DNAT", ENDS, TO)),
-        Hop(1, HopKind.HOOK, "node", hook, verdict="DROP" if lost else "ACCEPT"),
+def packet(hook: Hook = Hook.POSTROUTING, protocol: str = "UDP", lost: bool = True) -> Packet:
+    hops: list[Hop] = [
+        NatHop(0, HOST, Hook.PREROUTING, nat=Nat("DNAT", ENDS, TO)),
+        HookHop(1, HOST, hook, verdict=Verdict.DROP if lost else Verdict.ACCEPT),
     ]
     if lost:
-        hops.append(Hop(2, HopKind.DROP, "node", drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
+        hops.append(DropHop(2, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow")))
     return f.packet(hops, ENDS, protocol=protocol)
 
 
@@ -42,7 +46,7 @@ def test_without_the_counter_it_is_only_likely() -> None:
 
 def test_other_drops_are_no_finding() -> None:
     by_rule = packet()
-    by_table = Hop(0, HopKind.TABLE, "node", "POSTROUTING", "mangle", verdict="DROP")
+    by_table = TableHop(0, HOST, Hook.POSTROUTING, table="mangle", verdict=Verdict.DROP)
     by_rule = replace(by_rule, hops=(by_rule.hops[0], by_table, *by_rule.hops[1:]))
-    for made in (packet(protocol="TCP"), packet("FORWARD"), packet(lost=False), by_rule):
+    for made in (packet(protocol="TCP"), packet(Hook.FORWARD), packet(lost=False), by_rule):
         assert [x for x in f.findings_of([made], ClusterView(), f.FakeNode())[1] if x.name == "udp_insert_race"] == []

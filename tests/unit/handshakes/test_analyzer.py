@@ -51,7 +51,7 @@ def test_differences_are_those_of_the_run() -> None:
     spaces = FakeInspector()
     analyzer = HandshakeAnalyzer(spaces)
     analyzer.feed(syn(*at_listener(False, accept_queue=129)))
-    spaces.counted = {"ListenDrops": 1}
+    spaces.fake.counted = {"ListenDrops": 1}
     assert [(d.netns, d.counter, d.open) for d in analyzer.differences()] == [
         ("node", "ListenDrops", 1),
         ("pod-a", "ListenDrops", 0),

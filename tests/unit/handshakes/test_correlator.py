@@ -27,8 +27,12 @@ from tracer.handshakes import correlator as correlator_module
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.handshakes.correlator import ANSWER_NS, NEIGHBOUR_NS, HandshakeCorrelator
 from tracer.model.connection import make_alias, reverse
+from tracer.model.endpoints import Endpoints
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.packet import Drop, Endpoints, Flow, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop, HookHop
+from tracer.model.namespace_name import HOST, NO_NETNS, Netns
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Flow, Packet
 from tracer.packets.aliases import ends_of
 
 SECOND = 1_000_000_000
@@ -45,7 +49,7 @@ def correlator(closed: list[ConnectionAttempt]) -> HandshakeCorrelator:
 
 
 def test_ends_of_a_packet_include_those_before_and_after_translation() -> None:
-    there = {make_alias("", "TCP", ends) for ends in (REQUESTED, AFTER_DNAT, INSIDE)}
+    there = {make_alias(NO_NETNS, "TCP", ends) for ends in (REQUESTED, AFTER_DNAT, INSIDE)}
     assert ends_of(syn()) == there
     assert ends_of(synack()) == {reverse(alias) for alias in there}
 
@@ -80,19 +84,19 @@ def test_a_syn_that_waits_for_its_next_hop_has_more_time(
     correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
 ) -> None:
     """The drop comes seconds later, as a second part of the same packet."""
-    seen = syn(decision_detail("neighbour", 9, "node"))
+    seen = syn(decision_detail("neighbour", 9, HOST))
     before = replace(seen)
     correlator.feed(seen)
     correlator.expire(3 * SECOND)
     assert not closed
-    gone = Hop(3 * SECOND, HopKind.DROP, "node", drop=Drop("NEIGH_FAILED", "arp_error_report"))
+    gone = DropHop(3 * SECOND, HOST, drop=Drop("NEIGH_FAILED", "arp_error_report"))
     correlator.feed(packet(INSIDE, "SYN", [gone], seq=SEQ))
     correlator.expire(3 * SECOND + 1)
     (one,) = closed
     assert one.syn.drop and one.syn.drop.reason == "NEIGH_FAILED" and len(one.syn.hops) == len(way()) + 2
     assert seen == before, "the packet that was emitted does not change"
     late = HandshakeCorrelator(closed.append)
-    late.feed(syn(decision_detail("neighbour", 9, "node")))
+    late.feed(syn(decision_detail("neighbour", 9, HOST)))
     late.expire(2 * NEIGHBOUR_NS)
     assert len(closed) == 2
 
@@ -102,7 +106,7 @@ def test_the_same_number_of_another_connection_is_no_answer(
 ) -> None:
     correlator.feed(syn())
     other = Endpoints("10.9.9.9", 80, "10.8.8.8", 4000)
-    correlator.feed(packet(other, "SYN ACK", [Hop(9, HopKind.HOOK, "node", "FORWARD")], 5, ack=SEQ + 1))
+    correlator.feed(packet(other, "SYN ACK", [HookHop(9, HOST, Hook.FORWARD)], 5, ack=SEQ + 1))
     correlator.expire(2 * ANSWER_NS)
     assert closed[0].synacks == []
 
@@ -130,12 +134,13 @@ def test_an_icmp_error_belongs_to_the_syn_of_its_zone_and_namespace(
     correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]
 ) -> None:
     correlator.feed(syn(*at_listener(None)))
+    pod_a, pod_b = Netns("pod-a"), Netns("pod-b")
     for at, (orig, zone, netns) in enumerate(
-        [(REQUESTED, 7, "node"), (REQUESTED, 0, "pod-b"), (REQUESTED, 0, "pod-a"), (REQUESTED, 0, "node"), (INSIDE, 0, "pod-a")]
+        [(REQUESTED, 7, HOST), (REQUESTED, 0, pod_b), (REQUESTED, 0, pod_a), (REQUESTED, 0, HOST), (INSIDE, 0, pod_a)]
     ):
         flow = Flow(orig, INSIDE.reversed, "RELATED", True, zone, netns)
         ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
-        hops = (Hop(at, HopKind.HOOK, netns),)
+        hops = (HookHop(at, netns),)
         correlator.feed(Packet(at + 5, at, netns, "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1)))
     correlator.flush()
     assert [(e.flow.orig, e.flow.netns) for e in closed[0].errors if e.flow] == [(REQUESTED, "node"), (INSIDE, "pod-a")]
@@ -144,11 +149,13 @@ def test_an_icmp_error_belongs_to_the_syn_of_its_zone_and_namespace(
 def test_an_icmp_error_after_a_tunnel(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
     """It quotes the SYN as the second namespace has it."""
     correlator.feed(syn())
-    correlator.feed(packet(INSIDE, "SYN", [Hop(9, HopKind.HOOK, "node-2", "FORWARD", in_iface="vxlan0")], 2, seq=SEQ))
-    flow = Flow(INSIDE, INSIDE.reversed, "RELATED", True, 0, "node-2")
+    correlator.feed(packet(INSIDE, "SYN", [HookHop(9, Netns("node-2"), Hook.FORWARD, in_iface="vxlan0")], 2, seq=SEQ))
+    flow = Flow(INSIDE, INSIDE.reversed, "RELATED", True, 0, Netns("node-2"))
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
     correlator.feed(
-        Packet(5, 10, "node-2", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=(Hop(10, HopKind.HOOK, "node-2"),), icmp=(3, 1))
+        Packet(
+            5, 10, Netns("node-2"), "eth1", "IPv4", "ICMP", ends, flow=flow, hops=(HookHop(10, Netns("node-2")),), icmp=(3, 1)
+        )
     )
     correlator.flush()
     assert len(closed) == 1 and len(closed[0].errors) == 1
@@ -203,7 +210,7 @@ def test_addresses_of_one_syn_are_bounded(
     monkeypatch.setattr(correlator_module, "MAX_ALIASES", 4)
     correlator.feed(syn())
     for n in range(10):
-        correlator.feed(packet(INSIDE, "SYN", [Hop(9 + n, HopKind.HOOK, f"node-{n}", in_iface="vxlan0")], 2 + n, seq=SEQ))
+        correlator.feed(packet(INSIDE, "SYN", [HookHop(9 + n, Netns(f"node-{n}"), in_iface="vxlan0")], 2 + n, seq=SEQ))
     assert len(correlator._by_alias) <= 6
     correlator.flush()
     (one,) = closed
@@ -223,7 +230,7 @@ def test_later_segments_of_a_connection_belong_to_no_syn(
 def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
     """It is seen again in another namespace and buffer: one verdict, from its whole path."""
     later = packet(
-        INSIDE, "SYN", [Hop(9, HopKind.HOOK, "node-2", "INPUT", in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ
+        INSIDE, "SYN", [HookHop(9, Netns("node-2"), Hook.INPUT, in_iface="vxlan0"), *at_listener(True, 10)], 2, seq=SEQ
     )
     (verdict,) = verdicts(syn(), later)
     assert verdict.cause.name == "half-open" and verdict.again == 0
@@ -231,7 +238,7 @@ def test_a_syn_that_comes_out_of_a_tunnel_is_the_same_syn() -> None:
 
 
 def test_the_rest_of_a_closed_syn_is_no_second_syn() -> None:
-    late = syn(Hop(3 * SECOND, HopKind.DROP, "node", drop=Drop("QDISC_DROP", "f")), at=3 * SECOND, continues=1)
+    late = syn(DropHop(3 * SECOND, HOST, drop=Drop("QDISC_DROP", "f")), at=3 * SECOND, continues=1)
     analyzer = HandshakeAnalyzer(FakeInspector())
     analyzer.feed(syn())
     assert len(analyzer.expire(2 * SECOND)) == 1

@@ -10,7 +10,11 @@ import pytest
 from tests.support.syns import FakeInspector, at_listener, decision_detail, last_ack, syn
 from tracer.handshakes.counter_check import CounterCheck, explained_by
 from tracer.model.counter_mismatch import CounterMismatch
-from tracer.model.packet import Drop, Hop, HopKind, Packet
+from tracer.model.hop import Drop, DropHop
+from tracer.model.namespace_name import Netns
+from tracer.model.packet import Packet
+
+POD = Netns("pod-a")
 
 
 def counted(packet: Packet) -> dict[str, int]:
@@ -39,8 +43,8 @@ def counted(packet: Packet) -> dict[str, int]:
         (syn(decision_detail("time-wait", 9, answer="taken over", tsval=1, ts_recent=9000)), {}),
         (syn(decision_detail("table-full", 9)), {"conntrack_drop": 1}),
         (syn(decision_detail("confirm", 9)), {"conntrack_drop": 1, "conntrack_insert_failed": 1}),
-        (syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))), {"IPReversePathFilter": 1}),
-        (syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("TCP_RFC7323_PAWS", "tcp_validate_incoming"))), {}),
+        (syn(DropHop(9, Netns("pod-a"), drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))), {"IPReversePathFilter": 1}),
+        (syn(DropHop(9, Netns("pod-a"), drop=Drop("TCP_RFC7323_PAWS", "tcp_validate_incoming"))), {}),
     ],
 )
 def test_explained(packet: Packet, counters: dict[str, int]) -> None:
@@ -48,28 +52,28 @@ def test_explained(packet: Packet, counters: dict[str, int]) -> None:
 
 
 def test_copies_explain_nothing() -> None:
-    assert counted(syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("IP_RPFILTER", "f"), clone=True))) == {}
+    assert counted(syn(DropHop(9, Netns("pod-a"), drop=Drop("IP_RPFILTER", "f"), clone=True))) == {}
 
 
 def test_only_namespaces_that_can_be_compared_are_counted() -> None:
     """Namespaces come and go; one without a reading at the start needs no count."""
     check = CounterCheck(FakeInspector())
     for n in range(1000):
-        check.feed(syn(Hop(9, HopKind.DROP, f"netns {n}", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core")), identity=n))
-    check.feed(syn(Hop(9, HopKind.DROP, "pod-a", drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))))
+        check.feed(syn(DropHop(9, Netns(f"netns {n}"), drop=Drop("IP_RPFILTER", "ip_rcv_finish_core")), identity=n))
+    check.feed(syn(DropHop(9, Netns("pod-a"), drop=Drop("IP_RPFILTER", "ip_rcv_finish_core"))))
     assert check._explained == {("pod-a", "IPReversePathFilter"): 1}
 
 
 def test_differences() -> None:
     spaces = FakeInspector()
-    spaces.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
+    spaces.fake.counted = {"ListenDrops": 10, "ListenOverflows": 4, "PAWSEstab": 0}
     check = CounterCheck(spaces)
     check.feed(syn(*at_listener(False, accept_queue=129)))
-    spaces.counted = {"ListenDrops": 12, "ListenOverflows": 5, "PAWSEstab": 0}
+    spaces.fake.counted = {"ListenDrops": 12, "ListenOverflows": 5, "PAWSEstab": 0}
     differences = {(d.netns, d.counter): d for d in check.differences()}
-    assert differences["pod-a", "ListenOverflows"] == CounterMismatch("pod-a", "ListenOverflows", 1, 1)
-    assert differences["pod-a", "ListenOverflows"].open == 0
-    drops = differences["pod-a", "ListenDrops"]
+    assert differences[POD, "ListenOverflows"] == CounterMismatch(Netns("pod-a"), "ListenOverflows", 1, 1)
+    assert differences[POD, "ListenOverflows"].open == 0
+    drops = differences[POD, "ListenDrops"]
     assert (drops.counted, drops.explained, drops.open) == (2, 1, 1)
     assert drops.text == (
         "ListenDrops in pod-a: 2 counted, 1 explained; 1 were packets that this run did not see or did not ask for"
@@ -87,10 +91,10 @@ def test_more_explained_than_counted_is_open_too() -> None:
 
 def test_a_counter_that_the_kernel_lacks_is_not_compared() -> None:
     spaces = FakeInspector()
-    spaces.counted = {"PAWSEstab": 3}
+    spaces.fake.counted = {"PAWSEstab": 3}
     check = CounterCheck(spaces)
     check.feed(syn(decision_detail("time-wait", 9, answer="ack", tsval=1, ts_recent=9000)))
-    spaces.counted = {"PAWSEstab": 4}
+    spaces.fake.counted = {"PAWSEstab": 4}
     assert [(d.counter, d.open) for d in check.differences() if d.netns == "pod-a"] == [("PAWSEstab", 0)]
-    spaces.counted = {}
+    spaces.fake.counted = {}
     assert check.differences() == [], "a namespace that is gone"

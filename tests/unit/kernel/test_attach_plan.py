@@ -49,9 +49,28 @@ POSITIONS = {
     "answer_reset6": (1, 2, 3), "neighbour": (1, 2), "no_route": (1,), "table_full": (1,), "confirm": (1,),
     "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
 }  # fmt: skip
-"""Positions of the arguments since 5.16, by row."""
+"""Positions of the arguments since 5.16, by row. A row that is not here is only compared with the recorded types."""
 NFT_RULE = {"6.1": (1, 0, 0, 0, 3), "6.12": (4, 1, 2, 3, 5), "7.2": (4, 1, 2, 3, 5)}
 """The trace info held packet, verdict and rule until 6.4."""
+
+
+def listed(rows: dict[str, PlannedProbe]) -> dict[str, tuple[int, ...]]:
+    """The positions of the rows that POSITIONS or NFT_RULE has."""
+    return {name: row.positions for name, row in rows.items() if name in POSITIONS or name == "nft_rule"}
+
+
+@pytest.mark.parametrize("version", ["5.10", "6.1", "6.12", "7.2"])
+def test_every_argument_has_the_type_that_its_row_asks_for(version: str) -> None:
+    data = recorded_kernels.load(version)
+    rows = [row for row in planned(recorded_kernels.kernel(data), NEW).values() if row.probe.at != TRACEPOINT]
+    compared = 0
+    for row in rows:
+        kinds = data["functions"][row.symbol][row.probe.module or "vmlinux"]
+        for place, asked in zip(row.positions, row.probe.args, strict=True) if kinds else ():
+            alternatives = [kind.partition("#")[0] for kind in asked.split("|")]
+            assert (kinds[place - 1] if place else "") in alternatives, f"{row.probe.name}: argument {asked} at {place}"
+            compared += 1
+    assert compared >= 20
 
 
 @pytest.mark.parametrize("version", ["6.1", "6.12", "7.2"])
@@ -60,7 +79,8 @@ def test_every_row_runs(version: str) -> None:
     positions = {**POSITIONS, "nft_rule": NFT_RULE[version]}
     if version == "6.1":  # a reset has no reason there
         positions |= {"answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
-    assert {name: row.positions for name, row in planned(k, NEW).items()} == positions
+    assert listed(planned(k, NEW)) == positions
+    assert {*planned(k, NEW)} == {probe.name for probe in PROBES}
     assert refused(k, NEW) == {}
     assert not any(row.assumed for row in planned(k, NEW).values())
 
@@ -79,7 +99,7 @@ def test_5_10_describes_no_module() -> None:
     resets = {"reset4": (2, 3), "reset6": (2, 3), "answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
     no_reasons = {"drop": (1, 2, 0)}
     expected = {**POSITIONS, **before_5_16, **resets, **no_reasons}
-    assert {n: row.positions for n, row in found.items()} == {n: p for n, p in expected.items() if not n.startswith("ipvs_")}
+    assert listed(found) == {n: p for n, p in expected.items() if not n.startswith("ipvs_")}
     assert {n: why for n, why in refused(k, NEW).items() if n != "ipvs_in"} == {
         n: "struct ip_vs_conn is not described by BTF (before 5.11 modules have none)"
         for n in ("ipvs_schedule", "ipvs_nat4", "ipvs_nat6", "ipvs_reply", "ipvs_leave")

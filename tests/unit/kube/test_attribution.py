@@ -8,15 +8,31 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import hop_fields
 from tests.support.nodes import node
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.endpoint_owners import end_of, owner_of_rewrite
 from tracer.kube.fwmarks import MarkTracker
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import (
+    ChainHop,
+    HookHop,
+    Hop,
+    IpvsDecision,
+    IpvsNatHop,
+    Nat,
+    NatHop,
+    Socket,
+    SocketHop,
+    TableHop,
+    owner_of,
+)
 from tracer.model.kube import Owner
-from tracer.model.namespace_name import distinct_name
-from tracer.model.packet import Endpoints, Flow, Hop, HopKind, IpvsDecision, Nat, Packet, Socket
+from tracer.model.namespace_name import HOST, Netns, distinct_name
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Flow, Packet
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 
 
@@ -30,7 +46,7 @@ def hit(rules: Ruleset, table: str, *path: tuple[str, int], verdict: str = "", e
 
 def packet(hops: list[Hop], dst: str = "192.168.56.10", dport: int = 30285) -> Packet:
     ends = Endpoints("192.168.56.1", 40000, dst, dport)
-    return Packet(1, 0, "node", "eth0", "IPv4", "TCP", ends, hops=tuple(hops))
+    return Packet(1, 0, HOST, "eth0", "IPv4", "TCP", ends, hops=tuple(hops))
 
 
 def numbered(rules: Ruleset, table: str, chain: str, fragment: str) -> tuple[str, int]:
@@ -52,13 +68,13 @@ def test_a_node_port_request_from_dnat_to_masquerade(tmp_path: Path) -> None:
     post = RuleTrace((hit(rules, "nat", numbered(rules, "nat", "POSTROUTING", "KUBE-POSTROUTING"), masquerade),), ruleset=rules)
     attributed = packet(
         [
-            Hop(0, HopKind.TABLE, "node", "PREROUTING", "nat", rule_trace=pre),
-            Hop(1, HopKind.NAT, "node", "PREROUTING", nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
-            Hop(2, HopKind.TABLE, "node", "POSTROUTING", "nat", rule_trace=post),
+            TableHop(0, HOST, Hook.PREROUTING, table="nat", rule_trace=pre),
+            NatHop(1, HOST, Hook.PREROUTING, nat=nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))),
+            TableHop(2, HOST, Hook.POSTROUTING, table="nat", rule_trace=post),
         ]
     )
     attributed = attribute(attributed, known)
-    texts = [hop.owner.text if hop.owner else "" for hop in attributed.hops]
+    texts = [hop_fields.owner(hop).text if owner_of(hop) else "" for hop in attributed.hops]
     dnat = "Service default/http-proxy, NodePort 30285 -> pod default/http-proxy-a (node-1)"
     assert texts == [dnat, dnat, "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"]
     assert attributed.src_owner and attributed.dst_owner
@@ -82,12 +98,12 @@ def test_owners_when_the_ruleset_was_not_kept(with_api: bool, tmp_path: Path) ->
     rewrite = nat("DNAT", ("192.168.56.10", 30285), ("10.244.0.11", 8080))
     attributed = packet(
         [
-            Hop(0, HopKind.NAT, "node", "PREROUTING", nat=rewrite, rule_trace=RuleTrace((mark, dnat))),
-            Hop(1, HopKind.TABLE, "node", "POSTROUTING", "nat", rule_trace=RuleTrace((masquerade,))),
+            NatHop(0, HOST, Hook.PREROUTING, nat=rewrite, rule_trace=RuleTrace((mark, dnat))),
+            TableHop(1, HOST, Hook.POSTROUTING, table="nat", rule_trace=RuleTrace((masquerade,))),
         ]
     )
     attributed = attribute(attributed, one.cluster_view(tmp_path, with_api))
-    texts = [hop.owner.text if hop.owner else "" for hop in attributed.hops]
+    texts = [hop_fields.owner(hop).text if owner_of(hop) else "" for hop in attributed.hops]
     pod = " -> pod default/http-proxy-a (node-1)" if with_api else ""
     assert texts == [
         f"Service default/http-proxy, NodePort 30285{pod}",
@@ -218,27 +234,27 @@ def test_ends_without_the_api(tmp_path: Path) -> None:
 
 
 def test_a_pods_loopback_is_not_the_nodes(tmp_path: Path) -> None:
-    one = packet([Hop(0, HopKind.HOOK, "cni-3", "OUTPUT")], "127.0.0.1", 80)
-    one = replace(one, endpoints=Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), netns="cni-3")
+    one = packet([HookHop(0, Netns("cni-3"), Hook.OUTPUT)], "127.0.0.1", 80)
+    one = replace(one, endpoints=Endpoints("127.0.0.1", 40000, "127.0.0.1", 80), netns=Netns("cni-3"))
     known = node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path)
     one = attribute(one, known)
     assert one.src_owner and one.src_owner.text == "unknown, in network namespace cni-3"
-    one = attribute(replace(one, netns="node"), known)
+    one = attribute(replace(one, netns=HOST), known)
     assert one.dst_owner and one.dst_owner.text == "node node-1"
 
 
 def test_a_namespace_that_is_called_node_is_not_the_nodes(tmp_path: Path) -> None:
     loopback = Endpoints("127.0.0.1", 40000, "127.0.0.1", 80)
     netns = distinct_name("node", 9)
-    one = packet([Hop(0, HopKind.HOOK, netns, "OUTPUT")], "127.0.0.1", 80)
+    one = packet([HookHop(0, netns, Hook.OUTPUT)], "127.0.0.1", 80)
     one = attribute(replace(one, endpoints=loopback, netns=netns), node("1.20.2-ipvs-nft", "S5").cluster_view(tmp_path))
     assert one.src_owner and one.src_owner.text == "unknown, in network namespace node (netns 9)"
     assert one.dst_owner and one.dst_owner.kind == "unknown", "it is not the node that answers there"
 
 
 def test_without_the_api_owners_come_from_conntrack_and_namespaces(tmp_path: Path) -> None:
-    one = packet([Hop(0, HopKind.SOCKET, "cni-7", socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
-    one = attribute(replace(one, netns="cni-3"), ClusterView())
+    one = packet([SocketHop(0, Netns("cni-7"), socket=Socket(1, "LISTEN", 7, "nginx"))], "172.30.1.1", 80)
+    one = attribute(replace(one, netns=Netns("cni-3")), ClusterView())
     assert one.src_owner and one.dst_owner
     assert [one.src_owner.text, one.dst_owner.text] == [f"unknown, in network namespace cni-{n}" for n in (3, 7)]
     flow = Flow(one.endpoints, Endpoints("10.224.0.222", 3306, "192.168.56.1", 40000), "NEW", False, 0)
@@ -275,7 +291,7 @@ def test_a_request_of_the_node_from_a_services_address(tmp_path: Path) -> None:
     """In ipvs mode the node sends a request to a cluster IP from that cluster IP."""
     known = node("1.20.2-ipvs-nft", "S2-three").cluster_view(tmp_path)
     ends = Endpoints("172.30.253.123", 49534, "172.30.253.123", 8080)
-    request = Packet(1, 0, "node", "lo", "IPv4", "TCP", ends, hops=(Hop(0, HopKind.HOOK, "node", "OUTPUT"),))
+    request = Packet(1, 0, HOST, "lo", "IPv4", "TCP", ends, hops=(HookHop(0, HOST, Hook.OUTPUT),))
     request = attribute(request, known)
     assert request.src_owner and request.src_owner.text == "node node-1, from 172.30.253.123"
     assert request.dst_owner and request.dst_owner.text == "Service default/http-proxy, cluster IP"
@@ -300,13 +316,13 @@ def test_ipvs_names_the_service_and_the_service_of_a_mark(tmp_path: Path) -> Non
     marked = trace("PREROUTING 1", "KUBE-SERVICES 1", "KUBE-MARK-MASQ 1", verdict="MARK")
     out = trace("POSTROUTING 1", "KUBE-POSTROUTING 4", verdict="MASQUERADE")
     server = IpvsDecision("172.30.253.123", 8080, "tcp", "rr", real="10.244.0.11", real_port=8080, chosen="now")
-    hops = [
-        Hop(0, HopKind.CHAIN, "node", "PREROUTING", rule_trace=marked),
-        Hop(1, HopKind.IPVS, "node", "INPUT", ipvs=server, nat=Nat("DNAT", before, after)),
-        Hop(2, HopKind.CHAIN, "node", "POSTROUTING", rule_trace=out),
-        Hop(3, HopKind.NAT, "node", "POSTROUTING", nat=Nat("MASQUERADE", after, masqueraded), rule_trace=out),
+    hops: list[Hop] = [
+        ChainHop(0, HOST, Hook.PREROUTING, rule_trace=marked, table="", chain=""),
+        IpvsNatHop(1, HOST, Hook.INPUT, decision=server, nat=Nat("DNAT", before, after)),
+        ChainHop(2, HOST, Hook.POSTROUTING, rule_trace=out, table="", chain=""),
+        NatHop(3, HOST, Hook.POSTROUTING, nat=Nat("MASQUERADE", after, masqueraded), rule_trace=out),
     ]
-    packet = attribute(Packet(1, 0, "node", "eth0", "IPv4", "TCP", before, hops=tuple(hops)), known)
-    texts = [h.owner.text if h.owner else "" for h in packet.hops]
+    packet = attribute(Packet(1, 0, HOST, "eth0", "IPv4", "TCP", before, hops=tuple(hops)), known)
+    texts = [hop_fields.owner(h).text if owner_of(h) else "" for h in packet.hops]
     assert texts[1] == "Service default/http-proxy, cluster IP -> pod default/http-proxy-a (node-1)"
     assert texts[2] == "kube-proxy KUBE-POSTROUTING (mark 0x4000 set by KUBE-MARK-MASQ for default/http-proxy)"

@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tests.support.api_server import ApiServer
 from tests.support.nodes import node
 from tests.support.waiting import until
 from tracer.errors import BadOption, NoObjects, NoSuchObject
+from tracer.events.record import EventArray
 from tracer.kube import selectors
 from tracer.kube.api_client import ApiClient
 from tracer.kube.catalog import ClusterView
@@ -27,9 +28,11 @@ from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import NOBODY, Selectors, ends, kernel_filter, matches
 from tracer.kube.store import ObjectStore
 from tracer.kube.watch import ObjectWatch
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Filter, parse_host
-from tracer.model.packet import Endpoints, Flow, Packet
-from tracer.packets.assembler import PacketAssembler
+from tracer.model.loss import Loss
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Flow, Packet
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.owner_stage import OwnerStage
 from tracer.pipeline.run import Run
@@ -101,7 +104,7 @@ def test_more_hosts_than_the_kernel_takes_are_left_to_user_space() -> None:
 
 
 def packet(src: tuple[str, int], dst: tuple[str, int], orig: tuple[str, int] | None = None) -> Packet:
-    found = Packet(1, 0, "node", "eth0", "IPv4", "TCP", Endpoints(*src, *dst))
+    found = Packet(1, 0, HOST, "eth0", "IPv4", "TCP", Endpoints(*src, *dst))
     if orig:
         before, after = Endpoints(*src, *orig), Endpoints(*dst, *src)
         found = replace(found, flow=Flow(before, after, "NEW", False, 0))
@@ -137,19 +140,23 @@ class Session:
     def poll_losses(self) -> None: ...
 
 
-class EmptyAssembler(PacketAssembler):
-    def __init__(self) -> None:
-        self.events = 0
+class EmptyAssembler:
+    """An assembler that makes no packets."""
 
-    @property
-    def open(self) -> int:
-        return 0
+    events = unaddressed = open = 0
+    is_waiting_for_rules = False
+    is_uniform = True
 
-    def feed(self, batch: Any) -> None:
-        pass
+    def feed(self, batch: EventArray) -> None: ...
+
+    def add_losses(self, losses: Sequence[Loss], now: int) -> None: ...
+
+    def horizon(self, now: int) -> int:
+        return now
 
     def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
         return iter(())
+
 
 
 def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: ApiServer) -> None:

@@ -3,51 +3,57 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
+import pytest
+
+from tracer.model.namespace_name import Netns
 from tracer.node import namespace_view
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import Namespaces
+from tracer.node.node import VOLATILE_SECONDS
 
 
-def own() -> tuple[NamespaceInspector, str]:
+def own() -> tuple[NamespaceReader, Netns]:
     names = Namespaces()
-    return NamespaceInspector(names), names.name(names.own)
+    return NamespaceReader(names), names.name(names.own)
 
 
 def test_listening_sockets_settings_and_counters() -> None:
-    inspector, namespace = own()
+    reader, namespace = own()
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
         port = sock.getsockname()[1]
-        assert [b.address for b in inspector.bound(namespace) if b.port == port] == ["127.0.0.1"]
-        assert inspector.process(next(b.inode for b in inspector.bound(namespace) if b.port == port)).endswith(")")
-    assert inspector.setting(namespace, "net/ipv4/ip_local_port_range") == " ".join(
+        assert [b.address for b in reader.bound(namespace) if b.port == port] == ["127.0.0.1"]
+        assert reader.owner(next(b.inode for b in reader.bound(namespace) if b.port == port))[0] == os.getpid()
+    assert reader.setting(namespace, "net/ipv4/ip_local_port_range") == " ".join(
         Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     )
-    assert "ListenDrops" in inspector.counters(namespace)
+    assert "ListenDrops" in reader.counters(namespace)
 
 
 def test_an_answer_that_cannot_be_read_is_empty() -> None:
-    inspector, namespace = own()
-    assert inspector.bound("no such namespace") == () and inspector.counters("no such namespace") == {}
-    assert inspector.setting(namespace, "net/ipv4/tcp_tw_recycle") == "", "Linux does not have it since 4.12"
-    assert inspector.process(0) == ""
+    reader, namespace = own()
+    assert reader.bound(Netns("no such namespace")) == () and reader.counters(Netns("no such namespace")) == {}
+    assert reader.setting(namespace, "net/ipv4/tcp_tw_recycle") == "", "Linux does not have it since 4.12"
+    assert reader.owner(0) == (0, "")
 
 
-def test_answers_are_kept_for_a_short_time() -> None:
-    inspector, namespace = own()
-    before = inspector.bound(namespace)
+def test_answers_are_kept_for_a_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, namespace = own()
+    now = 100.0
+    monkeypatch.setattr("tracer.node.namespace_view.time.monotonic", lambda: now)
+    before = reader.bound(namespace)
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
         port = sock.getsockname()[1]
-        assert inspector.bound(namespace) is before
-        for key, (at, value) in list(inspector._kept.items()):
-            inspector._kept[key] = at - 2 * namespace_view.KEPT_SECONDS, value
-        assert port in [b.port for b in inspector.bound(namespace)]
+        assert reader.bound(namespace) is before
+        now += 2 * VOLATILE_SECONDS
+        assert port in [b.port for b in reader.bound(namespace)]
 
 
 def test_conntracks_statistics_are_summed_over_cpus(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support import hop_fields
 from tests.support.builders import NODE, OTHER_POD, POD, SECOND, Ends, Trail, hops, packet, packets, shortened, swapped
 from tracer.events import record
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import Handshake, RewriteHop, Socket
 from tracer.model.loss import LEFT_OUT, NO_ROOM, Loss
-from tracer.model.packet import Endpoints, Flow, Handshake, Packet, Socket
+from tracer.model.packet import Flow, Packet
 from tracer.packets.assembler import IDLE_NS, PacketAssembler
 from tracer.packets.loss_history import MAX_LOSSES, LossHistory
 
@@ -42,7 +45,7 @@ def answer(identity: int = 2 << 8, start: int = SECOND + 100_000) -> Trail:
 
 
 def rewrites(p: Packet) -> list[tuple[str, Endpoints, Endpoints, Evidence]]:
-    return [(h.nat.kind, h.nat.before, h.nat.after, h.evidence) for h in p.hops if h.nat]
+    return [(h.nat.kind, h.nat.before, h.nat.after, h.evidence) for h in p.hops if isinstance(h, RewriteHop)]
 
 
 def test_a_syn_to_a_node_port() -> None:
@@ -51,7 +54,7 @@ def test_a_syn_to_a_node_port() -> None:
     assert (p.family, p.protocol, p.tcp_flags, p.length, p.seq) == ("IPv4", "TCP", "SYN", 60, 7)
     assert (p.netns, p.iface, p.endpoints) == ("node", "eth0", Endpoints(*CLIENT))
     assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(INSIDE)), "NEW", False, 0)
-    assert [(h.what, h.hook or h.netns, h.table) for h in p.hops] == [
+    assert [(h.kind, h.hook or h.netns, hop_fields.table(h)) for h in p.hops] == [
         ("table", "PREROUTING", "mangle"), ("table", "PREROUTING", "nat"), ("nat", "PREROUTING", ""),
         ("hook", "PREROUTING", ""), ("table", "FORWARD", "filter"), ("hook", "FORWARD", ""),
         ("table", "POSTROUTING", "nat"), ("nat", "POSTROUTING", ""), ("hook", "POSTROUTING", ""), ("hook", "INPUT", ""),
@@ -61,7 +64,7 @@ def test_a_syn_to_a_node_port() -> None:
         ("DNAT", Endpoints(*CLIENT), Endpoints(*HALF), Evidence.OBSERVED),
         ("MASQUERADE", Endpoints(*HALF), Endpoints(*INSIDE), Evidence.OBSERVED),
     ]
-    assert p.hops[-2].socket == Socket(48213, "LISTEN", 4242, "nginx")
+    assert hop_fields.socket(p.hops[-2]) == Socket(48213, "LISTEN", 4242, "nginx")
     assert p.handshake == Handshake("SYN", True, 0, 128, 1)
     assert (p.verdict, p.outcome) == ("SYN answered by pid 4242 nginx in pod-a", "delivered")
     assert p.complete
@@ -295,7 +298,7 @@ def test_ipv4_at_an_ipv6_socket_is_reported_once() -> None:
     for _ in range(2):
         t.add("ACCEPT", verdict=0, accept_len=129, accept_max=128, flags="NO_HEADER")
     p = packet(t)
-    assert [h.what for h in p.hops] == ["socket", "handshake"]
+    assert [h.kind for h in p.hops] == ["socket", "handshake"]
     assert p.complete
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.builders import NODE, POD, SECOND, Ends, Trail, hops, swapped
+from tracer.model.hop import IpvsHop
 from tracer.packets import assembler as assembler_module
 from tracer.packets import ipvs_connections
 from tracer.packets.assembler import IDLE_NS, PacketAssembler
@@ -110,9 +111,9 @@ def test_connections_of_ipvs(monkeypatch: pytest.MonkeyPatch) -> None:
         made.add("IPVS", hook="INPUT", state=state, manip=1, object=number, orig=CLIENT, reply=swapped(server), table="rr")
         assembler = PacketAssembler(builder)
         assembler.feed(made.batch)
-        ((hop,),) = [[h for h in p.hops if h.ipvs] for p in assembler.flush()]
-        assert hop.ipvs
-        return f"{hop.ipvs.chosen} {hop.ipvs.evidence.value}"
+        ((hop,),) = [[h for h in p.hops if isinstance(h, IpvsHop)] for p in assembler.flush()]
+        assert isinstance(hop, IpvsHop)
+        return f"{hop.decision.chosen} {hop.decision.evidence.value}"
 
     assert [evidence(n, 1) for n in range(10)] == ["now observed"] * 10
     assert [evidence(n, 2) for n in (6, 7, 8, 9)] == ["earlier derived"] + ["earlier observed"] * 3

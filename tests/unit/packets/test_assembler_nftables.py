@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from tests.support import hop_fields
 from tests.support.builders import NODE, SECOND, Ends, Trail, hops
 from tests.unit.rules.nftables.test_reconstruct import TABLE, Held, snapshot
 from tracer.events.nft_trace import HIT_DTYPE, Trace
 from tracer.events.record import DTYPE, EventArray, Kind
+from tracer.model.hop import decision_of, trace_of
 from tracer.model.packet import Packet
 from tracer.packets.assembler import IDLE_NS, RULES_WAIT_NS, PacketAssembler
 from tracer.rules.nftables.snapshot import Snapshot
@@ -22,6 +24,8 @@ BASE = 0xFFFF0000
 
 class Rules(Held):
     """Snapshots that have been read; `reading`: another one is being read."""
+
+    updates = 0
 
     def __init__(self, *snapshots: Snapshot, reading: bool = False) -> None:
         super().__init__(*snapshots)
@@ -66,10 +70,10 @@ def packets(batch: EventArray, rules: Rules | None) -> list[Packet]:
 
 def test_the_hop_of_a_chain_has_its_rule_trace() -> None:
     (packet,) = packets(trail().batch, Rules(snapshot()))
-    assert [(h.what, h.table) for h in packet.hops] == [("chain", "ip nat"), ("chain", "ip raw"), ("hook", "")]
-    trace = packet.hops[0].rule_trace
+    assert [(h.kind, hop_fields.table(h)) for h in packet.hops] == [("chain", "ip nat"), ("chain", "ip raw"), ("hook", "")]
+    trace = trace_of(packet.hops[0])
     assert trace and [v.location.number for v in trace.hits] == [1, 2] and trace.undecided == ""
-    assert [h.rule_trace for h in packet.hops[1:]] == [None, None]
+    assert [trace_of(h) for h in packet.hops[1:]] == [None, None]
     assert packet.complete, "hits are numbered with the events"
 
 
@@ -79,12 +83,12 @@ def test_a_lost_hit_leaves_a_gap() -> None:
     t.lose().add("CHAIN", hook="PREROUTING", table="nat", chain="PREROUTING", state=2, object=BASE)
     (packet,) = packets(t.batch, Rules(snapshot()))
     assert not packet.complete
-    assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.undecided == "a part of the rule trace was lost"
+    assert trace_of(packet.hops[0]) and hop_fields.undecided(packet.hops[0]) == "a part of the rule trace was lost"
 
 
 def test_without_rules_hits_are_no_hops() -> None:
     (packet,) = packets(trail().batch, None)
-    assert len(packet.hops) == 3 and not any(h.rule_trace for h in packet.hops)
+    assert len(packet.hops) == 3 and not any(trace_of(h) for h in packet.hops)
 
 
 def test_hits_alone_are_no_packet() -> None:
@@ -102,7 +106,7 @@ def test_a_packet_waits_for_its_rules() -> None:
     assert assembler.closed(idle) == []
     rules._snapshots = (snapshot(),)
     (packet,) = assembler.closed(idle)
-    assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.decision
+    assert trace_of(packet.hops[0]) and decision_of(packet.hops[0])
 
 
 def test_a_packet_does_not_wait_for_its_rules_for_ever() -> None:
@@ -111,4 +115,4 @@ def test_a_packet_does_not_wait_for_its_rules_for_ever() -> None:
     assembler.feed(t.batch)
     assert assembler.closed(t.time + RULES_WAIT_NS - SECOND) == []
     (packet,) = assembler.closed(t.time + RULES_WAIT_NS)
-    assert packet.hops[0].rule_trace and packet.hops[0].rule_trace.undecided.endswith("could not be read in time")
+    assert trace_of(packet.hops[0]) and hop_fields.undecided(packet.hops[0]).endswith("could not be read in time")

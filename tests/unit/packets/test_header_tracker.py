@@ -8,8 +8,12 @@ import numpy as np
 from tests.support.builders import SECOND, Ends, Trail, hops, packet, shortened, swapped
 from tests.unit.packets.test_assembler import CLIENT, HALF, INSIDE, answer, node_port, rewrites
 from tracer.events.record import Flag
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Nat
+from tracer.model.hop import Nat, NatHop, RewriteHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Flow
 from tracer.packets.assembler import PacketAssembler
 
 
@@ -33,7 +37,7 @@ def test_a_short_event_has_no_header_when_its_whole_event_was_lost() -> None:
     (p,) = assembler.flush()
     assert not p.complete
     assert p.endpoints == Endpoints(*HALF), "the header of the next whole event"
-    assert [h.nat.kind for h in p.hops if h.nat] == ["MASQUERADE"], "the result of the DNAT is not known"
+    assert [h.nat.kind for h in p.hops if isinstance(h, RewriteHop)] == ["MASQUERADE"], "the result of the DNAT is not known"
 
 
 def test_a_rewrite_without_confirmation_stays_derived() -> None:
@@ -52,7 +56,7 @@ def test_a_rewrite_with_another_result_than_announced() -> None:
 
 def test_a_rewrite_to_the_same_address_is_no_rewrite() -> None:
     t = Trail(CLIENT, orig=CLIENT, reply=swapped(CLIENT)).nat("POSTROUTING", 0, CLIENT).hook("POSTROUTING")
-    assert [h.what for h in packet(t).hops] == ["hook"]
+    assert [h.kind for h in packet(t).hops] == ["hook"]
     assert packet(t).complete
 
 
@@ -63,8 +67,8 @@ def test_a_header_that_changes_without_an_announcement() -> None:
     t = Trail(before, protocol=1, in_name="cni0", orig=CLIENT, reply=swapped(INSIDE), ct_info=4).table("PREROUTING", "raw")
     p = packet(t.now(header=after).hook("PREROUTING"))
     changed = Nat("rewritten", Endpoints(*before[:1], 0, before[2], 0), Endpoints(after[0], 0, after[2], 0))
-    assert [h.what for h in p.hops] == ["table", "nat", "hook"]
-    assert p.hops[1] == Hop(SECOND + 1000, HopKind.NAT, "node", "PREROUTING", nat=changed, evidence=Evidence.DERIVED)
+    assert [h.kind for h in p.hops] == ["table", "nat", "hook"]
+    assert p.hops[1] == NatHop(SECOND + 1000, HOST, Hook.PREROUTING, nat=changed, evidence=Evidence.DERIVED)
     assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(INSIDE)), "RELATED", True, 0)
 
 

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from tests.support import hop_fields
 from tests.support.builders import NODE, PARTS, POD, Ends, event, hops, swapped
 from tracer.events import record
 from tracer.events.record import Kind
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Drop, Endpoints, Handshake, Hop, HopKind, Nat, Socket
+from tracer.model.hop import Drop, Handshake, HookHop, Hop, Nat, Socket, nat_of, verdict_of
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
 from tracer.packets.hop_builder import rewrite
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -27,7 +31,7 @@ def make(kind: str, **fields: Any) -> Hop:
 
 def test_hook() -> None:
     hop = make("HOOK", hook="FORWARD", time=77, in_name="eth0", out_name="cni0", mark=0x4000)
-    assert hop == Hop(77, HopKind.HOOK, "node", "FORWARD", verdict="ACCEPT", in_iface="eth0", out_iface="cni0", mark=0x4000)
+    assert hop == HookHop(77, HOST, Hook.FORWARD, verdict=Verdict.ACCEPT, in_iface="eth0", out_iface="cni0", mark=0x4000)
 
 
 def test_names_end_at_the_first_zero_byte() -> None:
@@ -35,15 +39,15 @@ def test_names_end_at_the_first_zero_byte() -> None:
     assert make("HOOK", hook="INPUT", in_name=b"eth0\0\0\0\0a1b2").in_iface == "eth0"
     assert make("HOOK", hook="OUTPUT", out_name=b"lo\0h0").out_iface == "lo"
     chain = make("CHAIN", hook="INPUT", table=b"nat\0gle", chain=b"in\0put")
-    assert (chain.table, chain.chain) == ("nat", "in")
+    assert (hop_fields.table(chain), hop_fields.chain(chain)) == ("nat", "in")
 
 
 def test_names_that_are_longer_than_the_field() -> None:
     """A name that was cut is shown as cut."""
     cut = make("CHAIN", hook="INPUT", table="t" * 31, chain="c" * 31, manip=3)
-    assert (cut.table, cut.chain) == ("t" * 31 + "…", "c" * 31 + "…")
+    assert (hop_fields.table(cut), hop_fields.chain(cut)) == ("t" * 31 + "…", "c" * 31 + "…")
     whole = make("CHAIN", hook="INPUT", table="t" * 31, chain="c" * 31)
-    assert (whole.table, whole.chain) == ("t" * 31, "c" * 31)
+    assert (hop_fields.table(whole), hop_fields.chain(whole)) == ("t" * 31, "c" * 31)
 
 
 def test_names_need_not_be_text() -> None:
@@ -52,9 +56,20 @@ def test_names_need_not_be_text() -> None:
 
 def test_table_and_chain() -> None:
     table = make("TABLE", hook="INPUT", table="filter", verdict="DROP")
-    assert (table.what, table.table, table.chain, table.hook, table.verdict) == ("table", "filter", "", "INPUT", "DROP")
+    assert (table.kind, hop_fields.table(table), hop_fields.chain(table), table.hook, verdict_of(table)) == (
+        "table",
+        "filter",
+        "",
+        "INPUT",
+        "DROP",
+    )
     chain = make("CHAIN", hook="FORWARD", table="kube-proxy", chain="filter-forward")
-    assert (chain.what, chain.table, chain.chain, chain.verdict) == ("chain", "kube-proxy", "filter-forward", "ACCEPT")
+    assert (chain.kind, hop_fields.table(chain), hop_fields.chain(chain), verdict_of(chain)) == (
+        "chain",
+        "kube-proxy",
+        "filter-forward",
+        "ACCEPT",
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +83,7 @@ def test_table_and_chain() -> None:
 @pytest.mark.parametrize("kind", ["TABLE", "CHAIN"])
 def test_reject(kind: str, reason: int, header: Ends, text: str) -> None:
     hop = make(kind, hook="INPUT", verdict="DROP", flags="REJECT", reason=reason, header=header)
-    assert (hop.verdict, hop.reject) == ("REJECT", text)
+    assert (verdict_of(hop), hop_fields.reject(hop)) == ("REJECT", text)
 
 
 # The manipulation that nf_nat_manip_pkt starts: 0 source, 1 destination, +2 in the reply direction.
@@ -93,18 +108,22 @@ def test_rewrite_of_a_ping_has_no_ports() -> None:
     ping: Ends = ("10.244.0.11", 77, "8.8.8.8", 8 << 8)
     answer: Ends = ("8.8.8.8", 77, "192.168.56.10", 0)
     hop = make("NAT", hook="POSTROUTING", header=ping, orig=ping, reply=answer, manip=0, flags="MASQ", protocol=1)
-    assert hop.nat == Nat("MASQUERADE", Endpoints("10.244.0.11", 0, "8.8.8.8", 0), Endpoints("192.168.56.10", 0, "8.8.8.8", 0))
+    assert nat_of(hop) == Nat(
+        "MASQUERADE", Endpoints("10.244.0.11", 0, "8.8.8.8", 0), Endpoints("192.168.56.10", 0, "8.8.8.8", 0)
+    )
     assert hop.evidence == Evidence.DERIVED
 
 
 def test_socket() -> None:
     hop = make("SOCKET", object=48213, state=LISTEN, netns=POD)
-    assert (hop.what, hop.netns, hop.socket) == ("socket", "pod-a", Socket(48213, "LISTEN", 4242, "nginx"))
+    assert (hop.kind, hop.netns, hop_fields.socket(hop)) == ("socket", "pod-a", Socket(48213, "LISTEN", 4242, "nginx"))
     assert hop.evidence == Evidence.OBSERVED
-    assert make("SOCKET", object=48300, state=7, protocol=17).socket == Socket(48300, "", 4343, "dnsmasq")
-    assert make("SOCKET", object=1, state=ESTABLISHED).socket == Socket(1, "ESTABLISHED", 0, "")
+    assert hop_fields.socket(make("SOCKET", object=48300, state=7, protocol=17)) == Socket(48300, "", 4343, "dnsmasq")
+    assert hop_fields.socket(make("SOCKET", object=1, state=ESTABLISHED)) == Socket(1, "ESTABLISHED", 0, "")
     unknown = make("SOCKET", object=1, state=LISTEN)
-    assert (unknown.socket, unknown.evidence) == (Socket(1, "LISTEN", 0, ""), Evidence.OBSERVED), "no other listener's"
+    assert (hop_fields.socket(unknown), unknown.evidence) == (Socket(1, "LISTEN", 0, ""), Evidence.OBSERVED), (
+        "no other listener's"
+    )
 
 
 def test_a_connection_before_accept_belongs_to_its_listener() -> None:
@@ -115,25 +134,27 @@ def test_a_connection_before_accept_belongs_to_its_listener() -> None:
     )
     maker.make(listens)
     hop = maker.make(waits)
-    assert hop.socket == Socket(0, "ESTABLISHED", 4242, "nginx")
+    assert hop_fields.socket(hop) == Socket(0, "ESTABLISHED", 4242, "nginx")
     assert hop.evidence == Evidence.DERIVED
-    assert maker.make(elsewhere).socket == Socket(0, "ESTABLISHED", 0, ""), "not the listener of this namespace"
+    assert hop_fields.socket(maker.make(elsewhere)) == Socket(0, "ESTABLISHED", 0, ""), "not the listener of this namespace"
 
 
 @pytest.mark.parametrize(("verdict", "accepted", "word"), [(0, False, "DROP"), (1, True, ""), (255, None, "")])
 @pytest.mark.parametrize(("kind", "stage"), [("SYN", "SYN"), ("ACCEPT", "ACK"), ("REQUEST", "request")])
 def test_handshake(kind: str, stage: str, verdict: int, accepted: bool | None, word: str) -> None:
     hop = make(kind, verdict=verdict, accept_len=2, accept_max=128, syn_len=3, flags="NO_HEADER")
-    assert (hop.what, hop.verdict) == ("handshake", word)
-    assert hop.handshake == Handshake(stage, accepted, 2, 128, 3)
+    assert (hop.kind, verdict_of(hop)) == ("handshake", word)
+    assert hop_fields.handshake(hop) == Handshake(stage, accepted, 2, 128, 3)
 
 
 def test_drop() -> None:
-    assert make("DROP", reason=2, object=0x20).drop == Drop("NO_SOCKET", "tcp_v4_rcv")
-    assert make("DROP", reason=999, object=0x99).drop == Drop("999", ""), "a reason that this kernel does not name"
-    assert make("DROP", object=0x10).drop == Drop("", "nf_hook_slow"), "before 5.17"
-    assert make("DROP", reason=7, object=0x20, flags="AT_SOCKET").drop == Drop("TCP_RESET", "tcp_v4_rcv", after_socket=True)
-    assert make("DROP").verdict == "DROP"
+    assert hop_fields.drop(make("DROP", reason=2, object=0x20)) == Drop("NO_SOCKET", "tcp_v4_rcv")
+    assert hop_fields.drop(make("DROP", reason=999, object=0x99)) == Drop("999", ""), "a reason that this kernel does not name"
+    assert hop_fields.drop(make("DROP", object=0x10)) == Drop("", "nf_hook_slow"), "before 5.17"
+    assert hop_fields.drop(make("DROP", reason=7, object=0x20, flags="AT_SOCKET")) == Drop(
+        "TCP_RESET", "tcp_v4_rcv", after_socket=True
+    )
+    assert verdict_of(make("DROP")) == "DROP"
     assert make("DROP").hook == ""
 
 
@@ -144,7 +165,7 @@ def test_clone_and_unknown_namespace() -> None:
 
 
 def test_every_kind_of_event_has_a_hop() -> None:
-    hops_of = {kind.name: make(kind.name.removeprefix("EVENT_")).what for kind in Kind if kind not in (*PARTS, Kind.EVENT_CLUE)}
+    hops_of = {kind.name: make(kind.name.removeprefix("EVENT_")).kind for kind in Kind if kind not in (*PARTS, Kind.EVENT_CLUE)}
     assert hops_of == {
         "EVENT_HOOK": "hook", "EVENT_TABLE": "table", "EVENT_CHAIN": "chain", "EVENT_NAT": "nat",
         "EVENT_NAT_HOOK": "nat-hook", "EVENT_SOCKET": "socket", "EVENT_SYN": "handshake", "EVENT_ACCEPT": "handshake",

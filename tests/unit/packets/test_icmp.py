@@ -7,12 +7,14 @@ import pytest
 
 from tests.support.builders import POD, Trail, packet
 from tracer.events import record
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Packet
 from tracer.packets import icmp
 
 
 def message(protocol: str, kind: int, code: int) -> Packet:
-    return Packet(1, 0, "node", "", "IPv4", protocol, Endpoints("10.0.0.1", 0, "10.0.0.2", 0), icmp=(kind, code))
+    return Packet(1, 0, HOST, "", "IPv4", protocol, Endpoints("10.0.0.1", 0, "10.0.0.2", 0), icmp=(kind, code))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def test_neighbor_discovery() -> None:
 
 
 def test_other_protocols_have_no_icmp_type() -> None:
-    tcp = Packet(1, 0, "node", "", "IPv4", "TCP", Endpoints("10.0.0.1", 3 << 8, "10.0.0.2", 3 << 8 | 1))
+    tcp = Packet(1, 0, HOST, "", "IPv4", "TCP", Endpoints("10.0.0.1", 3 << 8, "10.0.0.2", 3 << 8 | 1))
     assert tcp.icmp is None and icmp.error_name(tcp) == ""
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from tests.support.builders import NODE, SECOND, Ends, Trail, event, hops, packet, packets, raw, swapped
 from tracer.events import record
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, IpvsDecision, Nat
+from tracer.model.hop import Hop, IpvsDecision, IpvsHop, Nat, nat_of, verdict_of
 from tracer.packets import ipvs_connections
 from tracer.packets.ipvs_connections import PERSISTENT, Act, IpvsConnections
 
@@ -75,10 +76,10 @@ def sent_on() -> Trail:
 
 def test_the_rewrite_of_ipvs_is_confirmed_by_the_next_event() -> None:
     p = packet(sent_on().nat("POSTROUTING", 0, INSIDE, flags="MASQ").hook("POSTROUTING"))
-    assert [h.what for h in p.hops] == ["hook", "ipvs", "hook", "nat", "hook"]
+    assert [h.kind for h in p.hops] == ["hook", "ipvs", "hook", "nat", "hook"]
     hop = p.hops[1]
-    assert hop.nat == Nat("DNAT", Endpoints(*CLIENT), Endpoints(*SENT)) and hop.evidence is Evidence.OBSERVED
-    assert (hop.hook, hop.verdict, hop.decisive) == ("INPUT", "", True)
+    assert nat_of(hop) == Nat("DNAT", Endpoints(*CLIENT), Endpoints(*SENT)) and hop.evidence is Evidence.OBSERVED
+    assert (hop.hook, verdict_of(hop), hop.is_decisive) == ("INPUT", "", True)
     assert (p.verdict, p.outcome) == ("forwarded to cni0", "forwarded")
     assert p.flow and p.flow.reply == Endpoints(*swapped(INSIDE)), "the connection of IPVS is not that of conntrack"
 
@@ -94,15 +95,18 @@ def test_answers_get_the_address_of_the_virtual_server() -> None:
     answer: Any = {"orig": CLIENT, "reply": back, "header": back, "protocol": 6, "netns": NODE, "table": "rr"}
     e = record.event(event("IPVS", hook="FORWARD", state=3, manip=2, **answer)[0])
     hop: Hop = hops().make(e)
-    assert hop.nat == Nat("reverse DNAT", Endpoints(*back), Endpoints(*swapped(CLIENT)))
-    assert hop.ipvs and (hop.ipvs.virtual, hop.ipvs.real) == ("172.30.253.123", "10.244.0.11")
+    assert nat_of(hop) == Nat("reverse DNAT", Endpoints(*back), Endpoints(*swapped(CLIENT)))
+    assert isinstance(hop, IpvsHop) and (hop.decision.virtual, hop.decision.real) == (
+        "172.30.253.123",
+        "10.244.0.11",
+    )
 
 
 def test_later_packets_of_a_connection_refer_to_its_choice() -> None:
     first = sent_on()
     later = Trail(CLIENT, packet=2 << 8, start=2 * SECOND, in_name="eth0", tcp_flags=16).hook("PREROUTING")
     later.add("IPVS", hook="INPUT", state=2, manip=1, object=CONNECTION, orig=CLIENT, reply=swapped(SENT), table="rr")
-    chosen = [h.ipvs for p in packets(first, later) for h in p.hops if h.ipvs]
+    chosen = [h.decision for p in packets(first, later) for h in p.hops if isinstance(h, IpvsHop)]
     assert [(i.chosen, i.evidence.value) for i in chosen] == [("now", "observed"), ("earlier", "observed")]
     assert raw(chosen[0].real) == raw("10.244.0.11")
 

@@ -9,7 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import POD, SECOND, Ends, Trail, packet, swapped
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Hop, HopKind, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import DecisionDetail, DetailHop, Drop, NatHookHop, verdict_of
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Packet
 from tracer.packets.outcome import BAD, RULES, classify, is_benign
 
 REQUEST: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -220,8 +223,8 @@ def test_a_packet_taken_by_a_raw_socket_is_still_forwarded() -> None:
 def test_a_rule_that_may_have_taken_over_the_packet() -> None:
     """A device's hook without a verdict: an nftables rule with `fwd` was evaluated. Only its chain reports the result."""
     t = Trail(REQUEST, out_name="eth0").hook("OUTPUT").hook("POSTROUTING").hook("INPUT", pf=5, verdict=255)
-    assert [(h.hook, h.verdict) for h in packet(t).hops[-2:]] == [("POSTROUTING", "ACCEPT"), ("EGRESS", "")]
-    assert packet(t).verdict == "sent to eth0" and not packet(t).hops[-1].decisive
+    assert [(h.hook, verdict_of(h)) for h in packet(t).hops[-2:]] == [("POSTROUTING", "ACCEPT"), ("EGRESS", "")]
+    assert packet(t).verdict == "sent to eth0" and not packet(t).hops[-1].is_decisive
     t.add("CHAIN", hook="INPUT", pf=5, verdict=2, flags="NO_HEADER")
     assert (packet(t).verdict, packet(t).outcome) == ("taken over in EGRESS: queued or stolen", "stolen")
 
@@ -242,8 +245,8 @@ def test_conntrack_state_is_reported_for_drops_only() -> None:
 
 
 def test_an_unknown_outcome() -> None:
-    p = Packet(1, SECOND, "node", "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
-    p = replace(p, hops=(Hop(SECOND, HopKind.NAT_HOOK, "node"),))
+    p = Packet(1, SECOND, HOST, "", "IPv4", "GRE", Endpoints("10.0.0.1", 0, "10.0.0.2", 0))
+    p = replace(p, hops=(NatHookHop(SECOND, HOST),))
     assert classify(p) == ("seen, but not how it ended", "unknown")
 
 
@@ -278,6 +281,6 @@ def test_benign_drops() -> None:
 )
 def test_the_sender_of_the_reset_decides_without_a_reason(answering: dict[str, str], ending: tuple[str, str]) -> None:
     p = packet(came().hook("INPUT").add("DROP", object=IN_TCP))
-    detail = Hop(0, HopKind.DETAIL, "node", detail=DecisionDetail("reset", {"reason": 0, **answering}))
+    detail = DetailHop(0, HOST, detail=DecisionDetail("reset", {"reason": 0, **answering}))
     p = replace(p, hops=(*p.hops[:-1], detail, p.hops[-1]))
     assert classify(p) == ending

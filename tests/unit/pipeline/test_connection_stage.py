@@ -19,7 +19,10 @@ from tracer.connections.tracker import ConnectionTracker
 from tracer.findings import Findings
 from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.model.packet import Endpoints, Flow, Hop, HopKind, Outcome, Packet
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import HookHop, RewriteHop
+from tracer.model.namespace_name import HOST
+from tracer.model.packet import Flow, Outcome, Packet
 from tracer.model.summary import RunSummary
 from tracer.pipeline import connection_stage
 from tracer.pipeline.connection_stage import ConnectionStage
@@ -140,7 +143,7 @@ def test_missing_conntrack_events_are_reported_only_with_follow() -> None:
 def test_the_summary_compares_counters() -> None:
     spaces = FakeInspector()
     stage = ConnectionStage(HandshakeAnalyzer(spaces))
-    spaces.counted = {"ListenDrops": 2, "ListenOverflows": 1}
+    spaces.fake.counted = {"ListenDrops": 2, "ListenOverflows": 1}
     _, totals = written(stage, syn(*at_listener(False, accept_queue=129)))
     out = io.StringIO()
     TextOutput(out, out).summary(totals)
@@ -153,9 +156,8 @@ def test_a_verdict_without_its_timeline_is_a_line() -> None:
     """Every SYN is reported, also if its connection was removed from the full table before."""
     stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(max_timelines=1))
     other = replace(REQUESTED, sport=50000)
-    later = packet(
-        other, "SYN", [replace(h, nat=None) for h in way(SECOND)], 9, seq=77, flow=Flow(other, other.reversed, "NEW", False, 0)
-    )
+    hops = [h for h in way(SECOND) if not isinstance(h, RewriteHop)]
+    later = packet(other, "SYN", hops, 9, seq=77, flow=Flow(other, other.reversed, "NEW", False, 0))
     text, totals = written(stage, syn(), later)
     assert "removed because the table is full" in text and totals.timelines["aged out"] == 1
     assert "SYN 192.168.56.1:40812 -> 192.168.56.10:30285" in text, "a line of its own"
@@ -174,12 +176,12 @@ def test_neighbor_discovery_is_no_connection() -> None:
     ask = Packet(
         1,
         0,
-        "node",
+        HOST,
         "eth0",
         "IPv6",
         "ICMPv6",
         ends,
-        hops=(Hop(0, HopKind.HOOK, "node"),),
+        hops=(HookHop(0, HOST),),
         outcome=Outcome.DELIVERED,
         icmp=(135, 0),
     )

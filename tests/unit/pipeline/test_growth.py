@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Generator, Iterator
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from tests.support.findings import FakeNode
 from tests.support.sizes import sizes
 from tests.support.syns import FakeInspector
 from tests.unit.events.test_payload import records
-from tracer.capture.journal import JournaledNamespaces, JournaledProcesses
+from tracer.capture.journal import JournaledProcesses, RecordedNamespaces
 from tracer.capture.record.buffer import RecordBuffer
 from tracer.connections.change_log import ChangeLog
 from tracer.connections.conntrack_events import Datagram
@@ -39,8 +39,8 @@ from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.loss_counters import Loss
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Filter
-from tracer.model.packet import Endpoints
 from tracer.model.rule import Ruleset
 from tracer.model.summary import RunSummary
 from tracer.node.namespaces import Namespaces
@@ -57,7 +57,7 @@ from tracer.pipeline.source import Batch, RunProgress
 from tracer.render.text import TextOutput
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.rules.nftables.snapshot import Snapshot
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate
@@ -262,11 +262,11 @@ def test_nothing_grows(follow: bool, monkeypatch: pytest.MonkeyPatch, caplog: py
     evictions.read()
     machine, buffer, changes = Machine(), RecordBuffer(), ChangeLog()
     buffer.start(lambda chunk: None)
-    machine.generations = TableGenerations(cast(TableReader, machine), lambda act: False)
+    machine.generations = TableGenerations(machine, lambda act: False)
     rules = RuleResolver(machine.generations, SnapshotCache(machine))
     rules.replaced = changes.add_rule_change
-    namespaces, processes = JournaledNamespaces(buffer.journal, Namespaces()), JournaledProcesses(buffer.journal)
-    processes._pause = -1
+    namespaces = RecordedNamespaces(buffer.journal, Namespaces())
+    processes = JournaledProcesses(buffer.journal, Processes(pause=-1))
     hops = HopBuilder(namespaces, processes, REASONS, lambda address: FUNCTIONS.get(address & 0xFF, ""))
     kube = machine.kube = OwnerResolver(ObjectSource(none=True), Selectors(), Filter())
     findings = Findings(FindingContext(kube.cluster, FakeNode()))

@@ -13,10 +13,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.support.builders import Ends, Trail, hops
+from tests.support.blobs import R, build
+from tests.support.builders import NODE, Ends, Trail, hops, swapped
+from tests.support.syns import FakeInspector
+from tests.support.table_generations import READER_THREAD, new_generations
 from tracer.connections.tracker import ConnectionTracker
 from tracer.errors import BadOption, CommandNotFound
-from tracer.events.record import DTYPE, EventArray
+from tracer.events.record import DTYPE, TCP_FLAGS, EventArray
+from tracer.events.table_trace import WATCHED, TableLookup
 from tracer.findings import Findings
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.loss_counters import Loss
@@ -38,9 +42,12 @@ from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.owner_stage import OwnerStage
 from tracer.pipeline.run import EXPLAINING, Run
 from tracer.pipeline.shutdown import StopRequest
-from tracer.pipeline.source import RunLimits
+from tracer.pipeline.source import Batch, RunLimits
 from tracer.pipeline.stage import Stage
 from tracer.render.base import LostEvents, Output
+from tracer.rules.iptables.save_join import SavedRules
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
+from tracer.rules.rule_resolver import RuleResolver
 
 ENDS: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 
@@ -304,6 +311,36 @@ def keeping(original: Callable[[Any, Packet], object], packets: list[Packet]) ->
         return original(self, packet)
 
     return keep
+
+
+@pytest.mark.parametrize("waiting", ["SYN", "SYN ACK"])
+def test_no_answer_is_missed_while_rules_are_read(waiting: str) -> None:
+    """The table that one of the packets met is read for three seconds; the SYN was acknowledged after two milliseconds."""
+    generations, reader = new_generations()
+    out, source = Written(), LiveSource(cast(Session, FakeSession()))
+    handshakes = HandshakeAnalyzer(FakeInspector())
+    run = Run(source, PacketAssembler(hops(), rules=RuleResolver(generations)), [ConnectionStage(handshakes)], out)
+
+    def packet(number: int, flags: str, ends: Ends, **more: int) -> EventArray:
+        bits = sum(bit for bit, name in TCP_FLAGS if name in flags.split())
+        trail = Trail(ends, number << 8, number * 1_000_000, tcp_flags=bits, pf=2, **more)
+        if flags == waiting:
+            trail.table("INPUT", "filter", object=0x1000, state=WATCHED)
+        return trail.hook("POSTROUTING").batch
+
+    syn, synack = packet(1, "SYN", ENDS), packet(2, "SYN ACK", swapped(ENDS), seq=90, ack=8)
+    run.feed(Batch(3_000_000, np.concatenate([syn, synack, packet(3, "ACK", ENDS, seq=8, ack=91)])))
+    for now in (500_000_000, 2_000_000_000, 3_000_000_000):
+        run.feed(Batch(now, np.zeros(0, DTYPE)))
+        assert not handshakes.by_cause, "the other packets are not shown yet"
+    table = build({"INPUT": [R("ACCEPT")]}, name="filter").table()
+    reader.ready.append(
+        TableSnapshot(TableRequest(NODE, "ip", "filter"), READER_THREAD, 100, 200, table, SavedRules(table, None))
+    )
+    generations.add_changes([])
+    generations.add_changes([TableLookup(110, READER_THREAD, NODE, "ip", "filter", 0x1000)])
+    run.feed(Batch(3_100_000_000, np.zeros(0, DTYPE)))
+    assert handshakes.by_cause == {"accepted": 1}
 
 
 def test_outputs_findings_handshakes_and_connections_get_the_same_packet(monkeypatch: pytest.MonkeyPatch) -> None:

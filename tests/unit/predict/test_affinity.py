@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tracer.model.hop import RewriteHop
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "vagrant"))
 
 from incidents.proxy import iptables
@@ -36,7 +38,7 @@ def predict(ends: int, sets: IpSetReader | None = None) -> list[PredictedPath]:
 
 
 def target(predicted: PredictedPath) -> str:
-    return next(h.nat.after.dst for h in predicted.packet.hops if h.nat and h.nat.kind == "DNAT")
+    return next(h.nat.after.dst for h in predicted.packet.hops if isinstance(h, RewriteHop) and h.nat.kind == "DNAT")
 
 
 @pytest.mark.parametrize("ends", [2, 3])

@@ -11,20 +11,25 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support import audits
+from tests.support import audits, hop_fields
 from tests.support import sample_packets as samples
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import node
 from tracer.commands import explain
 from tracer.commands.explain import is_first_packet_of
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Endpoints, Hop, HopKind, Outcome, Packet
+from tracer.model.hop import HookHop, Hop, NatHop, RewriteHop, RouteHop, TableHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Outcome, Packet
 from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.predict.compare import compare, steps
 from tracer.predict.query import PathQuery
 from tracer.render.text import TextOutput
 from tracer.rules import inventory
+from tracer.util.frozen import evolve
 
 QUERY = PathQuery(CLIENT, 0, NODE, 30285)
 
@@ -37,17 +42,17 @@ def predictions(tmp_path: Path) -> list[PredictedPath]:
 
 def seen(predicted: PredictedPath, *changes: tuple[int, Hop]) -> Packet:
     """A packet that met the predicted path except for these hops, and went on into a pod."""
-    hops = [replace(h, evidence=Evidence.OBSERVED) for h in predicted.packet.hops if h.what is not HopKind.ROUTE]
+    hops: list[Hop] = [evolve(h, evidence=Evidence.OBSERVED) for h in predicted.packet.hops if not isinstance(h, RouteHop)]
     for at, hop in changes:
         hops[at] = hop
     ends = replace(predicted.packet.endpoints, sport=40812)
-    hops.append(Hop(9, HopKind.HOOK, "pod-a", "PREROUTING", verdict="ACCEPT"))
+    hops.append(HookHop(9, Netns("pod-a"), Hook.PREROUTING, verdict=Verdict.ACCEPT))
     return replace(predicted.packet, hops=tuple(hops), endpoints=ends, outcome=Outcome.DELIVERED)
 
 
 def index(packet: Packet, hook: str, what: str, table: str = "") -> int:
-    hops = [h for h in packet.hops if h.what is not HopKind.ROUTE]
-    return next(i for i, h in enumerate(hops) if (h.hook, h.what) == (hook, what) and table in h.table)
+    hops = [h for h in packet.hops if not isinstance(h, RouteHop)]
+    return next(i for i, h in enumerate(hops) if (h.hook, h.kind) == (hook, what) and table in hop_fields.table(h))
 
 
 def test_any_of_the_endpoints_agrees_with_its_prediction(predictions: list[PredictedPath]) -> None:
@@ -59,10 +64,8 @@ def test_any_of_the_endpoints_agrees_with_its_prediction(predictions: list[Predi
 def test_another_endpoint_is_the_first_difference(predictions: list[PredictedPath]) -> None:
     one = predictions[0]
     at = index(one.packet, "PREROUTING", "nat")
-    nat = next(h for h in one.packet.hops if h.nat).nat
-    assert nat
-    other = replace(nat, after=replace(nat.after, dst="10.244.9.9"))
-    hop = replace(next(h for h in one.packet.hops if h.nat), nat=other)
+    rewrite = next(h for h in one.packet.hops if isinstance(h, NatHop))
+    hop = replace(rewrite, nat=replace(rewrite.nat, after=replace(rewrite.nat.after, dst="10.244.9.9")))
     found = compare(predictions, seen(one, (at, hop)))
     assert found.difference == "in PREROUTING DNAT predicted 10.244.0.11:8080, seen 10.244.9.9:8080"
 
@@ -70,22 +73,22 @@ def test_another_endpoint_is_the_first_difference(predictions: list[PredictedPat
 def test_a_verdict_that_was_not_predicted(predictions: list[PredictedPath]) -> None:
     one = predictions[0]
     at = index(one.packet, "FORWARD", "table", "filter")
-    hop = replace([h for h in one.packet.hops if h.what is not HopKind.ROUTE][at], verdict="DROP", rule_trace=None)
+    hop = evolve([h for h in one.packet.hops if not isinstance(h, RouteHop)][at], verdict="DROP", rule_trace=None)
     found = compare(predictions, seen(one, (at, hop)))
     assert found.difference.startswith("in FORWARD filter predicted ACCEPT by ") and found.difference.endswith("seen DROP")
 
 
 def test_a_predicted_translation_that_was_not_seen(predictions: list[PredictedPath]) -> None:
     one = seen(predictions[0])
-    one = replace(one, hops=tuple(h for h in one.hops if not (h.nat and h.hook == "POSTROUTING")))
+    one = replace(one, hops=tuple(h for h in one.hops if not (isinstance(h, RewriteHop) and h.hook == "POSTROUTING")))
     assert compare(predictions, one).difference == "predicted POSTROUTING SNAT 10.244.0.1, which was not seen"
 
 
 def test_hops_of_other_namespaces_and_copies_do_not_count(predictions: list[PredictedPath]) -> None:
     one = seen(predictions[0])
     before = steps(one)
-    elsewhere = Hop(0, HopKind.TABLE, "pod-a", "OUTPUT", "filter", verdict="DROP")
-    of_a_copy = Hop(0, HopKind.TABLE, "node", "FORWARD", "filter", verdict="DROP", clone=True)
+    elsewhere = TableHop(0, Netns("pod-a"), Hook.OUTPUT, table="filter", verdict=Verdict.DROP)
+    of_a_copy = TableHop(0, HOST, Hook.FORWARD, table="filter", verdict=Verdict.DROP, clone=True)
     assert steps(replace(one, hops=(of_a_copy, elsewhere, *one.hops))) == before
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import audits
+from tests.support import audits, hop_fields
 from tests.support.audits import CLIENT, NODE
 from tracer.audit.state import NodeState
 from tracer.findings.context import FindingContext
+from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.model.prediction import PredictedPath
 from tracer.predict.compare import compare
@@ -44,7 +45,7 @@ def predict(*chains: tuple[str, str, str, str, dict[str, Any]]) -> list[Predicte
 
 
 def chains_met(packet: Packet) -> list[str]:
-    return [h.chain for h in packet.hops if h.chain]
+    return [hop_fields.chain(h) for h in packet.hops if hop_fields.chain(h)]
 
 
 def test_in_one_table_the_chain_made_last_runs_first() -> None:
@@ -100,17 +101,17 @@ def test_the_order_is_no_condition_where_only_one_table_decides(other: dict[str,
 def test_a_packet_that_met_them_in_the_other_order_agrees() -> None:
     predicted_paths = predict(("a", "one", "filter", "input", ACCEPT), ("b", "two", "filter", "input", ACCEPT))
     packet = predicted_paths[0].packet
-    chains = [h for h in packet.hops if h.chain]
+    chains = [h for h in packet.hops if hop_fields.chain(h)]
     at = [packet.hops.index(h) for h in chains]
     other = list(packet.hops)
     for place, hop in zip(at, reversed(chains), strict=True):
         other[place] = hop
-    reversed_packet = Packet(1, 0, "node", "eth0", "IPv4", "TCP", packet.endpoints, hops=tuple(other), outcome=packet.outcome)
-    assert [h.chain for h in reversed_packet.hops if h.chain] == list(reversed(chains_met(packet)))
+    reversed_packet = Packet(1, 0, HOST, "eth0", "IPv4", "TCP", packet.endpoints, hops=tuple(other), outcome=packet.outcome)
+    assert [hop_fields.chain(h) for h in reversed_packet.hops if hop_fields.chain(h)] == list(reversed(chains_met(packet)))
     found = compare(predicted_paths, reversed_packet)
     assert not found.difference and found.agreed == 2
     (one_table,) = predict(("a", "one", "filter", "input", ACCEPT), ("a", "two", "filter", "input", ACCEPT))
-    reversed_packet = replace(reversed_packet, hops=tuple(reversed([h for h in one_table.packet.hops if h.chain])))
+    reversed_packet = replace(reversed_packet, hops=tuple(reversed([h for h in one_table.packet.hops if hop_fields.chain(h)])))
     assert compare([one_table], reversed_packet).difference.startswith("predicted INPUT ip a two"), (
         "in one table the order is known"
     )

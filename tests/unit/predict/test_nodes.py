@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import audits
+from tests.support import audits, hop_fields
 from tests.support.audits import CLIENT, NODE
 from tests.support.nodes import MODES, Node, node, owners
 from tracer.kube.attribution import attribute_path
 from tracer.kube.catalog import ClusterView
+from tracer.model.hop import RewriteHop, trace_of
 from tracer.model.prediction import PredictedPath
 from tracer.predict.ipvs import VirtualServers
 from tracer.predict.query import PathQuery
@@ -52,7 +53,7 @@ def predicted_paths(this_node: Node, query: PathQuery, folder: Path) -> tuple[li
 
 def targets(found: list[PredictedPath]) -> set[str]:
     """Destinations after DNAT, on all paths."""
-    return {h.nat.after.dst for s in found for h in s.packet.hops if h.nat and h.nat.kind == "DNAT"}
+    return {h.nat.after.dst for s in found for h in s.packet.hops if isinstance(h, RewriteHop) and h.nat.kind == "DNAT"}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -126,7 +127,7 @@ def test_a_pods_request_to_itself_through_its_service_is_masqueraded(tmp_path: P
     query = PathQuery("10.244.0.11", 0, "172.30.253.123", 8080)
     for mode in IPTABLES:
         ((predicted,), _) = predicted_paths(node(mode, "S2-one"), query, tmp_path)
-        kinds = [h.nat.kind for h in predicted.packet.hops if h.nat]
+        kinds = [h.nat.kind for h in predicted.packet.hops if isinstance(h, RewriteHop)]
         assert kinds == ["DNAT", "MASQUERADE"] and predicted.packet.verdict == "forwarded to cni0", mode
 
 
@@ -138,8 +139,10 @@ def test_a_stale_return_keeps_the_nodes_address(name: str, kinds: list[str]) -> 
     first = found[0]
     open_set = "-m set --match-set cali40masq-ipam-pools src is false in rule 1 of cali-nat-outgoing"
     assert first.conditions == ((open_set,) if name == "canal-stale" else ()), "either of them masquerades"
-    assert [h.nat.kind for h in first.packet.hops if h.nat] == kinds and first.packet.verdict == "sent to flannel.1"
-    hits = next(h.rule_trace for h in first.packet.hops if h.hook == "POSTROUTING" and h.table == "nat" and h.rule_trace).hits
+    assert [h.nat.kind for h in first.packet.hops if isinstance(h, RewriteHop)] == kinds
+    assert first.packet.verdict == "sent to flannel.1"
+    translating = [h for h in first.packet.hops if h.hook == "POSTROUTING" and hop_fields.table(h) == "nat"]
+    hits = next(hop_fields.hits(h) for h in translating if trace_of(h))
     returned = [v.rule.text for v in hits if v.rule and v.verdict == "RETURN" and "192.168.66.0/24" in v.rule.text]
     assert bool(returned) == (name == "canal-stale")
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import io
 
 from tests.support import sample_packets as samples
-from tracer.model.packet import Hop, HopKind, IpvsDecision
+from tracer.model.hop import IpvsDecision, IpvsRefusalHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Verdict
 from tracer.render import _ipvs
 from tracer.render.text import TextOutput
 
@@ -32,6 +34,9 @@ def test_no_real_server() -> None:
 
 
 def test_unknown_fields_are_left_out() -> None:
-    assert _ipvs.describe(Hop(0, HopKind.IPVS, "node", verdict="DROP"), IpvsDecision()) == ("IPVS", "DROP, no reason given")
+    assert _ipvs.describe(IpvsRefusalHop(0, HOST, verdict=Verdict.DROP, decision=IpvsDecision())) == (
+        "IPVS",
+        "DROP, no reason given",
+    )
     assert _ipvs.virtual_server(IpvsDecision("fwmark 5", 0, "tcp")) == "fwmark 5/tcp"
     assert _ipvs.virtual_server(IpvsDecision("fd00::1", 53, "udp")) == "[fd00::1]:53/udp"

@@ -19,8 +19,10 @@ from jsonschema import Draft202012Validator, ValidationError
 from tests.support import sample_packets as samples
 from tracer import __version__, render
 from tracer.model.check import CheckResult
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import Handshake, Socket
 from tracer.model.kube import Owner
-from tracer.model.packet import Endpoints, Flow, Handshake, Packet, Socket
+from tracer.model.packet import Flow, Packet
 from tracer.model.summary import RunSummary
 from tracer.render.json import JsonOutput
 from tracer.render.parts.json_packet import rfc3339

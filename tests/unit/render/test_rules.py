@@ -11,8 +11,10 @@ from tests.support.terminal import Terminal
 from tests.unit.render.test_json import line
 from tests.unit.render.test_text import written
 from tracer.model.evidence import Evidence
+from tracer.model.hop import trace_of
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
+from tracer.util.frozen import evolve
 
 TEXT = '-p tcp -m comment --comment "default/http-proxy:http" -m tcp -j DNAT --to-destination 10.244.0.11:8080'
 PATH = (RuleLocation("PREROUTING", 1), RuleLocation("KUBE-SERVICES", 2), RuleLocation("KUBE-SEP-X", 1))
@@ -31,13 +33,14 @@ UNKNOWN = RuleTrace(possible=(DNAT, JUMP), undecided="match bpf was not observed
 def explained(trace: RuleTrace, what: str = "nat", **more: Any) -> Packet:
     """The NodePort request; its first hop of that kind has the rule trace."""
     packet = samples.node_port()
-    at = next(i for i, h in enumerate(packet.hops) if h.what == what)
-    hop = replace(packet.hops[at], rule_trace=trace, **more)
+    at = next(i for i, h in enumerate(packet.hops) if h.kind == what)
+    hop = evolve(packet.hops[at], rule_trace=trace, **more)
     return replace(packet, hops=(*packet.hops[:at], hop, *packet.hops[at + 1 :]))
 
 
 def rules(packet: Packet, verbose: bool = False) -> list[str]:
-    plain = written(replace(packet, hops=tuple(replace(h, rule_trace=None) for h in packet.hops)), verbose)
+    hops = tuple(evolve(h, rule_trace=None) if trace_of(h) else h for h in packet.hops)
+    plain = written(replace(packet, hops=hops), verbose)
     return [text.strip() for text in written(packet, verbose) if text not in plain]
 
 

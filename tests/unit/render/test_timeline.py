@@ -7,6 +7,7 @@ import io
 
 from tests.support.syns import REQUESTED
 from tracer.model.connection import ConnectionKey
+from tracer.model.namespace_name import HOST, Netns
 from tracer.model.timeline import PathStep, Timeline, TimelineEntry
 from tracer.render import _timeline
 from tracer.render._style import Styler
@@ -19,13 +20,13 @@ def lines(timeline: Timeline) -> list[str]:
 
 
 def a_timeline(**more: object) -> Timeline:
-    stages = (PathStep(2 * MS, "node", "PREROUTING DNAT a -> b"), PathStep(1_200 * MS, "pod-a", "in pod-a"))
+    stages = (PathStep(2 * MS, HOST, "PREROUTING DNAT a -> b"), PathStep(1_200 * MS, Netns("pod-a"), "in pod-a"))
     steps = [
         TimelineEntry(0, "packet", "SYN, 60 B", "->", "delivered", stages=stages),
         TimelineEntry(4 * MS, "conntrack", "created"),
         TimelineEntry(9 * MS, "packet", "SYN ACK, 60 B", "<-", "dropped", "joined by its addresses", bad=True),
     ]
-    fields: dict[str, object] = {"key": ConnectionKey("TCP", REQUESTED, 7, "node"), "entries": steps, "packets": 2, **more}
+    fields: dict[str, object] = {"key": ConnectionKey("TCP", REQUESTED, 7, HOST), "entries": steps, "packets": 2, **more}
     return Timeline(began=0, origin=0, asked=REQUESTED, **fields)  # type: ignore[arg-type]
 
 
@@ -54,7 +55,7 @@ def test_entries_left_out_and_missing_tracking_are_reported() -> None:
 
 
 def test_names_cannot_control_the_terminal() -> None:
-    evil = TimelineEntry(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (PathStep(0, "x", "\x1b[1m"),))
+    evil = TimelineEntry(0, "packet", "\x1b[2J", "->", "\x1b]0;x\x07", "\x1b", (PathStep(0, Netns("x"), "\x1b[1m"),))
     assert "\x1b" not in "".join(lines(a_timeline(entries=[evil])))
 
 
@@ -64,13 +65,13 @@ def a_packet(at: int, *stages: PathStep, end: str = "delivered", bad: bool = Fal
 
 def test_a_repeated_path_is_one_line() -> None:
     """Each path is printed once; later packets on the same path show only new stages."""
-    nat, far = PathStep(MS, "node", "PREROUTING DNAT a -> b  Service shop/cart"), PathStep(2 * MS, "pod-a", "in pod-a")
-    known = PathStep(MS, "node", "PREROUTING DNAT a -> b")
-    shake = PathStep(3 * MS, "pod-a", "ACK taken, accept queue 0/128")
-    elsewhere = PathStep(MS, "node", "PREROUTING DNAT a -> c")
+    nat, far = PathStep(MS, HOST, "PREROUTING DNAT a -> b  Service shop/cart"), PathStep(2 * MS, Netns("pod-a"), "in pod-a")
+    known = PathStep(MS, HOST, "PREROUTING DNAT a -> b")
+    shake = PathStep(3 * MS, Netns("pod-a"), "ACK taken, accept queue 0/128")
+    elsewhere = PathStep(MS, HOST, "PREROUTING DNAT a -> c")
     steps = [
-        a_packet(0, nat, far, PathStep(2 * MS, "pod-a", "socket LISTEN, nginx (pid 42)")),
-        a_packet(10 * MS, known, far, PathStep(2 * MS, "pod-a", "socket ESTABLISHED, nginx (pid 42)")),
+        a_packet(0, nat, far, PathStep(2 * MS, Netns("pod-a"), "socket LISTEN, nginx (pid 42)")),
+        a_packet(10 * MS, known, far, PathStep(2 * MS, Netns("pod-a"), "socket ESTABLISHED, nginx (pid 42)")),
         a_packet(20 * MS, known, far, shake),
         a_packet(30 * MS, elsewhere, far),
         a_packet(40 * MS, known, end="dropped", bad=True),

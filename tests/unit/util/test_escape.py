@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -31,11 +31,35 @@ from tracer.export.pcapng import as_shown
 from tracer.model.check import CheckResult
 from tracer.model.connection import ConnectionKey
 from tracer.model.counter_mismatch import CounterMismatch
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, HandshakeVerdict
+from tracer.model.hop import (
+    ChainHop,
+    DecisionDetail,
+    DetailHop,
+    Drop,
+    DropHop,
+    Handshake,
+    HandshakeHop,
+    HookHop,
+    Hop,
+    IpvsDecision,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    Nat,
+    NatHookHop,
+    NatHop,
+    RouteHop,
+    Socket,
+    SocketHop,
+    TableHop,
+)
 from tracer.model.kube import Owner
 from tracer.model.loss import Loss
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Handshake, Hop, HopKind, IpvsDecision, Nat, Packet, Socket
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import PathStep, TimelineEntry
@@ -54,47 +78,44 @@ SKIPPED = {"ruleset"}
 
 VERDICT = at_a_listener.verdicts(at_a_listener.syn(*at_a_listener.at_listener(True)), at_a_listener.synack())[0]
 TOTALS = RunSummary(
-    2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [CounterMismatch("pod-a", "ListenDrops", 2, 1)],
+    2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [CounterMismatch(Netns("pod-a"), "ListenDrops", 2, 1)],
     {"timelines": 1}, 4
 )  # fmt: skip
 OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
-DETAILED = replace(
-    samples.ping(), hops=(Hop(0, HopKind.DETAIL, "node", detail=DecisionDetail("route", {"error": 113, "text": "x"})),)
-)
+DETAILED = replace(samples.ping(), hops=(DetailHop(0, HOST, detail=DecisionDetail("route", {"error": 113, "text": "x"})),))
 NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
 RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
 TRACE = RuleTrace(
     (RuleHit((RuleLocation("A", 1), RuleLocation("B", 2)), RULE, "DNAT", Evidence.OBSERVED, "tcp : goto x"),), possible=(RULE,)
 )
-MORE = [
-    Hop(
+MORE: list[Hop] = [
+    NatHop(
         0,
-        HopKind.NAT,
-        "node",
-        "PREROUTING",
-        "nat",
-        "A",
+        HOST,
+        Hook.PREROUTING,
         nat=NAT,
         rule_trace=TRACE,
         owner=Owner("Service", "a", "b"),
         in_iface="eth0",
     ),
-    Hop(
+    TableHop(
         1,
-        HopKind.TABLE,
-        "node",
-        "INPUT",
-        "filter",
-        "INPUT",
-        verdict="REJECT",
+        HOST,
+        Hook.INPUT,
+        table="filter",
+        verdict=Verdict.REJECT,
         reject="x",
         rule_trace=replace(TRACE, undecided="why"),
     ),
-    Hop(2, HopKind.DROP, "node", verdict="DROP", drop=Drop("REASON", "function")),
-    Hop(3, HopKind.SOCKET, "pod", socket=Socket(1, "LISTEN", 7, "nginx")),
-    Hop(4, HopKind.HANDSHAKE, "pod", handshake=Handshake("SYN", False, 3, 2, 1)),
-    Hop(5, HopKind.IPVS, "node", "INPUT", nat=NAT, ipvs=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
-    Hop(6, HopKind.ROUTE, "node", out_iface="eth1"),
+    ChainHop(1, HOST, Hook.INPUT, table="ip filter", chain="INPUT", verdict=Verdict.DROP, rule_trace=TRACE),
+    HookHop(2, HOST, Hook.INPUT, verdict=Verdict.DROP),
+    NatHookHop(2, HOST, Hook.INPUT, verdict=Verdict.DROP),
+    IpvsRefusalHop(2, HOST, Hook.INPUT, verdict=Verdict.REJECT, reject="x", decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr")),
+    DropHop(2, HOST, verdict=Verdict.DROP, drop=Drop("REASON", "function")),
+    SocketHop(3, Netns("pod"), socket=Socket(1, "LISTEN", 7, "nginx")),
+    HandshakeHop(4, Netns("pod"), handshake=Handshake("SYN", False, 3, 2, 1)),
+    IpvsNatHop(5, HOST, Hook.INPUT, nat=NAT, decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
+    RouteHop(6, HOST, out_iface="eth1", route="unicast"),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
     *((packet, Output.packet) for packet in (*samples.every(), OWNED, DETAILED, replace(samples.ping(), hops=tuple(MORE)))),
@@ -154,13 +175,14 @@ def harmless(text: str, colours: bool = False) -> None:
 def test_all_printed_data_classes_are_tried() -> None:
     every = set().union(*(data_classes(value) for value, _ in PRINTED))
     assert every >= {
-        Packet, Hop, Endpoints, Nat, Socket, Drop, Handshake, IpvsDecision, DecisionDetail, RuleTrace, RuleHit, RuleLocation,
+        Packet, *get_args(Hop),
+        Endpoints, Nat, Socket, Drop, Handshake, IpvsDecision, DecisionDetail, RuleTrace, RuleHit, RuleLocation,
         Rule, Owner, CheckResult, Loss, HandshakeVerdict,
         Cause, CounterMismatch, RunSummary, ConnectionKey, TimelineEntry, PathStep, type(FOUND), type(FOUND.proofs[0]),
     }  # fmt: skip
-    shown = {f.name for f in fields(Hop) if "|" in str(f.type)}
-    tried = {f.name for v, _ in PRINTED if isinstance(v, Packet) for h in v.hops for f in fields(Hop) if getattr(h, f.name)}
-    assert shown <= tried | {"raw"}, "a field of a hop that no sample has"
+    shown = {f.name for kind in get_args(Hop) for f in fields(kind) if "|" in str(f.type)}
+    tried = {f.name for v, _ in PRINTED if isinstance(v, Packet) for h in v.hops for f in fields(h) if getattr(h, f.name)}
+    assert shown <= tried, "a field of a hop that no sample has"
 
 
 @pytest.mark.parametrize("number", range(len(PRINTED)))

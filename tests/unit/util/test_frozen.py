@@ -9,15 +9,16 @@ import pytest
 
 from tests.support import sample_packets
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Hop, Packet
+from tracer.model.hop import Hop
+from tracer.model.packet import Packet
 from tracer.util.frozen import evolve
 
 
-@pytest.mark.parametrize("hop", [h for p in sample_packets.every() for h in p.hops], ids=lambda h: f"{h.what} {h.hook}")
+@pytest.mark.parametrize("hop", [h for p in sample_packets.every() for h in p.hops], ids=lambda h: f"{h.kind} {h.hook}")
 def test_evolve_is_equal_to_replace_and_does_not_change_the_original(hop: Hop) -> None:
     before = replace(hop)
     assert evolve(hop, evidence=Evidence.DERIVED, mark=7) == replace(hop, evidence=Evidence.DERIVED, mark=7)
-    assert hop == before and type(evolve(hop)) is Hop and evolve(hop) == hop is not evolve(hop)
+    assert hop == before and type(evolve(hop)) is type(hop) and evolve(hop) == hop is not evolve(hop)
 
 
 @pytest.mark.parametrize("packet", sample_packets.every(), ids=lambda p: p.outcome)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tracer.analysis.result_table import ResultTable
-from tracer.model.packet import Packet
 from tracer.util.registry import Registry
+
+if TYPE_CHECKING:  # the command line imports this package for the names of the statistics
+    from tracer.analysis.result_table import ResultTable
+    from tracer.model.packet import Packet
 
 
 class Statistic(Protocol):

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats import MOST
-from tracer.model.packet import Hop, HopKind, Packet
+from tracer.model.hop import DetailHop, Hop, NatHookHop, NatHop
+from tracer.model.packet import Packet
 from tracer.util.evictions import evictions
 
 SHOWN = 25
@@ -48,10 +49,10 @@ class LatencyStatistic:
         self._whole: dict[str, Distribution] = {}
 
     def feed(self, packet: Packet) -> None:
-        hops = [h for h in packet.hops if not h.clone and h.what not in (HopKind.NAT, HopKind.NAT_HOOK, HopKind.DETAIL)]
+        hops = [h for h in packet.hops if not h.clone and not isinstance(h, (NatHop, NatHookHop, DetailHop))]
         places: list[tuple[str, Hop]] = []
         for hop in hops:
-            place = f"{hop.netns} {hop.hook or hop.what}"
+            place = f"{hop.netns} {hop.hook or hop.kind}"
             # The last event of a place is the time of leaving it; the first one, that of reaching it.
             if places and places[-1][0] == place:
                 places[-1] = place, hop

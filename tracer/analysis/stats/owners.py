@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats._counter import KeyCounter, titled
+from tracer.model.hop import nat_of, owner_of, verdict_of
 from tracer.model.packet import Packet
 
 SHOWN = 20
@@ -19,9 +20,9 @@ class OwnerStatistic:
 
     def feed(self, packet: Packet) -> None:
         for hop in packet.hops:
-            if hop.owner and not hop.clone:
-                what = hop.nat.kind if hop.nat else hop.verdict
-                self._rules.add((hop.owner.text, what))
+            owner, nat = owner_of(hop), nat_of(hop)
+            if owner and not hop.clone:
+                self._rules.add((owner.text, nat.kind if nat else verdict_of(hop)))
         for end, owner in (("from", packet.src_owner), ("to", packet.dst_owner)):
             if owner and owner.known:
                 self._ends.add((end, owner.text))

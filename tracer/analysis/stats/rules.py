@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats._counter import KeyCounter, titled
+from tracer.model.hop import RuleHop
 from tracer.model.packet import Packet
 from tracer.render.parts.rule_lines import format_rule
 
@@ -21,7 +22,7 @@ class RuleStatistic:
 
     def feed(self, packet: Packet) -> None:
         for hop in packet.hops:
-            if hop.clone or hop.nat or not hop.rule_trace:
+            if not isinstance(hop, RuleHop) or hop.clone or not hop.rule_trace:
                 continue
             decision = hop.rule_trace.decision
             if decision and decision.location.number:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats._counter import KeyCounter, titled
+from tracer.model.hop import HandshakeHop, SocketHop
 from tracer.model.packet import Outcome, Packet
 
 SHOWN = 20
@@ -23,9 +24,9 @@ class HandshakeStatistic:
             return
         if shake:
             done = {True: "answered", False: "dropped", None: "not known"}[shake.accepted]
-            socket = next((h.socket for h in reversed(packet.hops) if h.socket), None)
+            socket = next((h.socket for h in reversed(packet.hops) if isinstance(h, SocketHop)), None)
             who = f"{socket.command} (pid {socket.pid})" if socket and socket.pid else "process not found"
-            netns = next((h.netns for h in reversed(packet.hops) if h.handshake), "")
+            netns = next((h.netns for h in reversed(packet.hops) if isinstance(h, HandshakeHop)), "")
             self._listeners.add((netns, who, done))
         if packet.outcome not in (Outcome.DELIVERED, Outcome.FORWARDED, Outcome.SENT):
             reason = packet.drop.reason or packet.drop.function if packet.drop else ""

@@ -33,8 +33,8 @@ class Converter:
     meta: Callable[[str, Any], Any] = _same_meta
 
 
-CONVERTERS: dict[int, Converter] = {}
-"""Converters by the version that they convert from, beginning with 1. Version 1 is the newest, so there is none yet."""
+CONVERTERS: dict[int, Converter] = {1: Converter()}
+"""Converters by the version that they convert from. Version 1 differs in the check sum of its rows only (schema.crc)."""
 
 
 def record(version: int, row: RecordRow) -> RecordRow:

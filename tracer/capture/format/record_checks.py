@@ -98,7 +98,7 @@ NODE: dict[str, Any] = {
     "conntrack": _COUNTERS,
     "mtu": int,
     "way out": str,
-    "flannel": tuple[str, ...],
+    "flannel": tuple[str, ...] | None,
 }
 NAMESPACE: dict[str, Any] = {"counters": _COUNTERS, "bound": tuple[BoundSocket, ...]}
 """Types of answers to ("node", ...) and ("space", name, what). Every other `what` of a namespace is a setting."""

@@ -12,8 +12,10 @@ import zlib
 from enum import StrEnum
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 """Version of the format. tracer/capture/format/migrations.py converts older versions."""
+HOLDS_ANSWERS = 2
+"""First version of captures of runs that keep an answer open until the packet that it answers is explained."""
 
 APPLICATION_ID = 0x6B387374
 """SQLite's application_id: "k8st"."""
@@ -40,7 +42,11 @@ class Record(StrEnum):
     """The kinds of records. The comment on each kind describes its body."""
 
     ANSWER = "answer"
-    """A question got a new answer: [question, number of this request in the batch, answer]."""
+    """A question got a new answer: [question, number of this request in the batch, answer].
+
+    The types of answers are in record_checks.py. Since version 2 that of ("node", "flannel") may be null: flannel's lease file
+    is there and cannot be read.
+    """
     OBJECTS = "objects"
     """A change of the store of Kubernetes objects: [what, kind, bodies]."""
     SANDBOXES = "sandboxes"
@@ -69,9 +75,14 @@ class Record(StrEnum):
     """The run ended normally: [its duration in seconds, number of its last batch]."""
 
 
-def crc(row: tuple[Any, ...]) -> int:
-    """CRC-32 of the stored columns of a row. SQLite itself has no check sums."""
+def crc(row: tuple[Any, ...], version: int = VERSION) -> int:
+    """CRC-32 of the stored columns of a row. SQLite itself has no check sums.
+
+    The lengths are part of it: otherwise one damaged bit in SQLite's record header could move the boundary between two columns
+    unnoticed, so that a name is not found. Version 1 did not have them.
+    """
     found = 0
     for value in row:
-        found = zlib.crc32(value if isinstance(value, bytes) else str(value).encode(errors="surrogateescape"), found)
+        octets = value if isinstance(value, bytes) else str(value).encode(errors="surrogateescape")
+        found = zlib.crc32(octets, found if version == 1 else zlib.crc32(b"%d:" % len(octets), found))
     return found

@@ -28,7 +28,7 @@ from tracer.rules.iptables.table_reader import TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate as NftChange
 from tracer.util.escape import escaped
 from tracer.util.lru_dict import LruDict
-from tracer.util.questions import Question
+from tracer.util.questions import Answer, Known, Question
 
 CHUNK_SECONDS, CHUNK_BYTES = 1.0, 4 << 20
 """Age and length of slots from which a chunk goes to the writer, seconds and bytes."""
@@ -132,9 +132,10 @@ class RecordBuffer:
         if len(changes):
             self.add_record(Record.RULESET, "", to_json(changes.tobytes()))
 
-    def journal(self, question: Question, ask: Callable[[], T], default: T) -> T:
+    def journal(self, question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
         """A Journal that asks the machine, and records the first answer and each answer that differs from the previous one."""
-        self._counts[question] = count = self._counts.get(question, 0) + 1
+        count = self._counts.get(question, 0) + 1
+        self._counts[question] = count + requests - 1
         answer = ask()
         if self._answers.get(question, _NONE) != answer:
             self._answers[question] = answer
@@ -142,7 +143,7 @@ class RecordBuffer:
                 self.add_record(Record.ANSWER, " ".join(map(str, question)), [to_json(question), count, to_json(answer)])
             except TypeError as e:
                 self._warn(str(question[0]), e)
-        return answer
+        return Known(answer)
 
     def _warn(self, what: str, e: TypeError) -> None:
         """Adds a warning about an answer that cannot be recorded. The run goes on."""

@@ -19,10 +19,8 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.codec import to_json
 from tracer.capture.format.schema import ALL_ANSWERS
 from tracer.capture.journal import (
-    JournaledHostReader,
-    JournaledNamespaceInspector,
-    JournaledNamespaces,
     JournaledProcesses,
+    RecordedNamespaces,
     journaled_function,
 )
 from tracer.capture.record.buffer import RecordBuffer
@@ -37,9 +35,12 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.summary import OutputLoss
-from tracer.node.namespaces import Namespaces
-from tracer.node.processes import Processes
-from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
+from tracer.node.namespaces import NamespaceNames
+from tracer.node.node import HostReader
+from tracer.node.processes import SocketOwners
+from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.pipeline.environment import RunStart
 from tracer.pipeline.live_environment import LiveEnvironment, rule_resolver
 from tracer.pipeline.live_source import LiveSource
@@ -48,6 +49,7 @@ from tracer.rules.iptables.table_reader import TableReader, TableSnapshot
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal
 from tracer.util.timezone import local_zone
 from tracer.util.worker import user_warnings
 
@@ -127,22 +129,25 @@ class RecordingEnvironment:
         for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
             self._journaled_function(address)
 
-    def namespaces(self) -> JournaledNamespaces:
-        return JournaledNamespaces(self.buffer.journal, self._live.namespaces())
+    def namespaces(self) -> RecordedNamespaces:
+        return RecordedNamespaces(self.buffer.journal, self._live.namespaces())
 
     def tracking(self) -> Collection[int]:
         return self._live.tracking()
 
     def processes(self) -> JournaledProcesses:
-        return JournaledProcesses(self.buffer.journal)
+        return JournaledProcesses(self.buffer.journal, self._live.processes())
 
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
-        return JournaledNamespaceInspector(self.buffer.journal, namespaces, processes)
+    def inspector(self, namespaces: NamespaceNames, processes: SocketOwners) -> NamespaceInspector:
+        return NamespaceInspector(NamespaceReader(namespaces, processes), self.buffer.journal)
 
-    def host_reader(self) -> JournaledHostReader:
-        return JournaledHostReader(self.buffer.journal)
+    def host_reader(self) -> HostReader:
+        return self._live.host_reader()
 
-    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+    def journal(self) -> Journal:
+        return self.buffer.journal
+
+    def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         def reader() -> RecordedTableReader:
             return RecordedTableReader(self.buffer)
 
@@ -158,7 +163,10 @@ class RecordingEnvironment:
         return self.conntrack
 
     def assembler(self, parts: AssemblyParts) -> Assembler:
-        return self._live.assembler(parts) if self._explains else Prefetcher(parts, self.sandboxes)
+        if not self._explains:
+            return Prefetcher(parts, self.sandboxes)
+        # A comparison would ask questions that a replay does not ask at the same places.
+        return packet_assembler(parts, compares_paths=False)
 
     def start(self, run: RunStart) -> None:
         """Begins to write the file. It begins with `meta`, the values that do not change in a run."""

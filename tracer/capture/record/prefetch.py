@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recording without explanation: asks the machine, for each batch, the questions that a replay will need answers to.
 
-It replaces tracer/packets/assembler.py: it takes the batches, and yields no packets.
+It replaces tracer/packets/assembler.py: it takes the batches, and yields no packets. It asks what the assembly of packets asks
+(namespaces, processes of sockets, functions), and all questions that findings and causes of SYNs declare as their ASKS.
 """
 
 from __future__ import annotations
@@ -11,50 +12,30 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tracer import findings
 from tracer.capture.cni_journal import RecordedCniCache
 from tracer.events import payload
 from tracer.events.record import EventArray, Kind
 from tracer.events.record import address as address_of
+from tracer.handshakes import causes
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
+from tracer.node.node_questions import Occasion
 from tracer.pipeline.assembly import AssemblyParts
 from tracer.util.octets import c_text
+from tracer.util.questions import value_of
 
 NODE_SECONDS, COUNTER_SECONDS = 2.0, 10.0
-"""Intervals of questions, seconds: about the node's listeners and settings; about the counters of listeners' namespaces."""
+"""Intervals of questions, seconds: about the node, its listeners and namespaces; about counters of listeners' namespaces."""
 MAX_LISTENERS = 64
 """Maximum number of listening processes with recorded settings and counters."""
 MAX_DESTINATIONS = 16
-"""Maximum number of destinations, and of interfaces, of dropped packets that are asked for in one batch."""
+"""Maximum number of destinations, of interfaces, and of namespaces of dropped packets that are asked for in one batch."""
 LONG_BYTES = 1280
 """Length from which a dropped packet may be too long for its path, bytes: IPv6's minimum MTU; few IPv4 networks have less."""
-CONNTRACK_COUNT, CONNTRACK_MAX = "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max"
-
-NODE_SETTINGS = (
-    "net/ipv4/ip_local_port_range",
-    "net/ipv4/ip_local_reserved_ports",
-    "net/ipv4/conf/all/route_localnet",
-    CONNTRACK_COUNT,
-    CONNTRACK_MAX,
-)
-LISTENER_SETTINGS = (
-    "net/core/somaxconn",
-    "net/ipv4/tcp_max_syn_backlog",
-    "net/ipv4/tcp_syncookies",
-    "net/ipv4/tcp_timestamps",
-    "net/ipv4/tcp_tw_recycle",
-)
-"""The settings that findings need: of the node, and of a listener's namespace."""
-NAMESPACE_SETTINGS = (
-    "net/ipv4/tcp_timestamps",
-    "net/ipv4/tcp_tw_recycle",
-    "net/ipv4/tcp_tw_reuse",
-    CONNTRACK_COUNT,
-    CONNTRACK_MAX,
-)
-"""The settings that SYN verdicts need, of each namespace that has a name."""
 LISTEN = 10
 """Kernel state TCP_LISTEN."""
+TCP, UDP = 6, 17
 
 
 class Prefetcher:
@@ -63,83 +44,75 @@ class Prefetcher:
     def __init__(self, parts: AssemblyParts, sandboxes: RecordedCniCache | None) -> None:
         self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.names.function
         self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, parts.inspector
+        self._journal = parts.journal
+        self._node_questions = tuple(dict.fromkeys(q for asked in findings.declared_questions().values() for q in asked))
+        self._namespace_questions = tuple(dict.fromkeys(q for asked in causes.declared_questions().values() for q in asked))
         self._node_asked_at = self._counters_asked_at = float("-inf")
         self._listeners: dict[int, None] = {}
+        self._has_datagrams = False
+        self.is_uniform = True
         self.events = self.unaddressed = 0
 
     def feed(self, batch: EventArray) -> None:
         events, _ = payload.split(self._resolver.prefetch(batch))
         self.events += len(events)
-        if len(events):
-            self._ask_of_events(events)
+        new_listeners = self._ask_of_events(events) if len(events) else []
         if self._sandboxes:
             self._sandboxes.refresh()
-        now = time.monotonic()
-        if now - self._node_asked_at >= NODE_SECONDS:
-            self._node_asked_at = now
-            self._ask_node(now)
+        occasion = self._occasion(events, new_listeners, time.monotonic())
+        if occasion == Occasion():
+            return
+        for node_question in self._node_questions:
+            node_question.prefetch(self._node, self._journal, occasion)
+        for question in self._namespace_questions:
+            question.prefetch(self._inspector.reader, self._inspector.journal, occasion)
 
-    def _ask_of_events(self, events: EventArray) -> None:
+    def _ask_of_events(self, events: EventArray) -> list[int]:
+        """Asks what the assembly of packets asks. Returns the pids of listening processes that were not met before."""
         for netns in np.unique(events["netns"]).tolist():
             self._namespaces.name(netns)
+        for address in np.unique(events["object"][events["kind"] == Kind.EVENT_DROP]).tolist():
+            self._function(address)
         sockets = events[(events["kind"] == Kind.EVENT_SOCKET) & (events["object"] > 0)]
-        listening = set(sockets["object"][(sockets["state"] == LISTEN) & (sockets["protocol"] == 6)].tolist())
+        listening = set(sockets["object"][(sockets["state"] == LISTEN) & (sockets["protocol"] == TCP)].tolist())
+        found = []
         for inode in np.unique(sockets["object"]).tolist():
             pid, _ = self._processes.owner(inode)
-            if pid and inode in listening and len(self._listeners) < MAX_LISTENERS:
+            if pid and inode in listening and pid not in self._listeners and len(self._listeners) < MAX_LISTENERS:
                 self._listeners[pid] = None
+                found.append(pid)
+        return found
+
+    def _occasion(self, events: EventArray, new_listeners: list[int], now: float) -> Occasion:
+        """What this batch gives reason to ask. new_listeners: pids. now: seconds, CLOCK_MONOTONIC."""
+        is_periodic = now - self._node_asked_at >= NODE_SECONDS
+        are_counters_due = is_periodic and now - self._counters_asked_at >= COUNTER_SECONDS
+        self._node_asked_at = now if is_periodic else self._node_asked_at
+        self._counters_asked_at = now if are_counters_due else self._counters_asked_at
+        has_first_datagram = not self._has_datagrams and bool((events["protocol"] == UDP).any())
+        self._has_datagrams |= has_first_datagram
         drops = events[events["kind"] == Kind.EVENT_DROP]
-        if len(drops):
-            self._ask_of_drops(drops, events)
-
-    def _ask_of_drops(self, drops: EventArray, events: EventArray) -> None:
-        """Asks what findings need for a dropped packet: counters at that time, and its outgoing interface."""
-        for address in np.unique(drops["object"]).tolist():
-            self._function(address)
-        node = self._node
-        node.conntrack_counters()
-        for name in (CONNTRACK_COUNT, CONNTRACK_MAX):
-            node.setting(name)
-        long = drops[drops["length"] >= LONG_BYTES]
-        for to in sorted(set(long["dst"].tolist()))[:MAX_DESTINATIONS]:
-            self._ask_mtu(node.way_out(address_of(to)))
-        here = events["netns"] == self._namespaces.node
-        for name in np.unique(events["out_name"][here])[:MAX_DESTINATIONS].tolist():
-            self._ask_mtu(c_text(name))
-
-    def _ask_mtu(self, interface: str) -> None:
-        """Asks for the MTU of an interface that a long dropped packet should have used."""
-        if interface:
-            self._node.mtu(interface)
-
-    def _ask_node(self, now: float) -> None:
-        node = self._node
-        for protocol in ("tcp", "udp"):
-            for bound in node.bound(protocol):
-                found = node.listener(bound.address, bound.port, protocol)
-                if found and found.pid:
-                    node.is_kube_proxy(found.pid)
-        node.kube_proxy()
-        node.addresses()
-        node.flannel_subnets()
-        node.conntrack_counters()
-        for name in NODE_SETTINGS:
-            node.setting(name)
-        for name in LISTENER_SETTINGS:
-            node.setting(name, 0)
-        for name in self._inspector.names():
-            self._inspector.bound(name)
-            for setting in NAMESPACE_SETTINGS:
-                self._inspector.setting(name, setting)
-        for pid in self._listeners:
-            for name in LISTENER_SETTINGS:
-                node.setting(name, pid)
-            if now - self._counters_asked_at >= COUNTER_SECONDS:
-                node.counters(pid)
-        self._counters_asked_at = now if now - self._counters_asked_at >= COUNTER_SECONDS else self._counters_asked_at
+        # The event of a drop may be short: then an earlier event of the packet has its header.
+        dropped = events[np.isin(events["packet"], drops["packet"])] if len(drops) else events[:0]
+        long = dropped[dropped["length"] >= LONG_BYTES]
+        on_node = events[events["netns"] == self._namespaces.node] if len(drops) else events[:0]
+        return Occasion(
+            is_periodic=is_periodic,
+            has_drops=bool(len(drops)),
+            has_first_datagram=has_first_datagram,
+            destinations=tuple(address_of(to) for to in sorted(set(long["dst"].tolist()))[:MAX_DESTINATIONS]),
+            interfaces=tuple(c_text(name) for name in np.unique(on_node["out_name"])[:MAX_DESTINATIONS].tolist()),
+            listeners=tuple(self._listeners if is_periodic else new_listeners),
+            counted_listeners=tuple(self._listeners if are_counters_due else new_listeners),
+            drop_namespaces=tuple(self._namespaces.name(n) for n in np.unique(drops["netns"]).tolist()[:MAX_DESTINATIONS]),
+            namespaces=tuple(value_of(self._inspector.names()) or ()) if is_periodic else (),
+        )
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Does nothing: the source records losses."""
+
+    def horizon(self, now: int) -> int:
+        return now
 
     @property
     def is_waiting_for_rules(self) -> bool:

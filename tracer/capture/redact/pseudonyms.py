@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from tracer.errors import OutputNotWritten
 from tracer.model.finding import Finding
+from tracer.model.hop import SocketHop, owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
@@ -113,13 +114,13 @@ class Pseudonymizer:
 
     def packet(self, packet: Packet) -> Packet:
         """The packet with pseudonyms, and without its raw bytes."""
-        for owner in (packet.src_owner, packet.dst_owner, *(h.owner for h in packet.hops)):
+        for owner in (packet.src_owner, packet.dst_owner, *map(owner_of, packet.hops)):
             if isinstance(owner, Owner):
                 self._learn(owner.namespace)
                 self._learn(owner.name)
         for hop in packet.hops:
             self._learn(hop.netns)
-            if hop.socket:
+            if isinstance(hop, SocketHop):
                 self._learn(hop.socket.command)
         return self.redact(replace(packet, raw=b""))
 

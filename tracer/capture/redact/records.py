@@ -155,7 +155,7 @@ class RecordRedactor:
         if what == "addresses":
             return question, {self.address(a): interface for a, interface in answer.items()}
         if what == "flannel":
-            return question, tuple(map(self.address, answer))
+            return question, answer and tuple(map(self.address, answer))
         if what == "way out":
             return ("node", ("way out", self.address(key[1]))), answer
         return (question, answer) if what in ("is kube-proxy", "setting", "counters", "conntrack", "mtu") else None

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.util.evictions import evictions
 from tracer.util.lru_dict import LruDict
-from tracer.util.questions import NotAsked, Question
+from tracer.util.questions import Answer, Known, NotAsked, Question
 
 T = TypeVar("T")
 ANSWERS_KEPT = 1 << 18
@@ -21,7 +21,7 @@ MAX_UNANSWERED = 64
 """Maximum number of kept questions without an answer. One is enough to show that the run had ended."""
 
 
-class ReplayedTableReader(TableReader):
+class ReplayedTableReader:
     """Gives the readings of legacy tables that were recorded in the current batch (`pending`)."""
 
     def __init__(self) -> None:
@@ -85,8 +85,13 @@ class ReplayedAnswers:
         else:
             self._last[question] = answer
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether each question has one answer throughout the batch."""
+        return not self._pending_count
+
     def require_answers(self) -> None:
-        """From now on a question without an answer raises NotAsked."""
+        """From now on a question without an answer was not asked."""
         self._omits_defaults = False
 
     def end_batch(self) -> None:
@@ -98,17 +103,17 @@ class ReplayedAnswers:
         self._pending_count = 0
         self._counts.clear()
 
-    def journal(self, question: Question, ask: Callable[[], T], default: T) -> T:
-        """The recorded answer. Raises NotAsked where there is none."""
+    def journal(self, question: Question, ask: Callable[[], T], default: T, requests: int = 1) -> Answer[T]:
+        """The recorded answer."""
         pending = self._pending.get(question)
         if pending:
-            self._counts[question] = count = self._counts.get(question, 0) + 1
+            self._counts[question] = count = self._counts.get(question, 0) + requests
             while pending and pending[0][0] <= count:
                 self._last[question] = pending.pop(0)[1]
         is_partial = self._has_dropped or self._last.evicted > 0
         if question not in self._last and (is_partial or not self._omits_defaults):
             if question[0] == "process" and len(self.unanswered) < MAX_UNANSWERED and not is_partial:
                 self.unanswered.append(question)
-            raise NotAsked(question)
+            return NotAsked(question)
         found: T = self._last.get(question, default)
-        return found
+        return Known(found)

@@ -226,7 +226,7 @@ class CaptureReader:
                     return
                 self.missed += self._contiguous and row[0] != after + 1
                 after, misses = row[0], 0
-                if row[1] == crc(row[2:]):
+                if row[1] == crc(row[2:], self.version):
                     yield row[2:]
                 else:
                     self.missed += 1

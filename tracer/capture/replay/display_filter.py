@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.filter import Network
-from tracer.model.packet import Endpoints, Packet
+from tracer.model.hop import RewriteHop
+from tracer.model.namespace_name import NO_NETNS, Netns
+from tracer.model.packet import Packet
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class DisplayFilter:
         protocol: name in lower case; "" = any.
         family: 4 or 6; 0 = any.
         iface: name of an interface; "" = any.
-        netns: name of a network namespace; "" = any.
+        netns: a network namespace; NO_NETNS = any.
     """
 
     ports: tuple[int, ...] = ()
@@ -34,7 +37,7 @@ class DisplayFilter:
     protocol: str = ""
     family: int = 0
     iface: str = ""
-    netns: str = ""
+    netns: Netns = NO_NETNS
 
     def __call__(self, packet: Packet) -> bool:
         if self.protocol and packet.protocol.lower() != self.protocol:
@@ -62,7 +65,7 @@ def all_endpoints(packet: Packet) -> Iterator[Endpoints]:
         yield packet.flow.orig
         yield packet.flow.reply
     for hop in packet.hops:
-        if hop.nat:
+        if isinstance(hop, RewriteHop):
             yield hop.nat.before
             yield hop.nat.after
 

@@ -12,24 +12,28 @@ from typing import Any
 
 from tracer.capture.change_events import ReplayedChangeLog, ReplayedConntrackListener
 from tracer.capture.format.codec import MalformedRecord, from_json
+from tracer.capture.format.schema import HOLDS_ANSWERS
 from tracer.capture.journal import (
-    JournaledHostReader,
-    JournaledNamespaceInspector,
-    JournaledNamespaces,
     JournaledProcesses,
+    ReplayedNamespaces,
     journaled_function,
 )
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.source import ReplaySource
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import OwnerResolver
-from tracer.node.namespaces import Namespaces
-from tracer.node.processes import Processes
+from tracer.model.namespace_name import Netns
+from tracer.node.namespace_questions import NamespaceInspector
+from tracer.node.namespace_view import NamespaceReader
+from tracer.node.namespaces import NamespaceNames
+from tracer.node.node import HostReader
+from tracer.node.processes import SocketOwners
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.table_reader import TableRequest
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.questions import Journal
 
 
 class ReplayEnvironment:
@@ -41,21 +45,24 @@ class ReplayEnvironment:
     """
 
     def __init__(self, capture: CaptureReader, progress: Callable[[int], None] = lambda events: None) -> None:
-        self.meta = capture.meta
+        self.meta, self._version = capture.meta, capture.version
         self._source = ReplaySource(capture, progress)
 
     def cluster_view(self) -> ClusterView:
         local, ipvs = (frozenset(self._meta_value(name, [], list)) for name in ("addresses", "ipvs_addresses"))
         return ClusterView(self._source.store, self._source.sandboxes, local, ipvs)
 
-    def host_reader(self) -> JournaledHostReader:
-        return JournaledHostReader(self._source.journal)
+    def host_reader(self) -> HostReader:
+        return HostReader()
+
+    def journal(self) -> Journal:
+        return self._source.journal
 
     def processes(self) -> JournaledProcesses:
         return JournaledProcesses(self._source.journal)
 
-    def inspector(self, namespaces: Namespaces, processes: Processes) -> JournaledNamespaceInspector:
-        return JournaledNamespaceInspector(self._source.journal, namespaces, processes)
+    def inspector(self, namespaces: NamespaceNames, processes: SocketOwners) -> NamespaceInspector:
+        return NamespaceInspector(NamespaceReader(namespaces, processes), self._source.journal)
 
     def kernel_names(self) -> KernelNames:
         function = journaled_function(self._source.journal, lambda address: "")
@@ -71,7 +78,7 @@ class ReplayEnvironment:
         return self._source.entries
 
     def assembler(self, parts: AssemblyParts) -> Assembler:
-        return packet_assembler(parts)
+        return packet_assembler(parts, holds_answers=self._version >= HOLDS_ANSWERS)
 
     def source(self, kube: OwnerResolver) -> ReplaySource:
         return self._source
@@ -88,16 +95,16 @@ class ReplayEnvironment:
             return default
         return found if isinstance(found, kind) else default
 
-    def namespaces(self) -> JournaledNamespaces:
+    def namespaces(self) -> ReplayedNamespaces:
         stored = self.meta.get("namespaces")
         stored = stored if isinstance(stored, dict) else {}
         try:
-            names = {int(k): str(v) for k, v in from_json(stored.get("names", {"dict": []})).items()}
+            names = {int(k): Netns(str(v)) for k, v in from_json(stored.get("names", {"dict": []})).items()}
         except (MalformedRecord, ValueError, TypeError, AttributeError):
             names = {}
-        return JournaledNamespaces(self._source.journal, None, _int(stored.get("node")), _int(stored.get("own")), names)
+        return ReplayedNamespaces(self._source.journal, _int(stored.get("node")), _int(stored.get("own")), names)
 
-    def rules(self, namespaces: Namespaces, stack: ExitStack) -> RuleResolver:
+    def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         try:
             acts = from_json(self.meta.get("acts", {"set": []}))
         except MalformedRecord:

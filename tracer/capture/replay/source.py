@@ -209,7 +209,7 @@ class ReplaySource:
         explained, self._explained = self._explained, None
         readings, self._sandbox_readings = self._sandbox_readings, []
         self.sandboxes.begin_batch(readings)
-        return Batch(now, events, losses, last, explained)
+        return Batch(now, events, losses, last, explained, self._answers.is_uniform)
 
     def _advance(self) -> None:
         self._next = next(self._records, None)

@@ -4,6 +4,9 @@
 A file has `classify(attempt, inspector)`, which returns the Cause, or None when the evidence shows something else. ORDER lists
 the files by precedence: a cause that ended the SYN comes before an event on its path. The last file always returns a cause.
 
+A file that asks questions about a namespace declares them as ASKS (tracer/node/namespace_questions.py), so that a recording
+without explanation asks them ahead. An answer may be NotAsked in a replay: then the cause omits the statement.
+
 Must not know: other causes, how a cause is shown.
 """
 
@@ -11,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector, NamespaceQuestion
 from tracer.util.registry import Registry
 
 Classify = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
+Questions = tuple[NamespaceQuestion[Any, Any], ...]
 
 ORDER = (
     "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "paws", "accept_queue",
@@ -32,6 +37,12 @@ _CAUSES: Registry[Classify] = Registry(__name__, "classify")
 def causes() -> tuple[tuple[str, Classify], ...]:
     """All causes, in ORDER. Raises LookupError for a file that ORDER does not name."""
     return _CAUSES.in_order(ORDER)
+
+
+def declared_questions() -> dict[str, Questions]:
+    """The questions that each cause declares, by its file name."""
+    none: Questions = ()
+    return _CAUSES.values("ASKS", none)
 
 
 def cause_of(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause:

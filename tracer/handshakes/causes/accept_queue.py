@@ -5,8 +5,8 @@ ACK arrived; the kernel dropped it."""
 from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.packet import Handshake
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import Handshake, HandshakeHop
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
@@ -17,9 +17,9 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         return _full(attempt, queue, limit, "dropped") if queue > limit else None
     for packet in attempt.acks:
         for hop in packet.hops:
-            handshake = hop.handshake
-            if not handshake or handshake.stage != "ACK" or hop.clone:
+            if not isinstance(hop, HandshakeHop) or hop.handshake.stage != "ACK" or hop.clone:
                 continue
+            handshake = hop.handshake
             if handshake.accepted is False and handshake.accept_queue_full:
                 return _full(attempt, *_queue(handshake), "answered, but the client's ACK was dropped")
     return None

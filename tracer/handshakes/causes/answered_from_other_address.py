@@ -5,16 +5,21 @@ from __future__ import annotations
 
 from tracer.handshakes.causes import no_listener
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import ListenerProcess, NamespaceInspector, NamespaceListeners
 from tracer.node.procnet import BoundSocket
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.questions import value_of
+
+LISTENERS, PROCESS = NamespaceListeners(), ListenerProcess()
+ASKS = (LISTENERS, PROCESS)
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if not no_listener.has_no_listener(attempt):
         return None
     port = attempt.reached.dport
-    others = [b for b in inspector.bound(attempt.place) if b.port == port and not b.takes(attempt.reached.dst)]
+    sockets = value_of(inspector.ask(LISTENERS, attempt.place)) or ()
+    others = [b for b in sockets if b.port == port and not b.takes(attempt.reached.dst)]
     if not others:
         return None
     who = ", ".join(_listener(b, inspector) for b in others)
@@ -23,7 +28,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
 
 
 def _listener(bound: BoundSocket, inspector: NamespaceInspector) -> str:
-    who = inspector.process(bound.inode)
+    who = value_of(inspector.ask(PROCESS, bound.inode))
     return (
         f"{who} on {format_endpoint(bound.address, bound.port)}"
         if who

@@ -5,8 +5,11 @@ of entries is read later, so the text has it only where it is still near the lim
 from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector, NamespaceSetting
+from tracer.util.questions import value_of
 
+COUNT, LIMIT = (NamespaceSetting(f"net/netfilter/nf_conntrack_{name}", is_volatile=True) for name in ("count", "max"))
+ASKS = (COUNT, LIMIT)
 NEARLY = 0.95
 """Share of the limit from which the table counts as full: a few entries may expire between the packet and the reading."""
 
@@ -14,7 +17,7 @@ NEARLY = 0.95
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     if not attempt.syn.detail("table-full"):
         return None
-    count, most = (inspector.setting(attempt.place, f"net/netfilter/nf_conntrack_{name}") for name in ("count", "max"))
+    count, most = (value_of(inspector.ask(question, attempt.place)) or "" for question in ASKS)
     shows = count.isdigit() and most.isdigit() and int(count) >= NEARLY * int(most)
     size = f" ({count} of {most} entries when it was read afterwards)" if shows else ""
     return Cause("conntrack table full", f"dropped: conntrack's table is full{size}{attempt.where}")

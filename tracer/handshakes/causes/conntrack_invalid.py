@@ -7,16 +7,17 @@ from __future__ import annotations
 from tracer.handshakes import _cause_helpers
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.packet import RULE_KINDS
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import RuleHop
+from tracer.model.netfilter import Verdict
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in _cause_helpers.own_hops(attempt) if h.verdict == "DROP" and h.what in RULE_KINDS), None)
+    hop = next((h for h in _cause_helpers.own_hops(attempt) if isinstance(h, RuleHop) and h.verdict is Verdict.DROP), None)
     matched = bool(hop and _cause_helpers.matches_invalid(hop))
     if attempt.syn.untracked != "INVALID" and not matched:
         return None
-    end = f"DROPped in {_cause_helpers.table_of(hop)}{_cause_helpers.formatted_owner(hop)}" if hop else attempt.syn.verdict
+    end = f"DROPped in {hop.place}{_cause_helpers.formatted_owner(hop)}" if hop else attempt.syn.verdict
     return Cause(
         "conntrack INVALID",
         f"conntrack state INVALID{attempt.where}: {end}",

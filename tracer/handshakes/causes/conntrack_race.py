@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 from tracer.util.endpoint_format import format_endpoint
 
 

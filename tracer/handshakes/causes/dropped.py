@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.packet import Drop
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import Drop, HandshakeHop
+from tracer.node.namespace_questions import NamespaceInspector
 from tracer.packets.outcome import BAD
 
 REASONS = {
@@ -43,7 +43,8 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     if drop.function in SOURCE_CHECK and drop.reason in ("", "NOT_SPECIFIED"):
         text = "martian: its source {src}, or its destination, cannot come in by {iface}".format(**fields)
         return Cause("martian source", f"dropped{attempt.where}: {text}", Evidence.DERIVED)
-    shake = next((h.handshake for h in syn.hops if h.handshake and h.handshake.accepted is False), None)
+    shakes = (h.handshake for h in syn.hops if isinstance(h, HandshakeHop))
+    shake = next((each for each in shakes if each.accepted is False), None)
     at = f"by {attempt.process}'s socket" if shake else f"in {drop.function or 'an unknown function'}"
     return Cause("dropped", f"dropped {at}{attempt.where}: {_reason(drop)}")
 

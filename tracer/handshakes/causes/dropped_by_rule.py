@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.packet import RULE_KINDS
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import RuleHop
+from tracer.model.netfilter import Verdict
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in _cause_helpers.own_hops(attempt) if h.what in RULE_KINDS and h.verdict == "DROP"), None)
+    hop = next((h for h in _cause_helpers.own_hops(attempt) if isinstance(h, RuleHop) and h.verdict is Verdict.DROP), None)
     if not hop or attempt.syn.untracked == "INVALID" or _cause_helpers.matches_invalid(hop):
         return None
-    return Cause(
-        "dropped by rule", f"DROPped in {_cause_helpers.table_of(hop)}{attempt.where}{_cause_helpers.formatted_owner(hop)}"
-    )
+    return Cause("dropped by rule", f"DROPped in {hop.place}{attempt.where}{_cause_helpers.formatted_owner(hop)}")

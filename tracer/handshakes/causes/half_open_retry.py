@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import HandshakeHop
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    if not any(h.handshake and h.handshake.stage == "request" for h in _cause_helpers.own_hops(attempt)):
+    shakes = (h.handshake for h in _cause_helpers.own_hops(attempt) if isinstance(h, HandshakeHop))
+    if not any(shake.stage == "request" for shake in shakes):
         return None
     done = "then connected" if _cause_helpers.completion(attempt) in ("connected", "acknowledged") else "SYN-ACK sent once more"
     return Cause("half-open already", f"repeated, its connection is half-open already{attempt.where}: {done}", good=True)

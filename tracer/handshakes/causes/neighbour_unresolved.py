@@ -7,7 +7,7 @@ from __future__ import annotations
 from tracer.handshakes.correlator import waits_for_neighbour
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 
 REASONS = {
     "NEIGH_FAILED": "does not answer", "NEIGH_QUEUEFULL": "has not answered, and too many packets wait for it",

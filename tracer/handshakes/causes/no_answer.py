@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.model.hop import RewriteHop
 from tracer.model.packet import Outcome
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 from tracer.util.endpoint_format import format_endpoint
 
 
@@ -16,7 +17,8 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         return None
     hop = next((h for h in reversed(attempt.syn.hops) if h.out_iface and not h.clone), None)
     by = f" by {hop.out_iface}" if hop else ""
-    owner = next((h.owner for h in reversed(attempt.syn.hops) if h.nat and h.owner and h.owner.target), None)
+    owners = (h.owner for h in reversed(attempt.syn.hops) if isinstance(h, RewriteHop))
+    owner = next((each for each in owners if each and each.target), None)
     who = f", {owner.target}," if owner else ""
     target = format_endpoint(attempt.reached.dst, attempt.reached.dport)
     return Cause(

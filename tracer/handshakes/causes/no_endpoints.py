@@ -12,17 +12,20 @@ from tracer.handshakes import _cause_helpers
 from tracer.kube.missing_endpoints import NONE, NONE_HERE, fate_in
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.packet import Hop
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import DecidingHop, IpvsRefusalHop, decision_of
+from tracer.model.netfilter import REFUSALS, Verdict
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     for hop in _cause_helpers.own_hops(attempt):
-        fate = _fate(hop) if hop.verdict in ("REJECT", "DROP") else ""
+        if not isinstance(hop, DecidingHop) or hop.verdict not in REFUSALS:
+            continue
+        fate = _fate(hop)
         if fate:
             what = "no local endpoint" if fate == NONE_HERE else "no endpoint"
-            done = "rejected" if hop.verdict == "REJECT" else "dropped"
-            evidence = Evidence.DERIVED if hop.ipvs else Evidence.OBSERVED
+            done = "rejected" if hop.verdict is Verdict.REJECT else "dropped"
+            evidence = Evidence.DERIVED if isinstance(hop, IpvsRefusalHop) else Evidence.OBSERVED
             return Cause(
                 "no endpoints",
                 f"{what}: {done} {_cause_helpers.formatted_actor(attempt.syn, hop)}{_cause_helpers.formatted_owner(hop)}",
@@ -31,11 +34,11 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     return None
 
 
-def _fate(hop: Hop) -> str:
+def _fate(hop: DecidingHop) -> str:
     """The reason from the rule's comment, or from its owner, whose text includes the comments of earlier rules."""
-    if hop.ipvs:
+    if isinstance(hop, IpvsRefusalHop):
         return fate_in(hop.owner)
-    decision = hop.rule_trace.decision if hop.rule_trace else None
+    decision = decision_of(hop)
     if not decision or not decision.rule or decision.hotdrop:
         return ""
     says = f"{decision.rule.comment} {decision.rule.text}"

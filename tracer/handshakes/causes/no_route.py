@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 
 KINDS = {
     errno.EINVAL: "the route is a blackhole",

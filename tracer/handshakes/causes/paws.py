@@ -9,11 +9,12 @@ from __future__ import annotations
 from tracer.handshakes import _cause_helpers
 from tracer.handshakes.snat_clients import find_snat
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector, NamespaceSetting
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.questions import value_of
 
 REASONS = frozenset({"TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"})
-SETTINGS = ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle")
+ASKS = tuple(NamespaceSetting(f"net/ipv4/{name}") for name in ("tcp_timestamps", "tcp_tw_reuse", "tcp_tw_recycle"))
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
@@ -53,9 +54,9 @@ def format_snat_clients(attempt: ConnectionAttempt) -> str:
 def format_settings(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> str:
     """The current values of the relevant sysctls, as a clause; "" where they were not read.
 
-    Every kernel has the first one; another one without a value does not exist.
+    Every kernel has the first one; another one without a value does not exist. One that was not asked is left out.
     """
-    values = [(name, inspector.setting(attempt.place, f"net/ipv4/{name}")) for name in SETTINGS]
+    values = [(setting.name.rpartition("/")[2], value_of(inspector.ask(setting, attempt.place))) for setting in ASKS]
     if not values[0][1]:
         return ""
-    return "; " + ", ".join(f"{name} {value or 'does not exist'}" for name, value in values)
+    return "; " + ", ".join(f"{name} {value or 'does not exist'}" for name, value in values if value is not None)

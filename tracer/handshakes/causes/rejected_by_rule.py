@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.model.hop import DecidingHop
+from tracer.model.netfilter import Verdict
+from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in _cause_helpers.own_hops(attempt) if h.verdict == "REJECT"), None)
+    deciding = (h for h in _cause_helpers.own_hops(attempt) if isinstance(h, DecidingHop))
+    hop = next((h for h in deciding if h.verdict is Verdict.REJECT), None)
     if not hop:
         return None
     return Cause(

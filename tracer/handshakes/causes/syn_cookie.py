@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tracer.handshakes import _cause_helpers
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector
 
 ENDS = {"connected": "the client came back with it", "refused": "the client came back with it and was dropped"}
 

@@ -7,17 +7,22 @@ recordings have this cause.
 
 from __future__ import annotations
 
+from tracer.handshakes.causes import paws
 from tracer.handshakes.causes.paws import format_settings, format_snat_clients
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.node.namespace_view import NamespaceInspector
+from tracer.node.namespace_questions import NamespaceInspector, NamespaceSetting
+from tracer.util.questions import value_of
+
+RECYCLE = NamespaceSetting("net/ipv4/tcp_tw_recycle")
+ASKS = (RECYCLE, *paws.ASKS)
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
     shake = attempt.syn.handshake
     if not shake or shake.stage != "SYN" or shake.accepted is not False:
         return None
-    if inspector.setting(attempt.place, "net/ipv4/tcp_tw_recycle") != "1":
+    if value_of(inspector.ask(RECYCLE, attempt.place)) != "1":
         return None
     return Cause(
         "old timestamp",

@@ -8,8 +8,30 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import (
+    DecidingHop,
+    DetailHop,
+    Drop,
+    DropHop,
+    Handshake,
+    HandshakeHop,
+    Hop,
+    IpvsDecision,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    RewriteHop,
+    RouteHop,
+    RuleHop,
+    Socket,
+    SocketHop,
+    is_from_conntrack,
+    owner_of,
+    trace_of,
+    verdict_of,
+)
 from tracer.model.kube import UNKNOWN, Owner
-from tracer.model.packet import Drop, Endpoints, Flow, Handshake, Hop, HopKind, IpvsDecision, Packet, Socket
+from tracer.model.packet import Flow, Packet
 from tracer.model.rule import Rule, RuleHit, RuleTrace, format_path
 
 Object = dict[str, Any]
@@ -51,13 +73,15 @@ def packet_object(packet: Packet) -> Object:
 
 
 def _hop(hop: Hop, began: int) -> Object:
-    out: Object = {"time_ns": hop.time - began, "what": hop.what.value, "netns": hop.netns, "evidence": hop.evidence.value}
+    out: Object = {"time_ns": hop.time - began, "what": hop.kind.value, "netns": hop.netns, "evidence": hop.evidence.value}
+    table, chain = (hop.table, hop.base_chain) if isinstance(hop, RuleHop) else ("", "")
     for key, text in (
         ("hook", hop.hook),
-        ("table", hop.table),
-        ("chain", hop.chain),
-        ("route" if hop.what is HopKind.ROUTE else "verdict", hop.verdict),
-        ("reject", hop.reject),
+        ("table", table),
+        ("chain", chain),
+        ("route", hop.route if isinstance(hop, RouteHop) else ""),
+        ("verdict", verdict_of(hop)),
+        ("reject", hop.reject if isinstance(hop, DecidingHop) else ""),
         ("in_ifname", hop.in_iface),
         ("out_ifname", hop.out_iface),
         ("mark", hop.mark),
@@ -65,25 +89,26 @@ def _hop(hop: Hop, began: int) -> Object:
     ):
         if text:
             out[key] = text
-    if hop.rule_trace:
-        out |= _trace(hop.rule_trace)
-    if hop.from_conntrack:
+    if trace := trace_of(hop):
+        out |= _trace(trace)
+    if is_from_conntrack(hop):
         out["from_conntrack"] = True
-    if hop.nat:
+    if isinstance(hop, RewriteHop):
         before, after = endpoints(hop.nat.before), endpoints(hop.nat.after)
         out["nat"] = {"kind": hop.nat.kind, "before": before, "after": after}
-    if hop.ipvs:
-        out["ipvs"] = _ipvs(hop.ipvs)
-    if hop.handshake:
-        out["handshake"] = _handshake(hop.handshake)
-    if hop.socket:
-        out["socket"] = _socket(hop.socket)
-    if hop.drop:
-        out["drop"] = _drop(hop.drop)
-    if hop.detail:
-        out["clue"] = {"what": hop.detail.what, **hop.detail.facts}
-    if hop.owner:
-        out["owner"] = _owner(hop.owner)
+    match hop:
+        case IpvsNatHop() | IpvsRefusalHop():
+            out["ipvs"] = _ipvs(hop.decision)
+        case HandshakeHop():
+            out["handshake"] = _handshake(hop.handshake)
+        case SocketHop():
+            out["socket"] = _socket(hop.socket)
+        case DropHop():
+            out["drop"] = _drop(hop.drop)
+        case DetailHop():
+            out["clue"] = {"what": hop.detail.what, **hop.detail.facts}
+    if owner := owner_of(hop):
+        out["owner"] = _owner(owner)
     return out
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Hop
+from tracer.model.hop import Hop, RewriteHop, is_from_conntrack, trace_of
 from tracer.model.rule import Rule, RuleHit
 from tracer.render._style import KEEP, Styler, plain
 
@@ -33,17 +33,17 @@ def rule_lines(hop: Hop, verbose: bool, style: Styler, explained: bool = False) 
         style: The styler of the output stream.
         explained: The packet is predicted. Then every rule is derived, so the remark "(derived)" is omitted.
     """
-    trace = hop.rule_trace
+    trace = trace_of(hop)
     if not trace:
         return
-    before = "from conntrack, " * hop.from_conntrack
+    before = "from conntrack, " * is_from_conntrack(hop)
     if trace.undecided:
         reason = plain(trace.undecided)
         yield style("doubt", before + (reason if reason.startswith("decided") else f"rule not known: {reason}"))
         for rule in trace.possible:
             yield style("quiet", plain(f"  perhaps {rule.chain} {rule.number}: {rule.text}"))
         return
-    hits = hits_shown(trace.hits) if verbose and not hop.nat else [v for v in (trace.decision,) if v]
+    hits = hits_shown(trace.hits) if verbose and not isinstance(hop, RewriteHop) else [v for v in (trace.decision,) if v]
     for hit in hits:
         remark = "  " + style("quiet", "(derived)") if hit.evidence is Evidence.DERIVED and not explained else ""
         # The lines of the connection's first packet show the whole path and the rule.

@@ -10,12 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
+from tracer.model.netfilter import IP_HOOKS
 from tracer.model.rule import Rule, Ruleset
 from tracer.rules.iptables import encode
 from tracer.rules.iptables.encode import MATCH_ALL
 from tracer.rules.iptables.entry import Entry, Extension
 from tracer.rules.iptables.rule_parser import parse, split
-from tracer.rules.iptables.table import HOOKS, VERDICTS, Table
+from tracer.rules.iptables.table import VERDICTS, Table
 
 STEP = 8
 """Bytes from one offset to the next."""
@@ -71,7 +72,7 @@ def assemble(ruleset: Ruleset, family: str, name: str) -> tuple[Table, dict[int,
         UnknownOption: A rule could not be parsed; the message names it.
     """
     chains = {c: rules for (f, t, c), rules in ruleset.chains.items() if (f, t) == (family, name)}
-    order = [c for c in HOOKS if c in chains] + [c for c in chains if c not in HOOKS]
+    order = [c.value for c in IP_HOOKS if c in chains] + [c for c in chains if c not in IP_HOOKS]
     starts, at = {}, 0
     for chain in order:
         starts[chain] = at
@@ -85,10 +86,10 @@ def assemble(ruleset: Ruleset, family: str, name: str) -> tuple[Table, dict[int,
             table.entries[at], rules[at] = entry, rule
             table.lists[chain].append(at)
             at += STEP
-        policy = ruleset.policies.get((family, name, chain), "ACCEPT") if chain in HOOKS else "RETURN"
+        policy = ruleset.policies.get((family, name, chain), "ACCEPT") if chain in IP_HOOKS else "RETURN"
         table.entries[at] = Entry(at, at + STEP, MATCH_ALL, (), _standard(at, _VERDICTS[policy]), False, chain, 0)
-        if chain in HOOKS:
-            table.hooks[HOOKS.index(chain)], table.underflows[HOOKS.index(chain)] = starts[chain], at
+        if chain in IP_HOOKS:
+            table.hooks[IP_HOOKS.index(chain)], table.underflows[IP_HOOKS.index(chain)] = starts[chain], at
     return table, rules
 
 

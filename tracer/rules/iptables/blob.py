@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from tracer.model.netfilter import IP_HOOKS
 from tracer.rules.iptables import entry
 from tracer.rules.iptables.entry import EXTENSION, HEADS, Entry, MalformedTable
-from tracer.rules.iptables.table import HOOKS, Table
+from tracer.rules.iptables.table import Table
 from tracer.util.octets import c_text, decoded
 
 _COUNTERS = 16
@@ -76,7 +77,7 @@ class BlobTable(Table):
         own = [c_text(name) for name in data.view(f"S{_CHAIN}").ravel().tolist()]
         base = [self._index(at) for at in self.hooks.values()]
         places = np.concatenate([bounds[:-1] + 1, np.array(base, bounds.dtype)])
-        unsorted = [*own, *(HOOKS[hook] for hook in self.hooks)]
+        unsorted = [*own, *(IP_HOOKS[hook].value for hook in self.hooks)]
         if len(set(unsorted)) < len(unsorted):
             # The kernel does not check the names of chains; a rule of the wrong chain could be shown.
             raise MalformedTable(f"two chains of {self.name} have the same name")

@@ -64,6 +64,8 @@ class GenerationLog:
 
     Attributes:
         shed: Number of generations given up, by kind: "in force", "replaced"; "rules in force".
+        changes: Number of changes so far of what an address stands for.
+        replaced_at: Time of the last replacement, ns, CLOCK_MONOTONIC, 0 = none.
     """
 
     def __init__(self) -> None:
@@ -71,6 +73,7 @@ class GenerationLog:
         self._replaced: deque[Generation] = deque()
         self._replaced_octets = 0
         self._horizon = 0
+        self.changes = self.replaced_at = 0
         self.shed: Counter[str] = Counter()
 
     def at(self, address: int, time: int) -> Generation:
@@ -101,6 +104,7 @@ class GenerationLog:
     def read(self, generation: Generation, snapshot: TableSnapshot) -> None:
         """Stores the rules that were read."""
         before = generation.octets
+        self.changes += 1
         generation.snapshot, generation.ruleset, generation.why = snapshot, None, ""
         self._replaced_octets += (generation.octets - before) * bool(generation.until)
         self._limit_in_force(generation)
@@ -131,6 +135,7 @@ class GenerationLog:
 
     def _begin(self, address: int, time: int) -> Generation:
         generation = Generation(address, time)
+        self.changes += 1
         self._by_address.setdefault(address, []).append(generation)
         self._by_address.move_to_end(address)
         while len(self._by_address) > ADDRESSES_KEPT:
@@ -145,6 +150,8 @@ class GenerationLog:
 
     def _end(self, generation: Generation, time: int) -> None:
         generation.until = time
+        self.changes += 1
+        self.replaced_at = max(self.replaced_at, time)
         self._replaced.append(generation)
         self._replaced_octets += generation.octets
         while self._replaced and (len(self._replaced) > REPLACED_KEPT or self._replaced_octets > REPLACED_BYTES_KEPT):
@@ -157,6 +164,7 @@ class GenerationLog:
         self._remove(generation)
 
     def _remove(self, generation: Generation) -> None:
+        self.changes += 1
         if generation.ruleset and isinstance(generation.ruleset.chains, Lazy):
             generation.ruleset.chains.forget()  # the rule traces of connections also refer to it
         generations = self._by_address[generation.object]

@@ -17,10 +17,10 @@ from tracer.model.rule import ChainKey, Rule, Ruleset, RuleTrace
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.generation import Generation, GenerationLog
 from tracer.rules.iptables.lookup_history import LookupHistory
-from tracer.rules.iptables.path_cache import PathCache
-from tracer.rules.iptables.request_queue import RequestQueue
+from tracer.rules.iptables.path_cache import PathCache, TestedPort
+from tracer.rules.iptables.request_queue import RequestQueue, TableSource
 from tracer.rules.iptables.table import Table
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.util.lazy import Lazy
 
 TRIES = 5
@@ -38,12 +38,14 @@ class TableGenerations:
 
     Attributes:
         shed: Number of generations given up, and of tables not requested because of a bound, by kind.
+        tested: Ports on which the rule trace that was reconstructed last depends, with the ranges that they were compared with.
     """
 
-    def __init__(self, reader: TableReader, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
+    def __init__(self, reader: TableSource, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
         self._log, self._lookups, self._paths = GenerationLog(), LookupHistory(), PathCache(watched)
         self._requests = RequestQueue(reader, self._log.shed)
         self.shed = self._log.shed
+        self.tested: frozenset[TestedPort] = frozenset()
 
     def request(self, request: TableRequest) -> bool:
         """Requests a table, unless it is already being read. Returns False if too many tables wait to be read."""
@@ -112,6 +114,21 @@ class TableGenerations:
         self.request_for(e)
         return not generation.snapshot and not generation.until and _request_of(e) in self._requests
 
+    def is_settled(self, e: Event) -> bool:
+        """Whether the rules of a TABLE event have been read, or can no longer be read."""
+        generation = self._generation_of(e)
+        return bool(generation.snapshot or generation.until)
+
+    @property
+    def changes(self) -> int:
+        """Number of changes so far of what is known of tables."""
+        return self._log.changes
+
+    @property
+    def replaced_at(self) -> int:
+        """Time of the last replacement of a table, ns, CLOCK_MONOTONIC, 0 = none."""
+        return self._log.replaced_at
+
     @property
     def is_reading(self) -> bool:
         """Whether any table is being read."""
@@ -120,6 +137,7 @@ class TableGenerations:
     def reconstruct(self, e: Event, table_traces: list[TableTrace]) -> RuleTrace:
         """The rule trace of a TABLE event. `table_traces`: the records of its steps."""
         generation = self._generation_of(e)
+        self.tested = frozenset()
         if not generation.snapshot or not generation.snapshot.table:
             if generation.is_shed:
                 return RuleTrace(undecided=FORGOTTEN)
@@ -136,7 +154,8 @@ class TableGenerations:
             return RuleTrace(undecided=f"the rules could not be read ({bad})")
         # Kept rule traces have no ruleset, or they would keep replaced rules in memory.
         generation.ruleset = generation.ruleset or _ruleset(e.netns, [(generation.snapshot, generation.snapshot.table)])
-        return replace(found, ruleset=generation.ruleset)
+        self.tested = found.tested
+        return replace(found.trace, ruleset=generation.ruleset)
 
     def close(self) -> None:
         """Ends the reader's thread."""

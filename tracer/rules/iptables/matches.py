@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from tracer.events.table_trace import Shape
 from tracer.rules.iptables.entry import Extension, TableHeader
@@ -53,6 +55,7 @@ def compute(match: Extension, p: PacketView, mark: int | None) -> bool | None:
     return function(match.data, p, mark) if function else None
 
 
+_PORT_MATCHES = frozenset({"tcp", "udp", "multiport"})
 _TRANSPORT_MATCHES = frozenset({"tcp", "udp", "multiport", "icmp", "icmp6"})
 _UNREAD_SHAPES = frozenset({Shape.SHAPE_UNKNOWN, Shape.SHAPE_ELSEWHERE})
 
@@ -93,20 +96,52 @@ def _udp(data: bytes, p: PacketView, mark: int | None) -> bool | None:
 def _multiport(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     if p.fragment:
         return False
-    which, count = data[0], data[1]
-    ports, ranges, invert = struct.unpack_from("<15H", data, 2), data[32:47], bool(data[47])
-    tested = {0: (p.sport,), 1: (p.dport,), 2: (p.sport, p.dport)}.get(which)
+    tested = {0: (p.sport,), 1: (p.dport,), 2: (p.sport, p.dport)}.get(data[0])
     if tested is None:
         return None
-    i, found = 0, False
+    found = any(low <= port <= high for low, high in _multiport_ranges(data) for port in tested)
+    return found != bool(data[47])
+
+
+def _multiport_ranges(data: bytes) -> list[tuple[int, int]]:
+    """The lowest and the highest port of each range."""
+    count, ports, is_range = min(data[1], 15), struct.unpack_from("<15H", data, 2), data[32:47]
+    i, found = 0, []
     while i < count:
         low = high = ports[i]
-        if ranges[i] and i + 1 < count:
+        if is_range[i] and i + 1 < count:
             i += 1
             high = ports[i]
-        found = found or any(low <= port <= high for port in tested)
+        found.append((low, high))
         i += 1
-    return found != invert
+    return found
+
+
+class PortTest(NamedTuple):
+    """A test that a match makes. is_source: of the source port, else of the destination port. low, high: range of ports."""
+
+    is_source: bool
+    low: int
+    high: int
+
+
+_ALL_PORTS = (0, 65535)
+
+
+def port_tests(match: Extension) -> tuple[PortTest, ...]:
+    """The tests of ports on which `compute` depends: two packets that answer them alike, and are else equal, match alike."""
+    return _port_tests(match.name, match.revision, match.data) if match.name in _PORT_MATCHES else ()
+
+
+@lru_cache(4096)
+def _port_tests(name: str, revision: int, data: bytes) -> tuple[PortTest, ...]:
+    if (name, revision) not in _COMPUTED:
+        return ()
+    if name == "multiport":
+        sides = {0: (True,), 1: (False,), 2: (True, False)}.get(data[0], ())
+        return tuple(PortTest(side, *ports) for side in sides for ports in _multiport_ranges(data))
+    s0, s1, d0, d1 = struct.unpack_from("<HHHH", data)
+    return tuple(PortTest(side, *ports) for side, ports in ((True, (s0, s1)), (False, (d0, d1))) if ports != _ALL_PORTS)
 
 
 def _icmp(data: bytes, p: PacketView, mark: int | None) -> bool | None:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tracer.events import record
 from tracer.events.record import Event, Flag
 from tracer.events.table_trace import SHAPE_AT, SHAPE_MASK, TableTrace
 from tracer.model.rule import RuleTrace
+from tracer.rules.iptables.matches import PortTest
 from tracer.rules.iptables.path_search import TableObservation, reconstruct
 from tracer.rules.iptables.table_reader import TableSnapshot
 from tracer.rules.packet_view import PacketView
@@ -16,6 +18,26 @@ from tracer.util.lru_dict import LruDict
 
 TRACES_KEPT = 4096
 """Most rule traces kept for identical table runs."""
+
+
+class TestedPort(NamedTuple):
+    """A port of a packet that was compared with a range of ports."""
+
+    port: int
+    low: int
+    high: int
+
+
+class TableRun(NamedTuple):
+    """What is known of one run of a table.
+
+    Attributes:
+        trace: The rule trace, without its ruleset.
+        tested: Ports on which it depends, with the ranges that they were compared with.
+    """
+
+    trace: RuleTrace
+    tested: frozenset[TestedPort]
 
 
 class PathCache:
@@ -27,10 +49,10 @@ class PathCache:
 
     def __init__(self, watched: Callable[[tuple[str, str, int, str]], bool]) -> None:
         self._watched = watched
-        self._traces: LruDict[object, RuleTrace] = LruDict(TRACES_KEPT, "rule traces of table runs")
+        self._traces: LruDict[object, TableRun] = LruDict(TRACES_KEPT, "rule traces of table runs")
 
-    def find(self, e: Event, snapshot: TableSnapshot, address: int, table_traces: Sequence[TableTrace]) -> RuleTrace:
-        """The rule trace of a TABLE event, without its ruleset.
+    def find(self, e: Event, snapshot: TableSnapshot, address: int, table_traces: Sequence[TableTrace]) -> TableRun:
+        """The run of a TABLE event.
 
         Args:
             e: The event.
@@ -54,8 +76,10 @@ class PathCache:
         if found is None:
             rules = snapshot.rules
             observation = TableObservation(steps, lost, jumps, self._watched, hotdrop, e.mark)
-            found = reconstruct(snapshot.table, lambda entry: rules[entry.at], e.hook, verdict, packet, observation)
-            self._traces[key] = found
+            tests: set[PortTest] = set()
+            trace = reconstruct(snapshot.table, lambda entry: rules[entry.at], e.hook, verdict, packet, observation, tests)
+            tested = frozenset(TestedPort(packet.sport if t.is_source else packet.dport, t.low, t.high) for t in tests)
+            found = self._traces[key] = TableRun(trace, tested)
         return found
 
 

@@ -19,7 +19,7 @@ from tracer.rules.ending_targets import CONTINUE, ENDS
 from tracer.rules.iptables.entry import Entry, Extension
 from tracer.rules.iptables.hotdrop import HEADERS_END, header_sets_hotdrop, hotdrop_reason, sets_hotdrop
 from tracer.rules.iptables.mark import MarkChange
-from tracer.rules.iptables.matches import compute, header_matches, packet_after
+from tracer.rules.iptables.matches import PortTest, compute, header_matches, packet_after, port_tests
 from tracer.rules.iptables.table import RETURN, Table
 from tracer.rules.packet_view import PacketView
 from tracer.rules.xt_targets import NO_HOTDROP_MATCHES
@@ -85,7 +85,13 @@ RuleOf = Callable[[Entry], Rule]
 
 
 def reconstruct(
-    table: Table, rule: RuleOf, hook: int, verdict: str, packet: PacketView, observation: TableObservation
+    table: Table,
+    rule: RuleOf,
+    hook: int,
+    verdict: str,
+    packet: PacketView,
+    observation: TableObservation,
+    tested: set[PortTest] | None = None,
 ) -> RuleTrace:
     """Reconstructs the rule trace of a packet in a table.
 
@@ -96,6 +102,7 @@ def reconstruct(
         verdict: Verdict that the table returned: "ACCEPT", "DROP", "QUEUE".
         packet: The packet when the table began.
         observation: What was observed.
+        tested: Is filled with the tests of the packet's ports on which the rule trace depends.
 
     Returns:
         The rule trace; `undecided` if not exactly one path agrees with the observation.
@@ -104,6 +111,8 @@ def reconstruct(
         return RuleTrace(undecided=f"the rules of table {table.name} that were read have no such hook")
     search = _Search(table, hook, verdict, packet, observation)
     paths = search.paths()
+    if tested is not None:
+        tested |= search.tested
     if search.is_given_up:
         return RuleTrace(undecided="there are too many paths through these rules")
     if not paths:
@@ -136,6 +145,7 @@ class _Search:
         self.table, self.hook, self.verdict, self.packet, self.observation = table, hook, verdict, packet, seen
         self.is_given_up, self.unknown, self._tried = False, "", 0
         self._watched: dict[tuple[str, str, int], bool] = {}
+        self.tested: set[PortTest] = set()
 
     def paths(self) -> list[HitPath]:
         """Paths that agree with the observation; the search stops when it has eight."""
@@ -238,6 +248,7 @@ class _Search:
 
         The step is -1 if the match must have been called next and was not.
         """
+        self.tested.update(port_tests(match))
         if not self._is_watched("match", match):
             hotdrop = sets_hotdrop(match, packet)
             return False if hotdrop else compute(match, packet, mark), step, False, hotdrop

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Protocol
 
-from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
+from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.util.evictions import evictions
 from tracer.util.lru_dict import LruDict
 
@@ -13,6 +14,20 @@ TABLES_KEPT = 8192
 """Most tables kept as read, and most kept with the reason why they were not read."""
 MAX_REQUESTS = 4096
 """Most tables that wait to be read. A table beyond that is requested when a packet meets it again."""
+
+
+class TableSource(Protocol):
+    """Reads tables in the background: those of this machine, or those of a capture."""
+
+    def request(self, request: TableRequest) -> None:
+        """Queues a table to be read."""
+
+    def read(self) -> list[TableSnapshot]:
+        """Snapshots read since the last call."""
+        ...
+
+    def close(self) -> None:
+        """Ends the reading."""
 
 
 class RequestQueue:
@@ -23,7 +38,7 @@ class RequestQueue:
         shed: Counts under "tables to read" the tables that were not requested because of the bound.
     """
 
-    def __init__(self, reader: TableReader, shed: Counter[str]) -> None:
+    def __init__(self, reader: TableSource, shed: Counter[str]) -> None:
         self._reader, self._shed = reader, shed
         self._pending: Counter[TableRequest] = Counter()
         self._failures: LruDict[TableRequest, str] = LruDict(TABLES_KEPT, "tables that were not read")

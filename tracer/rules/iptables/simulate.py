@@ -15,6 +15,7 @@ from fractions import Fraction
 
 from tracer.model.condition import MatchResult
 from tracer.model.evidence import Evidence
+from tracer.model.netfilter import Verdict, decode_verdict
 from tracer.model.rule import Rule, RuleHit, RuleLocation
 from tracer.rules.ending_targets import CONTINUE, ENDS
 from tracer.rules.iptables.encode import TEXT_REVISION
@@ -117,7 +118,7 @@ class IptablesSimulator:
                     at = self.table.underflows[hook]
             else:
                 name = self.table.target_name(at)
-                yield replace(self._with_hit(path, e, stack, name), verdict=name)
+                yield replace(self._with_hit(path, e, stack, name), verdict=decode_verdict(name))
                 return
 
     def _with_hit(self, rule_path: RulePath, e: Entry, stack: tuple[int, ...], verdict: str) -> RulePath:
@@ -182,9 +183,9 @@ def _with_target(rule_path: RulePath, target: Extension, packet: PacketView) -> 
     values = {name: given for name, _, given in options_of(target)} if target.revision == TEXT_REVISION else {}
     if target.name == "REJECT":
         default = "icmp-port-unreachable" if packet.family == "ip" else "icmp6-port-unreachable"
-        return replace(rule_path, verdict="REJECT", reject=_first(values.get("--reject-with"), default))
+        return replace(rule_path, verdict=Verdict.REJECT, reject=_first(values.get("--reject-with"), default))
     if target.name == "NFQUEUE":
-        return replace(rule_path, verdict="QUEUE")
+        return replace(rule_path, verdict=Verdict.QUEUE)
     given = _first(values.get("--to-destination") or values.get("--to-source") or values.get("--to-ports"), "")
     address, port = _parse_endpoint(given) if target.name != "REDIRECT" else ("", _parse_endpoint(":" + given)[1])
     return replace(rule_path, rewrite=Rewrite(target.name, address, port))

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 
 from tracer.rules.iptables.entry import Entry
 
-HOOKS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 RETURN = -5
 """Verdict of RETURN in a standard target. Other negative verdicts are -1 - NF_*; from 0 on it is the offset jumped to."""
 VERDICTS = {-1: "DROP", -2: "ACCEPT", -4: "QUEUE", RETURN: "RETURN"}

@@ -53,7 +53,13 @@ class Snapshots(Protocol):
 
 
 class RefreshedSnapshots(Snapshots, Protocol):
-    """Finds snapshots while rules are still being read."""
+    """Finds snapshots while rules are still being read.
+
+    Attributes:
+        updates: Number of updates taken so far.
+    """
+
+    updates: int
 
     def refresh(self) -> None:
         """Takes what was read since the last call. Nothing changes between two calls."""
@@ -301,6 +307,22 @@ def _jump_target(hit: NftHit, snapshots: Snapshots) -> tuple[str, bool]:
         if known == name or (is_cut and _has_prefix(known, hit.to)):
             return known, False
     return name, is_cut
+
+
+def map_keys(hits: Iterable[NftHit], snapshots: Snapshots) -> list[tuple[NftHit, int, int]] | None:
+    """(hit, begin, end) of the key in the registers of each hit that looked up a verdict map; bytes.
+
+    None if what a hit says also depends on its time, because elements of its map time out.
+    """
+    keys: list[tuple[NftHit, int, int]] = []
+    for hit in hits:
+        for snapshot in _candidates(hit, snapshots):
+            found = snapshot.lookups.get((hit.table_handle, hit.handle))
+            if found and found[0].flags & TIMEOUT:
+                return None
+            if found:
+                keys.append((hit, found[1], found[1] + found[0].key_length))
+    return keys
 
 
 def _element(snapshot: Snapshot, hit: NftHit, is_in_force: bool) -> str:

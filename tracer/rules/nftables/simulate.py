@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from tracer.model.evidence import Evidence
+from tracer.model.netfilter import Verdict, decode_verdict
 from tracer.model.rule import Rule, RuleHit, RuleLocation
 from tracer.rules.match_context import MatchContext, assumption, question_of
 from tracer.rules.nftables.evaluate import UNKNOWN, Evaluator, RandomValue
@@ -33,7 +34,7 @@ _SET_UPDATE = re.compile(r"(add|update|delete) @")
 """Begin of the text of such a statement, which nft does not write as JSON."""
 _UNSTABLE = re.compile(r"\bmark\b|@")
 """Found in the text of a match that may give another result when it is evaluated again: marks, and sets that rules change."""
-_VERDICTS = {"accept": "ACCEPT", "drop": "DROP", "queue": "QUEUE"}
+_VERDICTS = {"accept": Verdict.ACCEPT, "drop": Verdict.DROP, "queue": Verdict.QUEUE}
 _TRANSLATIONS = {"dnat": "DNAT", "snat": "SNAT", "masquerade": "MASQUERADE", "redirect": "REDIRECT"}
 
 
@@ -115,7 +116,7 @@ class NftablesSimulator:
             else:
                 location = RuleLocation(chain, 0)
                 hit = RuleHit((location,), None, base.policy, Evidence.DERIVED)
-                found.append(replace(state.rule_path, hits=(*state.rule_path.hits, hit), verdict=base.policy))
+                found.append(replace(state.rule_path, hits=(*state.rule_path.hits, hit), verdict=decode_verdict(base.policy)))
         return sorted(found, key=lambda w: bool(w.conditions))
 
     def _rule(
@@ -162,7 +163,7 @@ class NftablesSimulator:
                 return
             elif kind == "reject":
                 answer = _answer(as_object(given or {}), rule, packet)
-                yield replace(_with_hit(path, rule, state.frames, "REJECT"), verdict="REJECT", reject=answer)
+                yield replace(_with_hit(path, rule, state.frames, Verdict.REJECT), verdict=Verdict.REJECT, reject=answer)
                 return
             elif kind in _TRANSLATIONS:
                 translated = _with_hit(path, rule, state.frames, _TRANSLATIONS[kind])

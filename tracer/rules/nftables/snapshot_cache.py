@@ -38,10 +38,11 @@ class SnapshotCache:
 
     Attributes:
         changed: Called with the time (ns, CLOCK_MONOTONIC) when a namespace has rules of another generation.
+        updates: Number of updates so far.
     """
 
     def __init__(self, watch: UpdateSource) -> None:
-        self._watch = watch
+        self._watch, self.updates = watch, 0
         self.changed: Callable[[int], None] | None = None
         self._namespaces: NamespaceTable[_CachedNamespace] = NamespaceTable(
             lambda _: _CachedNamespace(stays=not len(self._namespaces))
@@ -50,6 +51,7 @@ class SnapshotCache:
     def refresh(self) -> None:
         """Takes the updates since the last call."""
         for change in self._watch.changes():
+            self.updates += 1
             known = self._namespaces[change.inode]
             if known.seen and known.seen != change.seen and self.changed:
                 self.changed(time.monotonic_ns())

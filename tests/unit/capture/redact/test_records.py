@@ -134,6 +134,7 @@ ANSWERS: list[tuple[Any, Any]] = [
     (("node", "kube-proxy"), KubeProxy(7, (("node-1", "--hostname-override in /home/nginx"),))),
     (("node", "addresses"), {"192.168.56.10": "eth0"}),
     (("node", "flannel"), ("10.244.0.0/24",)),
+    (("node", "flannel"), None),
     (("node", ("way out", "10.244.0.11")), "cni0"),
     (("node", ("bound", "tcp")), (BoundSocket("192.168.56.10", 22, 5),)),
 ]

@@ -7,10 +7,10 @@ import pytest
 
 from tracer.capture.replay import answers as answers_module
 from tracer.capture.replay.answers import ReplayedAnswers
-from tracer.util.questions import NotAsked
+from tracer.util.questions import Answer, Known, NotAsked
 
 
-def ask(answers: ReplayedAnswers, number: int) -> tuple[int, str]:
+def ask(answers: ReplayedAnswers, number: int) -> Answer[tuple[int, str]]:
     return answers.journal(("process", number), lambda: (0, ""), (0, ""))
 
 
@@ -19,13 +19,12 @@ def test_an_evicted_answer_counts_as_not_asked(omits_defaults: bool, monkeypatch
     """Older captures left out default answers, so a missing answer meant "no process": not after an eviction."""
     monkeypatch.setattr(answers_module, "ANSWERS_KEPT", 3)
     answers = ReplayedAnswers(omits_defaults)
-    assert not omits_defaults or ask(answers, 0) == (0, "")
+    assert not omits_defaults or ask(answers, 0) == Known((0, ""))
     for n in range(10):
         answers.feed(("process", n), 1, (n, "server"))
         assert len(answers._last) <= 3
-    assert ask(answers, 9) == (9, "server") and answers._last.evicted == 7
-    with pytest.raises(NotAsked):
-        ask(answers, 0)
+    assert ask(answers, 9) == Known((9, "server")) and answers._last.evicted == 7
+    assert ask(answers, 0) == NotAsked(("process", 0))
     assert answers.unanswered == [], "it does not prove that the run ended before the question"
 
 
@@ -35,7 +34,7 @@ def test_the_least_recently_used_answer_is_evicted(monkeypatch: pytest.MonkeyPat
     answers = ReplayedAnswers()
     for n in range(10):
         answers.feed(("process", n), 1, (n, "server"))
-        assert ask(answers, 0) == (0, "server")
+        assert ask(answers, 0) == Known((0, "server"))
 
 
 def test_answers_of_one_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,8 +45,7 @@ def test_answers_of_one_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     for count in range(2, 100):
         answers.feed(("process", 1), count, (count, "later"))
     assert answers._pending_count == 3
-    with pytest.raises(NotAsked):
-        ask(answers, 1)
-    assert ask(answers, 1) == (2, "later")
+    assert ask(answers, 1) == NotAsked(("process", 1))
+    assert ask(answers, 1) == Known((2, "later"))
     answers.end_batch()
     assert answers._pending_count == 0 and not answers._pending

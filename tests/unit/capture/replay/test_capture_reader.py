@@ -74,6 +74,16 @@ def test_a_newer_version_is_refused(tmp_path: Path, run: Any) -> None:
     )
 
 
+def test_a_moved_boundary_between_columns_is_damage(tmp_path: Path, run: Any) -> None:
+    """One bit of SQLite's record header gives a name a byte of the value behind it; the bytes of the row stay the same."""
+    path = captures.capture(tmp_path / "a.k8st").path
+    with sqlite3.connect(path) as connection:
+        ((name, value),) = connection.execute("SELECT name, value FROM meta WHERE name = 'clock'")
+        moved = (name + value[:1].decode(), value[1:])
+        connection.execute("UPDATE meta SET name = ?, value = ? WHERE name = 'clock'", moved)
+    assert run("-r", path)[0] == 23
+
+
 def test_an_older_version_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next version is simulated with another name for losses: a capture of this version is read by its converter."""
     path = captures.capture(tmp_path / "a.k8st").path

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.syns import (
+from tests.support.syns import (  # fmt: skip
     AFTER_DNAT,
     INSIDE,
     MS,
+    POD_A,
     REQUESTED,
     SEQ,
     FakeInspector,
@@ -24,26 +25,41 @@ from tests.support.syns import (
     synack,
     verdicts,
     way,
-)  # fmt: skip
+)
 from tracer.handshakes import _cause_helpers, causes
 from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.hop import (
+    DecisionDetail,
+    Drop,
+    DropHop,
+    Handshake,
+    HandshakeHop,
+    HookHop,
+    Hop,
+    Socket,
+    SocketHop,
+    TableHop,
+)
 from tracer.model.kube import Owner
-from tracer.model.packet import DecisionDetail, Drop, Endpoints, Flow, Handshake, Hop, HopKind, Packet, Socket
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Flow, Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.node.procnet import BoundSocket
 
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def drop(reason: str, function: str = "tcp_v4_rcv", netns: str = "pod-a", at: int = 20, hook: str = "") -> Hop:
-    return Hop(at, HopKind.DROP, netns, hook, drop=Drop(reason, function))
+def drop(reason: str, function: str = "tcp_v4_rcv", netns: Netns = POD_A, at: int = 20, hook: Hook = Hook.NONE) -> Hop:
+    return DropHop(at, netns, hook, drop=Drop(reason, function))
 
 
-def by_rule(verdict: str, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
+def by_rule(verdict: Verdict, comment: str = "", text: str = "-j DROP", **more: Any) -> Hop:
     rule = Rule("ip", "filter", "INPUT", 3, text, comment=comment)
     trace = RuleTrace((RuleHit((RuleLocation("INPUT", 3),), rule, verdict, Evidence.OBSERVED),))
-    return Hop(9, HopKind.TABLE, "node", "INPUT", "filter", verdict=verdict, rule_trace=trace, **more)
+    return TableHop(9, HOST, Hook.INPUT, table="filter", verdict=verdict, rule_trace=trace, **more)
 
 
 def test_every_cause_has_a_file_a_precedence_and_a_row_in_the_document() -> None:
@@ -142,7 +158,7 @@ def test_tw_recycle_in_recordings() -> None:
 
 
 def test_old_connection() -> None:
-    taken = Hop(9, HopKind.SOCKET, "pod-a", socket=Socket(0, "ESTABLISHED", 0, ""))
+    taken = SocketHop(9, POD_A, socket=Socket(0, "ESTABLISHED", 0, ""))
     name, text, _ = cause(syn(taken, drop("TCP_INVALID_SYN", "tcp_validate_incoming")))
     assert name == "old connection" and "in pod-a (ESTABLISHED, challenged)" in text
 
@@ -167,35 +183,35 @@ def test_listener_on_another_address() -> None:
 
 def test_rejected_dropped_and_no_endpoints() -> None:
     owner = Owner("Service", "default", "web", detail="no endpoints")
-    answer = by_rule("REJECT", "default/web has no endpoints", reject="icmp-port-unreachable", owner=owner)
+    answer = by_rule(Verdict.REJECT, "default/web has no endpoints", reject="icmp-port-unreachable", owner=owner)
     assert cause(syn(answer))[:2] == (
         "no endpoints",
         "no endpoint: rejected in filter/INPUT with icmp-port-unreachable: Service default/web, no endpoints",
     )
-    assert cause(syn(by_rule("REJECT", reject="tcp-reset")))[:2] == (
+    assert cause(syn(by_rule(Verdict.REJECT, reject="tcp-reset")))[:2] == (
         "rejected", "REJECTed in filter/INPUT with tcp-reset",
     )  # fmt: skip
-    assert cause(syn(by_rule("DROP")))[:2] == ("dropped by rule", "DROPped in filter/INPUT")
+    assert cause(syn(by_rule(Verdict.DROP)))[:2] == ("dropped by rule", "DROPped in filter/INPUT")
 
 
 def test_invalid() -> None:
-    hops = [by_rule("DROP"), drop("NETFILTER_DROP", "nf_hook_slow", "node")]
+    hops = [by_rule(Verdict.DROP), drop("NETFILTER_DROP", "nf_hook_slow", HOST)]
     name, text, evidence = cause(syn(*hops, flow=None, untracked="INVALID"))
     assert (name, evidence) == ("conntrack INVALID", "derived")
     assert text == "conntrack state INVALID: DROPped in filter/INPUT"
-    matched = by_rule("DROP", text="-m conntrack --ctstate INVALID -j DROP")
+    matched = by_rule(Verdict.DROP, text="-m conntrack --ctstate INVALID -j DROP")
     assert cause(syn(matched, flow=None))[::2] == ("conntrack INVALID", "observed"), "the rule itself matches INVALID"
 
 
 def test_conntracks_table() -> None:
-    gone = drop("NETFILTER_DROP", "nf_hook_slow", "node")
+    gone = drop("NETFILTER_DROP", "nf_hook_slow", HOST)
     spaces = FakeInspector({"net/netfilter/nf_conntrack_count": "8", "net/netfilter/nf_conntrack_max": "8"})
-    result = cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)
+    result = cause(syn(gone, decision_detail("table-full", 30, HOST)), inspector=spaces)
     full = "dropped: conntrack's table is full"
     assert result[:2] == ("conntrack table full", f"{full} (8 of 8 entries when it was read afterwards)")
     spaces = FakeInspector({"net/netfilter/nf_conntrack_count": "4", "net/netfilter/nf_conntrack_max": "65536"})
-    assert cause(syn(gone, decision_detail("table-full", 30, "node")), inspector=spaces)[1] == full, "figures of a later time"
-    name, text, _ = cause(syn(decision_detail("confirm", 15, "node"), gone))
+    assert cause(syn(gone, decision_detail("table-full", 30, HOST)), inspector=spaces)[1] == full, "figures of a later time"
+    name, text, _ = cause(syn(decision_detail("confirm", 15, HOST), gone))
     assert name == "conntrack race lost" and "(10.244.0.1:23711 -> 10.244.0.11:8080)" in text
 
 
@@ -204,27 +220,25 @@ def test_conntracks_table() -> None:
     [(22, "the route is a blackhole"), (101, "there is no route"), (113, "unreachable"), (13, "prohibit"), (1, "EPERM")],
 )
 def test_no_route(errno: int, expected: str) -> None:
-    name, text, _ = cause(syn(decision_detail("route", 15, "node", errno=errno), drop("NOT_SPECIFIED", "ip_error", "node")))
+    name, text, _ = cause(syn(decision_detail("route", 15, HOST, errno=errno), drop("NOT_SPECIFIED", "ip_error", HOST)))
     assert name == "no route" and expected in text and text.startswith("dropped in node")
 
 
 def test_no_route_over_ipv6() -> None:
-    assert cause(syn(drop("NOT_SPECIFIED", "ip6_pkt_prohibit", "node")))[1].startswith(
-        "dropped in node: the route says prohibit"
-    )
+    assert cause(syn(drop("NOT_SPECIFIED", "ip6_pkt_prohibit", HOST)))[1].startswith("dropped in node: the route says prohibit")
 
 
 def test_neighbour() -> None:
-    waiting = decision_detail("neighbour", 15, "node", ipv4="10.244.0.99", ipv6="::", state=0)
-    result = cause(syn(waiting, drop("NEIGH_FAILED", "arp_error_report", "node")))
+    waiting = decision_detail("neighbour", 15, HOST, ipv4="10.244.0.99", ipv6="::", state=0)
+    result = cause(syn(waiting, drop("NEIGH_FAILED", "arp_error_report", HOST)))
     assert result == ("neighbour failed", "dropped: next hop 10.244.0.99 on cni0 does not answer (ARP)", "observed")
     assert cause(syn(waiting))[2] == "derived", "the SYN still waits"
-    by_ipv6 = decision_detail("neighbour", 15, "node", ipv6="fe80::1", state=0)
+    by_ipv6 = decision_detail("neighbour", 15, HOST, ipv6="fe80::1", state=0)
     assert "next hop fe80::1 on cni0 has not answered neighbour discovery" in cause(syn(by_ipv6))[1], (
         "next hop of a route for IPv4"
     )
-    assert cause(syn(waiting, drop("NOT_SPECIFIED", "neigh_invalidate", "node"))) == result, "IPv6 on older kernels"
-    assert cause(syn(drop("NOT_SPECIFIED", "neigh_invalidate", "node")))[0] == "dropped", "no wait was seen"
+    assert cause(syn(waiting, drop("NOT_SPECIFIED", "neigh_invalidate", HOST))) == result, "IPv6 on older kernels"
+    assert cause(syn(drop("NOT_SPECIFIED", "neigh_invalidate", HOST)))[0] == "dropped", "no wait was seen"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +249,7 @@ def test_neighbour() -> None:
     ],
 )  # fmt: skip
 def test_other_drops(reason: str, function: str, name: str) -> None:
-    result = cause(syn(drop(reason, function, "node")))
+    result = cause(syn(drop(reason, function, HOST)))
     assert result[0] == name and result[1].startswith("dropped")
     assert (result[2] == "derived") == (name == "martian source")
 
@@ -243,18 +257,18 @@ def test_other_drops(reason: str, function: str, name: str) -> None:
 def test_a_synack_that_bypasses_the_translation_is_not_recognised() -> None:
     other = AFTER_DNAT.reversed
     reset = packet(AFTER_DNAT, "RST", way(9 * MS), 4, seq=SEQ + 1, ack=0)
-    answer = synack(ends=other, hops=[drop("NO_SOCKET", netns="client", at=6 * MS)], flow=None)
+    answer = synack(ends=other, hops=[drop("NO_SOCKET", netns=Netns("client"), at=6 * MS)], flow=None)
     name, text, evidence = cause(syn(*at_listener(True)), answer, reset)
     assert (name, evidence) == ("SYN-ACK not recognised", "observed")
     assert "came from 10.244.0.11:8080, not from 192.168.56.10:30285" in text and text.endswith("and the client reset it")
     assert cause(syn(*at_listener(True)), answer)[2] == "derived", "no reset was seen"
     assert cause(syn(*at_listener(True)), answer, last_ack())[0] == "accepted", "the client continued from it"
-    partly = synack(ends=other, hops=[Hop(6 * MS, HopKind.HOOK, "client", "INPUT")], flow=None, complete=False)
+    partly = synack(ends=other, hops=[HookHop(6 * MS, Netns("client"), Hook.INPUT)], flow=None, complete=False)
     assert cause(syn(*at_listener(True)), partly)[0] == "half-open", "a lost event may be the translation"
 
 
 def test_a_synack_that_is_dropped_on_its_path_back() -> None:
-    answer = synack(hops=[*synack().hops, by_rule("DROP")])
+    answer = synack(hops=[*synack().hops, by_rule(Verdict.DROP)])
     assert cause(syn(*at_listener(True)), answer)[1].endswith("but did not get back: DROPPED in filter/INPUT")
 
 
@@ -265,14 +279,12 @@ def test_the_clients_reset_alone() -> None:
 
 
 def test_refused_elsewhere() -> None:
-    reset = packet(
-        INSIDE.reversed, "RST ACK", [Hop(4 * MS, HopKind.HOOK, "node", "PREROUTING", in_iface="cni0")], 4, ack=SEQ + 1
-    )
+    reset = packet(INSIDE.reversed, "RST ACK", [HookHop(4 * MS, HOST, Hook.PREROUTING, in_iface="cni0")], 4, ack=SEQ + 1)
     assert cause(syn(), reset)[:2] == ("refused elsewhere", "answered with a reset by 10.244.0.11:8080")
     ends = Endpoints("10.9.0.1", 0, "192.168.56.1", 0)
-    flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0, "node")
-    hops = (Hop(4 * MS, HopKind.HOOK, "node", "PREROUTING"),)
-    icmp = Packet(5, 4 * MS, "node", "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1))
+    flow = Flow(REQUESTED, INSIDE.reversed, "RELATED", True, 0, HOST)
+    hops = (HookHop(4 * MS, HOST, Hook.PREROUTING),)
+    icmp = Packet(5, 4 * MS, HOST, "eth1", "IPv4", "ICMP", ends, flow=flow, hops=hops, icmp=(3, 1))
     assert cause(syn(), icmp)[1] == "answered with ICMP icmp-host-unreachable by 10.9.0.1"
 
 
@@ -306,7 +318,7 @@ def test_an_ack_that_was_not_recorded_is_not_reported_as_missing() -> None:
 
 
 def test_a_syn_sent_again_to_a_half_open_connection() -> None:
-    at_half_open = Hop(10, HopKind.HANDSHAKE, "pod-a", handshake=Handshake("request", False, 0, 128, 1))
+    at_half_open = HandshakeHop(10, POD_A, handshake=Handshake("request", False, 0, 128, 1))
     again = syn(at_half_open, at=1000 * MS, identity=9)
     first, second = verdicts(syn(*at_listener(True)), again)
     assert (first.cause.name, second.cause.name) == ("half-open", "half-open already")

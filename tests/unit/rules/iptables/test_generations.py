@@ -213,7 +213,7 @@ def test_records_beside_the_events() -> None:
     whole = np.concatenate([event("HOOK", hook="INPUT"), rows.view(dtype), short.view(dtype).ravel()])
     events, noted, changes = table_trace.split(whole)
     assert len(events) == 1
-    assert list(table_trace.noted(noted)) == [(7, 9, TableTrace(3, 2, 0, (0,) * 7, ((40, 3), (48, 1))))]
+    assert table_trace.table_traces(noted) == {9: [TableTrace(3, 2, 0, (0,) * 7, ((40, 3), (48, 1)))]}
     assert list(table_trace.changes(changes)) == [TableLookup(1, 4, 0, "ip6", "nat", NEW), TableReplaced(2, 4, OLD, NEW)]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.unit.rules.iptables.test_path_search import PACKET, face, marked, number, tcp
 from tracer.rules.iptables.entry import Extension, TableHeader
-from tracer.rules.iptables.matches import compute, header_matches, mark_after
+from tracer.rules.iptables.matches import compute, header_matches, mark_after, port_tests
 from tracer.rules.packet_view import PacketView
 
 UDP = replace(PACKET, protocol=17, sport=53, dport=5353)
@@ -98,3 +99,43 @@ def test_fragments() -> None:
     later = replace(PACKET, fragment=True)
     assert header_matches(replace(ANY, fragment=True), later)
     assert not header_matches(replace(ANY, fragment=True, inverted=32), later)
+
+
+def random_match(r: random.Random) -> Extension:
+    """A match on ports, with any of its options."""
+    name = r.choice(("tcp", "udp", "multiport"))
+    ends = (0, 1, 79, 80, 81, 4000, 65534, 65535)
+    if name == "multiport":
+        count = r.randrange(16)
+        numbers = [r.choice(ends) for _ in range(15)]
+        data = struct.pack("<BB15H", r.randrange(4), count, *numbers) + bytes(r.randrange(2) for _ in range(16))
+        return Extension(name, 1, 0, data)
+    ranges = [r.choice(ends) for _ in range(4)] if r.random() < 0.8 else [0, 65535, 0, 65535]
+    inverted = r.randrange(4)
+    data = struct.pack("<HHHHBBBB", *ranges, 0, 0, 0, inverted) if name == "tcp" else struct.pack("<HHHHB", *ranges, inverted)
+    return Extension(name, 0, 0, data)
+
+
+def test_packets_that_answer_the_port_tests_alike_match_alike() -> None:
+    """Packets share a path on this condition."""
+    r = random.Random(1)
+    compared = 0
+    for _ in range(3000):
+        match = random_match(r)
+        protocol = 17 if match.name == "udp" else 6
+        one, other = (
+            replace(PACKET, protocol=protocol, sport=r.choice((0, 1, 79, 80, 4000, 65535)), dport=r.choice((1, 80, 81, 4001)))
+            for _ in range(2)
+        )
+        answers = [[t.low <= (p.sport if t.is_source else p.dport) <= t.high for t in port_tests(match)] for p in (one, other)]
+        if answers[0] == answers[1]:
+            compared += 1
+            assert compute(match, one, 0) == compute(match, other, 0)
+    assert compared > 500
+
+
+def test_matches_without_a_test_of_ports() -> None:
+    assert port_tests(Extension("tcp", 0, 0, struct.pack("<HHHHBBBB", 0, 65535, 0, 65535, 0, 0, 0, 0))) == ()
+    assert port_tests(Extension("tcp", 0, 0, struct.pack("<HHHHBBBB", 0, 65535, 22, 23, 0, 0, 0, 0))) == ((False, 22, 23),)
+    assert port_tests(Extension("udp", 0, 0, struct.pack("<HHHHBB2x", 53, 53, 0, 65535, 0, 0))) == ((True, 53, 53),)
+    assert port_tests(Extension("mark", 1, 0, bytes(12))) == () == port_tests(Extension("tcp", 9, 0, bytes(12)))

@@ -8,11 +8,11 @@ from fractions import Fraction
 import pytest
 
 from tests.support.predicted_state import PredictedState
+from tracer.model.netfilter import IP_HOOKS, Verdict
 from tracer.model.rule import format_path
 from tracer.rules import save_parser
 from tracer.rules.iptables.assemble import assemble
 from tracer.rules.iptables.simulate import IptablesSimulator
-from tracer.rules.iptables.table import HOOKS
 from tracer.rules.packet_view import PacketView
 from tracer.rules.rule_path import Rewrite, RulePath, TooManyPaths
 
@@ -22,9 +22,11 @@ PACKET = PacketView("ip", 0x0A000001, 0xC0A8380A, 0, 0, 6, sport=0, dport=80)
 def rule_paths(
     *rules: str, table: str = "filter", hook: str = "INPUT", packet: PacketView = PACKET, sport_known: bool = False
 ) -> list[RulePath]:
-    heads = "".join(f":{h} ACCEPT [0:0]\n" for h in HOOKS) + ":A - [0:0]\n:B - [0:0]\n"
+    heads = "".join(f":{h} ACCEPT [0:0]\n" for h in IP_HOOKS) + ":A - [0:0]\n:B - [0:0]\n"
     ruleset = save_parser.parse(f"*{table}\n{heads}" + "".join(f"-A {r}\n" for r in rules))
-    return IptablesSimulator(*assemble(ruleset, "ip", table)).simulate(HOOKS.index(hook), packet, sport_known, PredictedState())
+    return IptablesSimulator(*assemble(ruleset, "ip", table)).simulate(
+        IP_HOOKS.index(hook), packet, sport_known, PredictedState()
+    )
 
 
 def test_jump_return_goto_and_policy() -> None:
@@ -97,8 +99,8 @@ def test_too_many_paths_end_the_simulation() -> None:
 def test_a_match_that_changes_the_mark_and_a_target_that_changes_an_address() -> None:
     restoring = ("INPUT -m socket --restore-skmark -m mark --mark 1 -j ACCEPT", "INPUT -m mark --mark 7 -j DROP")
     found = {(w.verdict, w.mark): w.conditions for w in rule_paths(*restoring)}
-    assert ("ACCEPT", 0) in found and len(found[("ACCEPT", 0)]) == 1, "without a socket the mark does not change"
-    assert found[("DROP", None)][-1].text == "-m mark is true in rule 2 of INPUT"
+    assert (Verdict.ACCEPT, 0) in found and len(found[Verdict.ACCEPT, 0]) == 1, "without a socket the mark does not change"
+    assert found[Verdict.DROP, None][-1].text == "-m mark is true in rule 2 of INPUT"
     (path,) = rule_paths("INPUT -m socket --transparent", "INPUT -m mark --mark 7 -j DROP")[:1]
     assert path.mark == 0
     moved = rule_paths("INPUT -j SNPT --src-pfx fd00::/64 --dst-pfx fd01::/64", "INPUT -s 10.0.0.1/32 -j DROP")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of `make bench`: each has a key, a goal, and a line in docs/performance.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vagrant"))
+
+from bench import figures, live, run
+from bench.figures import FIGURES, PAGE, RESULTS
+
+KEYS = {figure.key for figure in FIGURES}
+
+
+def results(**parts: Any) -> dict[str, Any]:
+    machine = {"machine": {"kernel": "6.12.1", "cpus": 1}, "clock": "instructions", "rounds": 1, "native": "a CPU"}
+    return {**machine, "failed": {}, **parts}
+
+
+def throughput(**shares: float | None) -> dict[str, Any]:
+    names = {"ours": "k8snet-trace, other port", "tcpdump": "tcpdump, other port"}
+    variants = [{"name": names[name], "ratio": value, "error": ""} for name, value in shares.items()]
+    return {"variants": variants}
+
+
+def line(key: str, values: figures.Figures) -> list[str]:
+    return next(cells for cells in figures.rows(values) if cells[0] == key)
+
+
+def test_the_page_has_the_table_of_the_results() -> None:
+    values, page = json.loads(RESULTS.read_text()), PAGE.read_text()
+    assert set(values) == KEYS | {"about"}
+    assert figures.with_table(page, values) == page
+    assert all(page.count(f"| `{key}` |") == 1 for key in KEYS)
+
+
+def test_a_figure_without_a_value_has_a_reason() -> None:
+    values = json.loads(RESULTS.read_text())
+    assert {key for key in KEYS if values[key] is None} == set(values["about"]["not_measured"])
+    assert all(values["about"]["not_measured"].values())
+
+
+def test_a_part_that_failed_gives_no_figure() -> None:
+    values = figures.figures(results(failed={"throughput": "Traceback ...\nToolFailed: tcpdump ended\n"}))
+    assert all(values[key] is None for key in KEYS)
+    assert line("forward.unrelated", values)[1:] == [
+        "-", ">= 0.92 and >= forward.tcpdump_filter", "not measured: throughput: ToolFailed: tcpdump ended"
+    ]  # fmt: skip
+    assert line("memory.live_mb", values)[3] == "not measured: live: the part did not run"
+
+
+@pytest.mark.parametrize(
+    ("ours", "tcpdump", "verdict"),
+    [(0.95, 0.94, "met"), (0.95, 0.96, "not met"), (0.9, 0.8, "not met"), (0.95, None, "-")],
+)
+def test_the_unrelated_port_is_compared_with_tcpdump(ours: float, tcpdump: float | None, verdict: str) -> None:
+    values = figures.figures(results(throughput=throughput(ours=ours, tcpdump=tcpdump)))
+    assert line("forward.unrelated", values)[3] == verdict
+
+
+def test_the_slower_scene_counts() -> None:
+    scenes = {"legacy": {"text": {"rate": 6123.4}}, "nftables": {"text": {"rate": 4999.4}}}
+    values = figures.figures(results(explain=scenes))
+    key = "explain.packets_per_cpu_second.text"
+    assert [values[key], values[f"{key}.legacy"], values[f"{key}.nftables"]] == [4999.4, 6123.4, 4999.4]
+    assert line(key, values)[1:] == ["4,999", ">= 5,000", "not met"] and line(f"{key}.legacy", values)[3] == "met"
+    assert values["explain.packets_per_cpu_second.oneline"] is None
+    assert values["about"]["not_measured"]["explain.packets_per_cpu_second.oneline"] == "this output format does not exist yet"
+
+
+def test_a_goal_for_the_greatest_value() -> None:
+    alone = {"memory": {"now": 99.6}, "kept": None, "start": {"seconds": 4.0}}
+    values = figures.figures(results(live={"alone": alone, "services": {"memory": {"now": 180.6}}}))
+    assert line("memory.live_mb", values)[1:] == ["99.6", "<= 100", "met"]
+    assert line("memory.live_mb.services_5000", values)[1:] == ["181", "<= 180", "not met"]
+    assert line("start.ready_seconds.warm", values)[3] == "met"
+    assert line("live.kept_whole_at_pps", values)[3].startswith("not measured: no rate was kept")
+
+
+def test_a_page_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="no markers"):
+        figures.with_table("nothing", figures.figures(results()))
+
+
+def test_the_kept_rate_is_that_of_the_fastest_complete_burst() -> None:
+    rows = [
+        {"rate": 250.0, "sent": 250, "whole": 250, "cpu": 0.5},
+        {"rate": 500.0, "sent": 498, "whole": 498, "cpu": 0.83},
+        {"rate": 1000.0, "sent": 1000, "whole": 999, "cpu": 1.0},
+    ]
+    assert live.kept_rate(rows) == pytest.approx(600)
+    assert live.kept_rate(rows[2:]) is None and live.kept_rate([{"sent": 0, "whole": 0, "cpu": 0.1}]) is None
+
+
+def test_a_part_that_the_machine_did_not_reach_has_failed() -> None:
+    found = run.with_missing({"parts": ["live", "costs", "beside"], "live": {}, "failed": {"costs": "ToolFailed: x"}}, 124)
+    assert found["failed"] == {"costs": "ToolFailed: x", "beside": "the machine ended before this part did (status 124)"}

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signature of a packet: everything in its rows that shapes its explanation.
+
+Packets with the same signature differ only in values that the explanation repeats: times, sequence numbers, lengths, the ports
+that a client or a masquerading node chose. So one of them is explained, and the others are filled in from it
+(path_templates.py). Signatures are computed for many packets at once, by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tracer.events import record
+from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
+from tracer.events.nft_trace import HIT_DTYPE
+from tracer.events.packet_groups import joined_rows
+from tracer.events.record import DTYPE, EventArray, Flag, Kind
+from tracer.packets.open_packet import OpenPacket
+
+SIGNED_KINDS = (
+    Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN, Kind.EVENT_NAT, Kind.EVENT_NAT_HOOK, Kind.EVENT_SOCKET, Kind.EVENT_SYN,
+    Kind.EVENT_ACCEPT, Kind.EVENT_REQUEST, Kind.EVENT_DROP, Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE,
+)  # fmt: skip
+"""Kinds of rows that a signature can describe. A packet with another kind, as of IPVS, has no signature."""
+SIGNED_DETAILS = (DetailKind.DETAIL_LISTENER, DetailKind.DETAIL_NEIGHBOUR)
+"""Decision details that a signature can describe; a packet with another one has no signature."""
+UNSIGNED_FLAGS = Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT | Flag.FLAG_REJECT
+"""A packet with a copy, a fragment or a rejection has no signature."""
+VALUES = ("time", "packet", "ident", "seq", "length", "ack")
+"""Fields of an event that the explanation repeats at most."""
+VALUES_BY_KIND: dict[int, tuple[str, ...]] = {
+    Kind.EVENT_SOCKET: ("object",),
+    Kind.EVENT_SYN: ("object",),
+    Kind.EVENT_ACCEPT: ("object",),
+    Kind.EVENT_CHAIN: ("accept_len", "accept_max"),
+}
+"""Further such fields: the socket, of which the process is looked up; the run of a chain."""
+HIT_VALUES = ("time", "packet", "run", "registers")
+"""Fields of a rule hit that are no part of a signature. The registers that matter are compared by the rules."""
+PORTS = ("sport", "dport", "orig_sport", "orig_dport", "reply_sport", "reply_dport")
+DETAIL_VALUES = ("time", "packet", "values", "options")
+"""Fields of a decision detail that are no part of a signature. Values and options are compared when they are decoded."""
+_HEAD = record.SLOT - 8
+"""Bytes of a row that every row has."""
+_SIZE = DTYPE.itemsize
+_BYTES = npt.NDArray[np.uint8]
+
+
+class RowValues(NamedTuple):
+    """Values of the rows of many packets, by column. Rows of one packet are in the order of their times.
+
+    Attributes:
+        time: ns, CLOCK_MONOTONIC.
+        object: Inodes of sockets, and addresses in the kernel.
+        seq: TCP sequence numbers.
+        ack: TCP acknowledgement numbers.
+        length: Bytes from the IP header on.
+    """
+
+    time: list[int]
+    object: list[int]
+    seq: list[int]
+    ack: list[int]
+    length: list[int]
+
+
+class PathSignature(NamedTuple):
+    """The signature of one packet, and the values that it leaves open.
+
+    Attributes:
+        key: Equal for packets with the same path.
+        ports: The source port of the connection, and the one that its answers go to; 0 = not tracked.
+        values: Values of the rows of this packet and of others.
+        start: Place of the packet's first row in `values`.
+        order: Positions of the packet's rows in the order of their times.
+    """
+
+    key: bytes
+    ports: tuple[int, int]
+    values: RowValues
+    start: int
+    order: list[int]
+
+
+_OTHER_RECORDS: dict[int, tuple[tuple[str, ...], np.dtype[np.void]]] = {
+    Kind.EVENT_NFT_RULE: (HIT_VALUES, HIT_DTYPE),
+    Kind.EVENT_CLUE: (DETAIL_VALUES, DETAIL_DTYPE),
+}
+"""Values and layout of the rows that are no events."""
+
+
+def _masks() -> npt.NDArray[np.uint8]:
+    """For each kind, 255 at each byte that is part of a signature, as an array of shape (256, row size)."""
+    masks = np.zeros((256, _SIZE), np.uint8)
+    for kind in SIGNED_KINDS:
+        names, dtype = _OTHER_RECORDS.get(kind, ((*VALUES, *VALUES_BY_KIND.get(kind, ())), DTYPE))
+        fields = dtype.fields
+        assert fields
+        masks[kind] = 255
+        for name in names:
+            field, start = fields[name][:2]
+            masks[kind, start : start + field.itemsize] = 0
+    return masks
+
+
+_MASKS = _masks()
+
+
+def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
+    """Computes the signatures of packets; None = the packet is explained on its own.
+
+    Args:
+        packets: Packets of which all rows have arrived. None of them continues an earlier one.
+    """
+    if not packets:
+        return []
+    counts = np.array([len(packet) for packet in packets])
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    rows = joined_rows([packet.rows for packet in packets])
+    owner = np.repeat(np.arange(len(packets)), counts)
+    order = np.lexsort((rows["time"], owner))
+    rows = rows[order]
+    is_first = np.zeros(len(rows), bool)
+    is_first[starts] = True
+
+    refused = ~np.isin(rows["kind"], SIGNED_KINDS) | (rows["flags"] & UNSIGNED_FLAGS != 0)
+    refused |= rows["hop"] != np.arange(len(rows)) - starts[owner]
+    is_hit = rows["kind"] == Kind.EVENT_NFT_RULE
+    is_detail = rows["kind"] == Kind.EVENT_CLUE
+    is_whole = ~is_hit & ~is_detail & (rows["flags"] & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER) == 0)
+    refused |= is_first & ~is_whole & ~is_hit
+    refused |= is_detail & ~np.isin(_detail_kinds(rows), SIGNED_DETAILS)
+    refused |= is_whole & ~np.isin(rows["protocol"], tuple(record.WITH_PORTS))
+    is_refused = np.logical_or.reduceat(refused, starts)
+
+    data = rows.view(np.uint8).reshape(len(rows), _SIZE) & _MASKS[rows["kind"]]
+    ports, codes = _port_codes(rows, starts, owner, is_whole, data)
+    extras = np.empty((len(rows), 3), np.uint16)
+    extras[:, 0] = codes
+    extras[:, 1] = np.concatenate(([False], rows["time"][1:] == rows["time"][:-1])) & ~is_first
+    extras[:, 1] |= (is_whole & (rows["length"] == 0)).astype(np.uint16) << 1
+    extras[:, 2] = _run_numbers(rows, owner, is_hit)
+    heads = np.hstack([extras.view(np.uint8), data[:, :_HEAD]])
+    long = (rows["flags"] & Flag.FLAG_SAME == 0) | is_hit | is_detail
+    tails = data[long, _HEAD:]
+    long_ends = np.cumsum(long)[ends - 1]
+    values = RowValues(*(rows[name].tolist() for name in RowValues._fields))
+    return _keys(is_refused, starts, ends, long_ends, heads, tails, (order - starts[owner]).tolist(), ports, values)
+
+
+def _detail_kinds(rows: EventArray) -> _BYTES:
+    """The byte of each row that is the kind in a decision detail."""
+    assert DETAIL_DTYPE.fields
+    kinds: _BYTES = rows.view(np.uint8).reshape(len(rows), _SIZE)[:, DETAIL_DTYPE.fields["what"][1]]
+    return kinds
+
+
+def _keys(
+    is_refused: npt.NDArray[np.bool_],
+    starts: npt.NDArray[np.intp],
+    ends: npt.NDArray[np.intp],
+    long_ends: npt.NDArray[np.intp],
+    heads: _BYTES,
+    tails: _BYTES,
+    order: list[int],
+    ports: Iterable[Sequence[int]],
+    values: RowValues,
+) -> list[PathSignature | None]:
+    """The signatures, from the heads of all rows and the tails of whole rows."""
+    found: list[PathSignature | None] = []
+    long_start = 0
+    bounds = zip(is_refused.tolist(), starts.tolist(), ends.tolist(), long_ends.tolist(), ports, strict=True)
+    for refused, start, end, long_end, (sport, reply_port) in bounds:
+        if refused:
+            found.append(None)
+        else:
+            key = heads[start:end].tobytes() + tails[long_start:long_end].tobytes()
+            found.append(PathSignature(key, (sport, reply_port), values, start, order[start:end]))
+        long_start = long_end
+    return found
+
+
+def _port_codes(
+    rows: EventArray, starts: npt.NDArray[np.intp], owner: npt.NDArray[np.intp], is_whole: npt.NDArray[np.bool_], data: _BYTES
+) -> tuple[list[list[int]], npt.NDArray[np.uint16]]:
+    """Finds the chosen ports of each packet, and removes them from `data`.
+
+    Returns:
+        (ports, codes): two ports for each packet; for each row a number that says which of its ports are the first chosen port
+        of the packet, and which are the second.
+    """
+    tracked = np.flatnonzero(is_whole & (rows["flags"] & Flag.FLAG_HAS_CT != 0))
+    chosen = np.zeros((len(starts), 2), np.uint16)
+    packets, first = np.unique(owner[tracked], return_index=True)
+    chosen[packets, 0] = rows["orig_sport"][tracked[first]]
+    # A node that masquerades the connection chooses another port, which no row before its POSTROUTING has.
+    masqueraded = tracked[rows["reply_dport"][tracked] != chosen[owner[tracked], 0]]
+    chosen[owner[masqueraded], 1] = rows["reply_dport"][masqueraded]
+    at = np.flatnonzero(is_whole)
+    chosen[owner[at[_has_ambiguous_port(rows, at, chosen[owner[at]])]]] = 0
+    own = chosen[owner[at]]
+    codes = np.zeros(len(rows), np.uint16)
+    assert DTYPE.fields
+    for n, name in enumerate(PORTS):
+        port, start = rows[name][at], DTYPE.fields[name][1]
+        is_source = (port == own[:, 0]) & (port != 0)
+        is_reply = ~is_source & (port == own[:, 1]) & (port != 0)
+        codes[at] += (is_source + 2 * is_reply).astype(np.uint16) * 3**n
+        data[at[is_source | is_reply], start : start + 2] = 0
+    return chosen.tolist(), codes
+
+
+def _has_ambiguous_port(rows: EventArray, at: npt.NDArray[np.intp], chosen: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+    """Whether a chosen port of a packet is also the port of its service, which is no value that packets may differ in.
+
+    Args:
+        rows: The rows.
+        at: Places of whole rows.
+        chosen: The two chosen ports of the packet of each of these.
+    """
+    is_tracked = rows["flags"][at] & Flag.FLAG_HAS_CT != 0
+    source, destination, asked, answering = (rows[end][at] for end in ("sport", "dport", "orig_dport", "reply_sport"))
+    found = np.zeros(len(at), bool)
+    ends = [np.zeros(len(at), bool), np.zeros(len(at), bool)]
+    for port in (chosen[:, 0], chosen[:, 1]):
+        is_chosen = port != 0
+        found |= is_tracked & is_chosen & ((asked == port) | (answering == port))
+        ends[0] |= is_chosen & (source == port)
+        ends[1] |= is_chosen & (destination == port)
+    return found | (ends[0] & ends[1])
+
+
+def _run_numbers(rows: EventArray, owner: npt.NDArray[np.intp], is_hit: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
+    """For each row that belongs to a run of an nftables chain, the number of the run in its packet."""
+    numbers = np.zeros(len(rows), np.uint16)
+    chains = rows["kind"] == Kind.EVENT_CHAIN
+    at = np.flatnonzero(is_hit | chains)
+    if not len(at):
+        return numbers
+    runs = rows["accept_len"].astype(np.uint64) | rows["accept_max"].astype(np.uint64) << np.uint64(32)
+    runs[is_hit] = rows[is_hit].view(HIT_DTYPE)["run"]
+    own, order = owner[at], np.lexsort((runs[at], owner[at]))
+    sorted_runs, sorted_owner = runs[at][order], own[order]
+    is_new = np.concatenate(([True], (sorted_runs[1:] != sorted_runs[:-1]) | (sorted_owner[1:] != sorted_owner[:-1])))
+    number = np.cumsum(is_new)
+    first = number[np.searchsorted(sorted_owner, sorted_owner)]
+    numbers[at[order]] = (number - first + 1).astype(np.uint16)
+    return numbers

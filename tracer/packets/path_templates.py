@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explains packets that take the path of an earlier packet by filling in their own values.
+
+The first packet of a path is explained from its events and leaves a template. A later packet with the same signature
+(path_signature.py) is equal to it except for its values, if everything agrees that the explanation takes from elsewhere: names
+of namespaces and kernel functions, owners of sockets, rules behind translations, keys in verdict maps, and the answers of
+matches that compare its ports. These are looked up for each packet. Any change of what is known of rules drops all templates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tracer.events import record
+from tracer.events.decision_detail import TSVAL
+from tracer.events.nft_trace import NftHit
+from tracer.events.record import Event, EventRow, Flag, Kind
+from tracer.model.endpoints import Endpoints
+from tracer.model.evidence import Evidence
+from tracer.model.hop import DecisionDetail, DetailHop, IpvsHop, RewriteHop, RuleHop, Socket, SocketHop
+from tracer.model.packet import Flow, Packet
+from tracer.model.rule import RuleTrace
+from tracer.packets.hop_builder import HopBuilder, SocketUse
+from tracer.packets.open_packet import OpenPacket
+from tracer.packets.outcome import BAD
+from tracer.packets.path_signature import PathSignature
+from tracer.packets.shared_path import EndpointsPattern, HopPattern, PathHops, Ports, SharedPath
+from tracer.rules.rule_resolver import ResolvedRules, RuleResolver, TranslationUse
+from tracer.util.evictions import evictions
+from tracer.util.frozen import evolve
+from tracer.util.lru_dict import LruDict
+
+PATHS_KEPT = 2048
+"""Most signatures kept with their templates; the least recently used one is evicted first."""
+VARIANTS_KEPT = 64
+"""Most templates of one signature, which differ in what was looked up. Beyond that packets are explained on their own."""
+TEMPLATES_KEPT = 8192
+"""Most templates; when there would be more, all are dropped."""
+
+PORT_RANGES_KEPT = 256
+"""Most ranges that the chosen ports of one signature are compared with. Beyond that packets are explained on their own."""
+
+
+class _Use(NamedTuple):
+    """A use of a translation, and where its values come from.
+
+    Attributes:
+        use: The use in the packet that was explained.
+        time: Place of its time among the times of the packet's rows.
+        ports: Places of the ports of the original tuple and of the translated end among the chosen ports, -1 = not chosen.
+    """
+
+    use: TranslationUse
+    time: int
+    ports: tuple[int, int, int]
+
+    def fill(self, times: Sequence[int], ports: Ports) -> TranslationUse:
+        """The use in a packet with these times and ports."""
+        use, (source, destination, to) = self.use, self.ports
+        is_destination, netns, zone, protocol, src, sport, dst, dport = use.side
+        sport = sport if source < 0 else ports[source]
+        dport = dport if destination < 0 else ports[destination]
+        translated = use.to if to < 0 else (use.to[0], ports[to])
+        side = (is_destination, netns, zone, protocol, src, sport, dst, dport)
+        return TranslationUse(side, translated, times[self.time], use.decided, use.is_new)
+
+
+class _SocketPlace(NamedTuple):
+    """A socket that received the packet.
+
+    Attributes:
+        use: The socket in the packet that was explained.
+        row: Place of its row.
+        port: Place of its port among the chosen ports, -1 = not chosen.
+    """
+
+    use: SocketUse
+    row: int
+    port: int
+
+
+@dataclass(eq=False)
+class PathTemplate:
+    """A packet that was explained.
+
+    Attributes:
+        packet: The packet.
+        path: Its hops.
+        endpoints: Its endpoints.
+        flow: The original and the reply tuple of its connection.
+        began: Place of its first event among its rows.
+        header: Place of its first event with a header.
+        late: Places of the rows that late events of the packet need.
+        tracked: Inodes of the namespaces that track it.
+        rules: Rules behind its translations.
+    """
+
+    packet: Packet
+    path: SharedPath
+    endpoints: EndpointsPattern
+    flow: tuple[EndpointsPattern, EndpointsPattern]
+    began: int
+    header: int
+    late: tuple[int, ...]
+    tracked: tuple[int, ...]
+    rules: tuple[ResolvedRules, ...]
+
+
+@dataclass(eq=False)
+class _Variant:
+    """Packets of one signature for which names, sockets and keys of maps agree.
+
+    Attributes:
+        uses: What they do with translations.
+        templates: Templates by the identities of the rules behind these translations, which the templates keep.
+    """
+
+    uses: tuple[_Use, ...]
+    templates: dict[Hashable, PathTemplate] = field(default_factory=dict)
+
+
+class _PortRange(NamedTuple):
+    """A range of ports that a chosen port was compared with. port: its place among the chosen ports."""
+
+    port: int
+    low: int
+    high: int
+
+
+@dataclass(eq=False)
+class _Group:
+    """Packets of one signature.
+
+    Attributes:
+        namespaces: Inodes of the namespaces in their rows, and how often explaining a packet asks for their names.
+        functions: Addresses of kernel functions in their rows.
+        sockets: Sockets that received them.
+        details: Places of the rows of decision details.
+        keys: For each rule that looked up a map: place of its row, begin and end of the key in the registers.
+        untracked: Namespace where the packet had no conntrack entry, 0 = it had one.
+        tested: Ranges that computed matches of legacy tables compare chosen ports with.
+        variants: By what was looked up.
+    """
+
+    namespaces: tuple[tuple[int, int], ...]
+    functions: tuple[int, ...]
+    sockets: tuple[_SocketPlace, ...]
+    details: tuple[int, ...]
+    keys: tuple[tuple[int, int, int], ...]
+    untracked: int
+    tested: tuple[_PortRange, ...] = ()
+    variants: dict[Hashable, _Variant] = field(default_factory=dict)
+
+
+class SharedPacket(NamedTuple):
+    """A packet that was filled in.
+
+    Attributes:
+        packet: The packet.
+        template: What it was filled in from.
+        times: Times of its rows, ns, CLOCK_MONOTONIC.
+    """
+
+    packet: Packet
+    template: PathTemplate
+    times: list[int]
+
+
+class PathTemplates:
+    """The templates of a run.
+
+    Args:
+        hops: Looks up names and sockets.
+        rules: Looks up rules.
+        tracked: Namespaces (inodes) known to use conntrack.
+        wall_offset: Added to CLOCK_MONOTONIC to get ns since the epoch.
+    """
+
+    def __init__(self, hops: HopBuilder, rules: RuleResolver, tracked: LruDict[int, None], wall_offset: int) -> None:
+        self._hops, self._rules, self._tracked, self._offset = hops, rules, tracked, wall_offset
+        self._groups: LruDict[Hashable, _Group] = LruDict(PATHS_KEPT, "paths of packets")
+        self._changes, self._count = rules.changes, 0
+
+    def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
+        """Explains a packet by its template; None = it has none. All side effects are those of explaining it on its own."""
+        if self._rules.changes != self._changes:
+            self._clear()
+        group = self._groups.get(self._name(identity, signature))
+        start, ports = signature.start, signature.ports
+        times = signature.values.time[start : start + len(signature.order)]
+        if group is None or not self._rules.is_current(times[0]):
+            return None
+        details = tuple([packet.detail(signature.order[at]) for at in group.details])
+        variant = group.variants.get(self._looked_up(group, packet, signature, details))
+        template = variant.templates.get(self._translations(variant.uses, identity, times, ports)) if variant else None
+        if template is None:
+            self._hops.lookups.settle()
+            return None
+        return SharedPacket(self._filled(template, identity, times, signature, details), template, times)
+
+    def keep(
+        self, identity: int, opened: OpenPacket, signature: PathSignature, packet: Packet, events: Sequence[Event]
+    ) -> None:
+        """Keeps a packet that was explained on its own as a template, if its kind allows it.
+
+        Args:
+            identity: Identity of the packet.
+            opened: Its rows.
+            signature: Its signature.
+            packet: The packet with its outcome.
+            events: Its events, completed, in order.
+        """
+        rows = sorted(opened.events, key=lambda e: e.time)
+        if self._rules.changes != self._changes or not self._rules.is_current(rows[0].time):
+            return
+        uses, rules = [use for use, _ in self._rules.uses], tuple(resolved for _, resolved in self._rules.uses)
+        lookups = self._hops.lookups
+        lookups.settle()
+        if not (
+            lookups.is_consistent and _is_template(packet, signature.ports) and _begins_whole(rows) and _is_repeatable(uses)
+        ):
+            return
+        keys = self._rules.map_keys([row for row in rows if isinstance(row, NftHit)])
+        if keys is None:
+            return
+        group = self._group_of(self._name(identity, signature), rows, keys, events, signature.ports)
+        if group is None:
+            return
+        looked_up = self._seen(group, opened, signature, packet)
+        times = [row.time for row in rows]
+        variant = group.variants.get(looked_up)
+        if variant is None:
+            if len(group.variants) >= VARIANTS_KEPT:
+                return
+            variant = group.variants[looked_up] = _Variant(tuple(_use(use, times, signature.ports) for use in uses))
+        elif not _is_same_use(variant.uses, uses):
+            return
+        if len(variant.templates) < VARIANTS_KEPT:
+            variant.templates[_rules_key(rules)] = _template(packet, rows, events, signature.ports, rules)
+            self._count += 1
+        if self._count >= TEMPLATES_KEPT:
+            evictions.add("templates of packets", self._count)
+            self._clear()
+
+    def _name(self, identity: int, signature: PathSignature) -> Hashable:
+        """Equal for packets of one group."""
+        return len(signature.order), signature.key, self._rules.fingerprint(identity)
+
+    def _clear(self) -> None:
+        self._groups.clear()
+        self._changes, self._count = self._rules.changes, 0
+
+    def _group_of(
+        self,
+        name: Hashable,
+        rows: Sequence[EventRow],
+        keys: Sequence[tuple[NftHit, int, int]],
+        events: Sequence[Event],
+        ports: Ports,
+    ) -> _Group | None:
+        """The group of a packet that was explained last, which may be new; None = it may have none."""
+        tested = {
+            _PortRange(_place(t.port, ports), t.low, t.high) for t in self._rules.tested_ports if _place(t.port, ports) >= 0
+        }
+        group = self._groups.get(name)
+        if group is None:
+            sockets = [e for e in events if e.kind == Kind.EVENT_SOCKET]
+            if len(sockets) > 1 and any(record.TCP_STATES[e.state : e.state + 1] == ("LISTEN",) for e in sockets):
+                return None  # a listener that was noted at one of them may be the owner of another
+            group = self._groups[name] = self._group(rows, keys, events, ports)
+        if not tested.issubset(group.tested):
+            if len(tested.union(group.tested)) > PORT_RANGES_KEPT:
+                return None
+            # Templates without the new ranges are dropped: they would also hold for packets that the new tests tell apart.
+            group.variants.clear()
+            group.tested = tuple(sorted(tested.union(group.tested)))
+        return group
+
+    def _group(
+        self, rows: Sequence[EventRow], keys: Sequence[tuple[NftHit, int, int]], events: Sequence[Event], ports: Ports
+    ) -> _Group:
+        places = {id(row): at for at, row in enumerate(rows)}
+        at_socket = [row for row in rows if isinstance(row, Event) and row.kind == Kind.EVENT_SOCKET]
+        completed = [e for e in events if e.kind == Kind.EVENT_SOCKET]
+        sockets = []
+        for row, e in zip(at_socket, completed, strict=True):
+            use = self._hops.socket_use(e)
+            sockets.append(_SocketPlace(use, places[id(row)], _place(use.port, ports)))
+        late = untracked_at(events)
+        requests = Counter(e.netns for e in events)
+        requests[next(e for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER).netns] += 1
+        return _Group(
+            tuple(requests.items()),
+            tuple(e.object for e in events if e.kind == Kind.EVENT_DROP),
+            tuple(sockets),
+            tuple(at for at, row in enumerate(rows) if row.kind == Kind.EVENT_CLUE),
+            tuple((places[id(hit)], start, end) for hit, start, end in keys),
+            late.netns if late and late.ct_info != record.UNTRACKED else 0,
+        )
+
+    def _looked_up(
+        self, group: _Group, opened: OpenPacket, signature: PathSignature, details: Sequence[DecisionDetail]
+    ) -> Hashable:
+        """What a packet's explanation looks up outside of its rows, besides rules of translations: asks for it."""
+        sockets: tuple[Hashable, ...] = ()
+        if group.sockets:
+            values, ports = signature.values.object, signature.ports
+            sockets = tuple([self._owner(place, values[signature.start + place.row], ports) for place in group.sockets])
+        return self._key(group, opened, signature, details, sockets)
+
+    def _seen(self, group: _Group, opened: OpenPacket, signature: PathSignature, packet: Packet) -> Hashable:
+        """The same of a packet that was explained: with the answers that are in it."""
+        details = [hop.detail for hop in packet.hops if isinstance(hop, DetailHop)]
+        sockets = [_seen_owner(hop.socket, hop.evidence) for hop in packet.hops if isinstance(hop, SocketHop)]
+        return self._key(group, opened, signature, details, tuple(sockets))
+
+    def _key(
+        self,
+        group: _Group,
+        opened: OpenPacket,
+        signature: PathSignature,
+        details: Sequence[DecisionDetail],
+        sockets: tuple[Hashable, ...],
+    ) -> Hashable:
+        lookups, ports = self._hops.lookups, signature.ports
+        names = lookups.names(group.namespaces)
+        functions = tuple([lookups.function(address) for address in group.functions]) if group.functions else ()
+        keys: tuple[bytes, ...] = ()
+        if group.keys:
+            keys = tuple([opened.registers(signature.order[at])[start:end] for at, start, end in group.keys])
+        # The facts in their order, because outputs show them in it.
+        facts = tuple(
+            [(d.what, *((n, v if n != TSVAL else None) for n, v in d.facts.items())) for d in details] if details else ()
+        )
+        tests = tuple([t.low <= ports[t.port] <= t.high for t in group.tested]) if group.tested else ()
+        return names, functions, sockets, keys, facts, tests, bool(group.untracked) and group.untracked in self._tracked
+
+    def _owner(self, place: _SocketPlace, inode: int, ports: Ports) -> Hashable:
+        use = place.use if place.port < 0 else place.use._replace(port=ports[place.port])
+        return _seen_owner(*self._hops.find_socket(use._replace(inode=inode)))
+
+    def _translations(self, uses: Sequence[_Use], identity: int, times: Sequence[int], ports: Ports) -> Hashable:
+        """Does what the packet does with translations; identifies the rules behind them."""
+        return _rules_key([self._rules.repeat(pattern.fill(times, ports), identity) for pattern in uses])
+
+    def _filled(
+        self,
+        template: PathTemplate,
+        identity: int,
+        times: list[int],
+        signature: PathSignature,
+        details: tuple[DecisionDetail, ...],
+    ) -> Packet:
+        values, start, ports = signature.values, signature.start, signature.ports
+        header = start + template.header
+        self._tracked.update(dict.fromkeys(template.tracked))
+        before = template.packet
+        assert before.flow
+        orig, reply = template.flow
+        flow = before.flow
+        sockets = tuple([values.object[start + at] for at in template.path.sockets])
+        return evolve(
+            before,
+            identity=identity,
+            time=times[template.began] + self._offset,
+            endpoints=template.endpoints.fill(ports),
+            length=values.length[header],
+            seq=values.seq[header],
+            ack=values.ack[header],
+            flow=Flow(orig.fill(ports), reply.fill(ports), flow.state, flow.is_reply, flow.zone, flow.netns),
+            hops=PathHops(template.path, times, ports, sockets, details),
+        )
+
+
+def untracked_at(events: Sequence[Event]) -> Event | None:
+    """The last event after PREROUTING, if the packet had no conntrack entry there."""
+    late = [e for e in events if e.kind in (Kind.EVENT_HOOK, Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.hook in (1, 2, 4)]
+    late = [e for e in late if not e.flags & Flag.FLAG_NO_HEADER and e.pf not in (record.NETDEV, record.BRIDGE)]
+    return late[-1] if late and not late[-1].flags & Flag.FLAG_HAS_CT else None
+
+
+def _is_template(packet: Packet, ports: Ports) -> bool:
+    """Whether packets with the same signature as this one are equal to it except for their values."""
+    if not packet.complete or packet.continues or packet.raw or packet.flow is None or packet.outcome in BAD:
+        return False
+    if any(str(port) in packet.verdict for port in ports if port):
+        return False
+    return not any(isinstance(h, IpvsHop) or (isinstance(h, RuleHop) and _is_undecided(h.rule_trace)) for h in packet.hops)
+
+
+def _begins_whole(rows: Sequence[EventRow]) -> bool:
+    """Whether the first event has a header of its own."""
+    first = next((row for row in rows if isinstance(row, Event) and row.kind != Kind.EVENT_CLUE), None)
+    return first is not None and not first.flags & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER)
+
+
+def _is_repeatable(uses: Sequence[TranslationUse]) -> bool:
+    """Whether a packet may do twice what it does with translations: as a packet that is looked up and then explained.
+
+    The second time would meet a translation that the packet itself decided after it had used an earlier one.
+    """
+    firsts: dict[Hashable, TranslationUse] = {}
+    for use in uses:
+        first = firsts.setdefault(use.side, use)
+        if first is not use and (use.decided or (not first.decided and first.is_new != use.is_new)):
+            return False
+    return True
+
+
+def _is_same_use(before: Sequence[_Use], uses: Sequence[TranslationUse]) -> bool:
+    """Whether the same rules decide the translations of two packets."""
+    decided = [(a.use.decided, b.decided) for a, b in zip(before, uses, strict=False)]
+    return len(before) == len(uses) and all(
+        a is b or (a is not None and b is not None and a == b and a.ruleset is b.ruleset) for a, b in decided
+    )
+
+
+def _rules_key(rules: Sequence[ResolvedRules]) -> Hashable:
+    return tuple([(id(resolved.trace), resolved.from_conntrack) for resolved in rules])
+
+
+def _seen_owner(socket: Socket, evidence: Evidence) -> Hashable:
+    return socket.pid, socket.command, evidence, bool(socket.inode)
+
+
+def _is_undecided(trace: RuleTrace | None) -> bool:
+    return bool(trace and trace.undecided)
+
+
+def _template(
+    packet: Packet, rows: Sequence[EventRow], events: Sequence[Event], ports: Ports, rules: tuple[ResolvedRules, ...]
+) -> PathTemplate:
+    assert packet.flow
+    times = [row.time for row in rows]
+    own = [at for at, row in enumerate(rows) if isinstance(row, Event)]
+    with_header = next(at for at in own if not rows[at].flags & Flag.FLAG_NO_HEADER)
+    sockets = [at for at in own if rows[at].kind == Kind.EVENT_SOCKET]
+    return PathTemplate(
+        packet,
+        _path(packet, times, sockets, ports),
+        EndpointsPattern.of(packet.endpoints, ports),
+        (EndpointsPattern.of(packet.flow.orig, ports), EndpointsPattern.of(packet.flow.reply, ports)),
+        own[0],
+        with_header,
+        tuple(sorted({with_header, *_completing(rows, own)})),
+        tuple(dict.fromkeys(e.netns for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER)),
+        rules,
+    )
+
+
+def _completing(rows: Sequence[EventRow], own: Sequence[int]) -> Sequence[int]:
+    """Places of the events from the last whole one on: they give the header that a late short event refers to."""
+    whole = [n for n, at in enumerate(own) if not rows[at].flags & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER)]
+    return own[whole[-1] :]
+
+
+def _path(packet: Packet, times: Sequence[int], sockets: Sequence[int], ports: Ports) -> SharedPath:
+    ends: dict[Endpoints, int] = {}
+    hops = []
+    socket = detail = -1
+    for hop in packet.hops:
+        before = after = -1
+        if isinstance(hop, RewriteHop):
+            patterns = [EndpointsPattern.of(each, ports) for each in (hop.nat.before, hop.nat.after)]
+            if any(p.source >= 0 or p.destination >= 0 for p in patterns):
+                before, after = (ends.setdefault(p.ends, len(ends)) for p in patterns)
+        socket += isinstance(hop, SocketHop)
+        detail += isinstance(hop, DetailHop)
+        hops.append(HopPattern(hop, times.index(hop.time), before, after, socket, detail))
+    return SharedPath(tuple(hops), tuple(EndpointsPattern.of(each, ports) for each in ends), tuple(sockets))
+
+
+def _use(use: TranslationUse, times: Sequence[int], ports: Ports) -> _Use:
+    return _Use(use, times.index(use.time), (_place(use.side[5], ports), _place(use.side[7], ports), _place(use.to[1], ports)))
+
+
+def _place(port: int, ports: Ports) -> int:
+    return ports.index(port) if port and port in ports else -1

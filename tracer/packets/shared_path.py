@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hops of a packet that takes the path of an earlier one: made when they are looked at, with the packet's own values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar, cast, overload
+
+from tracer.model.endpoints import Endpoints
+from tracer.model.hop import DecisionDetail, DetailHop, Hop, Nat, RewriteHop, Socket, SocketHop
+from tracer.model.packet import Packet
+from tracer.util.frozen import evolve
+
+T = TypeVar("T")
+MISSING = object()
+"""Stands for a path for which nothing is kept."""
+Ports = tuple[int, int]
+"""The ports that a connection chose: its source port, and the port that its answers go to."""
+
+
+class EndpointsPattern(NamedTuple):
+    """A pair of endpoints, and which of its ports are chosen ones.
+
+    Attributes:
+        ends: The endpoints in the packet that was explained.
+        source: Place of the source port among the chosen ports, -1 = not chosen.
+        destination: Place of the destination port among the chosen ports, -1 = not chosen.
+    """
+
+    ends: Endpoints
+    source: int
+    destination: int
+
+    @classmethod
+    def of(cls, ends: Endpoints, ports: Ports) -> EndpointsPattern:
+        """The pattern of endpoints of a packet with these chosen ports."""
+        return cls(ends, _place(ends.sport, ports), _place(ends.dport, ports))
+
+    def fill(self, ports: Ports) -> Endpoints:
+        """The endpoints in a packet with these chosen ports."""
+        ends = self.ends
+        if self.source < 0 and self.destination < 0:
+            return ends
+        sport = ends.sport if self.source < 0 else ports[self.source]
+        return Endpoints(ends.src, sport, ends.dst, ends.dport if self.destination < 0 else ports[self.destination])
+
+
+class HopPattern(NamedTuple):
+    """A hop, and where its values come from.
+
+    Attributes:
+        hop: The hop in the packet that was explained.
+        time: Place of its time among the times of the packet's rows.
+        before: Place of the endpoints before its rewrite in SharedPath.ends, -1 = the rewrite has no chosen port.
+        after: Place of the endpoints after its rewrite.
+        socket: Of a socket: its place among the sockets of the path.
+        detail: Of a decision detail: its place among those of the packet.
+    """
+
+    hop: Hop
+    time: int
+    before: int
+    after: int
+    socket: int
+    detail: int
+
+
+class SharedPath:
+    """A path that several packets take.
+
+    Args:
+        hops: Its hops.
+        ends: Patterns of the endpoints in it.
+        sockets: Places of the rows with the sockets that received the packet.
+
+    Attributes:
+        hops: Its hops.
+        ends: Patterns of the endpoints in it.
+        sockets: Places of the rows with the sockets that received the packet.
+        kept: What stages and outputs keep for packets of this path, by stage or output. It is dropped together with the path.
+    """
+
+    __slots__ = ("ends", "hops", "kept", "sockets")
+
+    def __init__(self, hops: tuple[HopPattern, ...], ends: tuple[EndpointsPattern, ...], sockets: tuple[int, ...]) -> None:
+        self.hops, self.ends, self.sockets = hops, ends, sockets
+        self.kept: dict[object, object] = {}
+
+    def with_hops(self, hops: Sequence[Hop]) -> SharedPath:
+        """The same path with other statements about its hops, as their owners; values and rewrites are the same."""
+        return SharedPath(tuple(p._replace(hop=hop) for p, hop in zip(self.hops, hops, strict=True)), self.ends, self.sockets)
+
+
+class PathHops(Sequence[Hop]):
+    """The hops of one packet on a shared path.
+
+    Args:
+        path: The path.
+        times: Times of the packet's rows, ns, CLOCK_MONOTONIC.
+        ports: The ports that its connection chose.
+        sockets: For each hop with a socket, in order, the socket's inode.
+        details: Its decision details, in order.
+
+    Attributes:
+        path: The path.
+        times: Times of the packet's rows, ns, CLOCK_MONOTONIC.
+        ports: The ports that its connection chose.
+        sockets: Inodes of its sockets.
+        details: Its decision details.
+    """
+
+    __slots__ = ("_hops", "details", "path", "ports", "sockets", "times")
+
+    def __init__(
+        self,
+        path: SharedPath,
+        times: list[int],
+        ports: Ports,
+        sockets: tuple[int, ...],
+        details: tuple[DecisionDetail, ...],
+    ) -> None:
+        self.path, self.times, self.ports, self.sockets, self.details = path, times, ports, sockets, details
+        self._hops: tuple[Hop, ...] | None = None
+
+    def on(self, path: SharedPath) -> PathHops:
+        """The hops of the same packet on the path with other statements."""
+        return PathHops(path, self.times, self.ports, self.sockets, self.details)
+
+    def __len__(self) -> int:
+        return len(self.path.hops)
+
+    @overload
+    def __getitem__(self, at: int) -> Hop: ...
+    @overload
+    def __getitem__(self, at: slice[int | None, int | None, int | None]) -> tuple[Hop, ...]: ...
+    def __getitem__(self, at: int | slice[int | None, int | None, int | None]) -> Hop | tuple[Hop, ...]:
+        return self._made()[at]
+
+    def __iter__(self) -> Iterator[Hop]:
+        return iter(self._made())
+
+    def __reversed__(self) -> Iterator[Hop]:
+        return reversed(self._made())
+
+    def __eq__(self, other: object) -> bool:
+        return self._made() == (other._made() if isinstance(other, PathHops) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._made())
+
+    def __repr__(self) -> str:
+        return repr(self._made())
+
+    def _made(self) -> tuple[Hop, ...]:
+        if self._hops is None:
+            ends = [pattern.fill(self.ports) for pattern in self.path.ends]
+            self._hops = tuple(self._hop(pattern, ends) for pattern in self.path.hops)
+        return self._hops
+
+    def _hop(self, pattern: HopPattern, ends: Sequence[Endpoints]) -> Hop:
+        hop, time = pattern.hop, self.times[pattern.time]
+        match hop:
+            case RewriteHop() if pattern.before >= 0:
+                return evolve(hop, time=time, nat=Nat(hop.nat.kind, ends[pattern.before], ends[pattern.after]))
+            case SocketHop(socket=socket):
+                own = Socket(self.sockets[pattern.socket], socket.state, socket.pid, socket.command)
+                return evolve(hop, time=time, socket=own)
+            case DetailHop():
+                return evolve(hop, time=time, detail=self.details[pattern.detail])
+            case _:
+                return evolve(hop, time=time)
+
+
+class PathMemo(Generic[T]):
+    """Keeps what is equal for all packets of a shared path; computes it for each other packet.
+
+    Args:
+        compute: Computes it from a packet, without any of its times, ports, lengths, sequence numbers.
+    """
+
+    def __init__(self, compute: Callable[[Packet], T]) -> None:
+        self._compute = compute
+
+    def of(self, packet: Packet) -> T:
+        """What was computed for the packet's path, or is computed for the packet."""
+        hops = packet.hops
+        if not isinstance(hops, PathHops):
+            return self._compute(packet)
+        found = hops.path.kept.get(self, MISSING)
+        if found is MISSING:
+            found = hops.path.kept[self] = self._compute(packet)
+        return cast(T, found)
+
+
+def shared_hops(packet: Packet) -> PathHops | None:
+    """The packet's hops if it takes a shared path; None = it was explained on its own."""
+    return packet.hops if isinstance(packet.hops, PathHops) else None
+
+
+def _place(port: int, ports: Ports) -> int:
+    return ports.index(port) if port and port in ports else -1

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Owners of packets that take a shared path: found for the first one, repeated for the others.
+
+Owners depend on the path, on addresses, which packets of a shared path have in common, and on the objects of the cluster. They
+depend on a port that a connection chose only if an object has that port, or if their text has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import astuple
+from typing import NamedTuple
+
+from tracer.kube.catalog import ClusterView
+from tracer.kube.owner_resolver import OwnerResolver
+from tracer.model.hop import owner_of
+from tracer.model.kube import Owner
+from tracer.model.packet import Packet
+from tracer.packets.shared_path import PathHops, SharedPath, shared_hops
+from tracer.util.frozen import evolve
+
+
+class _OwnedPath(NamedTuple):
+    """A path with owners.
+
+    Attributes:
+        version: Version of the cluster that they were found in.
+        path: The path; its hops have their owners.
+        source: Owner of the packets' source.
+        destination: Owner of the packets' destination.
+        lookups: Number of look-ups in the CNI cache that found them.
+    """
+
+    version: Hashable
+    path: SharedPath
+    source: Owner | None
+    destination: Owner | None
+    lookups: int
+
+
+class SharedOwners:
+    """Sets the owners of packets. kube: finds the owners of the first packet of each path."""
+
+    def __init__(self, kube: OwnerResolver) -> None:
+        self._kube = kube
+
+    def attribute(self, packet: Packet) -> Packet:
+        """The packet with its owners."""
+        hops = shared_hops(packet)
+        if hops is None:
+            return self._kube.attribute(packet)
+        cluster = self._kube.cluster
+        version = cluster.version
+        if not _has_unknown_ports(packet, hops, cluster):
+            return self._kube.attribute(evolve(packet, hops=tuple(hops)))
+        owned = hops.path.kept.get(self)
+        if isinstance(owned, _OwnedPath) and owned.version == version and cluster.sandboxes.skip(owned.lookups):
+            return evolve(packet, hops=hops.on(owned.path), src_owner=owned.source, dst_owner=owned.destination)
+        before = cluster.sandboxes.lookups
+        found = self._kube.attribute(packet)
+        lookups = cluster.sandboxes.lookups - before
+        if cluster.version != version or _mention(found, hops):
+            return found
+        path = hops.path.with_hops(found.hops)
+        hops.path.kept[self] = _OwnedPath(version, path, found.src_owner, found.dst_owner, lookups)
+        return evolve(found, hops=hops.on(path))
+
+
+def _has_unknown_ports(packet: Packet, hops: PathHops, cluster: ClusterView) -> bool:
+    """Whether no object of the cluster has a port that the packet's connection chose."""
+    protocol, ports = packet.protocol.lower(), hops.ports
+    if any(port and cluster.has_port(port, protocol) for port in ports):
+        return False
+    ends = {pattern.ends.src for pattern in hops.path.ends} | {pattern.ends.dst for pattern in hops.path.ends}
+    ends |= {packet.endpoints.src, packet.endpoints.dst}
+    by_address = cluster.store.by_address
+    return not any(by_address.all((address, port, protocol)) for address in ends for port in ports if port)
+
+
+def _mention(packet: Packet, hops: PathHops) -> bool:
+    """Whether the text of an owner has a port that the packet's connection chose."""
+    owners = {packet.src_owner, packet.dst_owner, *map(owner_of, packet.hops)}
+    texts = [text for owner in owners if owner for text in astuple(owner)]
+    return any(str(port) in text for text in texts for port in hops.ports if port)

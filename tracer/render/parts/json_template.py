@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON line of a packet on a shared path, filled in from the line of an earlier packet on that path."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from operator import itemgetter
+
+from tracer.events.decision_detail import TSVAL
+from tracer.model.hop import DecisionDetail
+from tracer.model.packet import Flow, Packet
+from tracer.packets.shared_path import EndpointsPattern, PathHops, Ports
+from tracer.render.parts.json_packet import packet_object, rfc3339
+from tracer.util.escape import json_line
+from tracer.util.frozen import evolve
+
+_LOWEST = 10**17
+_MARK = re.compile(r"(?<!\d)(\d{18})(?!\d)")
+"""Marks stand for values. They have 18 digits and are chosen at random, so that no other number in a line is equal to one."""
+
+
+class JsonTemplates:
+    """The lines of packets on shared paths."""
+
+    def line(self, packet: Packet, hops: PathHops) -> str:
+        """The JSON line of a packet with these hops."""
+        if packet.unexplained:
+            return packet_line(packet)
+        if self not in hops.path.kept:
+            line = packet_line(packet)
+            template = _LineTemplate(packet, hops)
+            # A line in which something else depends on a value has no template.
+            hops.path.kept[self] = template if template.fill(packet, hops) == line else None
+            return line
+        found = hops.path.kept[self]
+        return found.fill(packet, hops) if isinstance(found, _LineTemplate) else packet_line(packet)
+
+
+def packet_line(packet: Packet) -> str:
+    """The JSON line of a packet."""
+    return json_line({"type": "packet", **packet_object(packet)})
+
+
+class _LineTemplate:
+    """A line with the places of its values, made from a packet with a mark in place of each value."""
+
+    def __init__(self, packet: Packet, hops: PathHops) -> None:
+        marks = [_LOWEST + secrets.randbelow(9 * _LOWEST) for _ in _values(packet, hops)]
+        number, time, length, seq, *ports = marks[:6]
+        rest = iter(marks[6:])
+        times = [next(rest) for _ in hops.path.hops]
+        sockets = tuple([mark if inode else 0 for inode, mark in zip(hops.sockets, rest, strict=False)])
+        details = tuple(_with_tsval(detail, next(rest)) for detail in hops.details)
+        chosen: Ports = (ports[0], ports[1])
+        marked = evolve(
+            packet,
+            number=number,
+            length=length,
+            seq=seq,
+            endpoints=EndpointsPattern.of(packet.endpoints, hops.ports).fill(chosen),
+            flow=packet.flow and _with_ports(packet.flow, hops.ports, chosen),
+            hops=PathHops(hops.path, hops.times, chosen, sockets, details),
+        )
+        line = packet_object(marked)
+        line["time"] = time
+        for hop, mark in zip(line["hops"], times, strict=True):
+            hop["time_ns"] = mark
+        parts = _MARK.split(json_line({"type": "packet", **line}))
+        places = {str(mark): place for place, mark in enumerate(marks)}
+        used = [places[part] for part in parts if part in places]
+        self._text = "".join("%s" if part in places else part.replace("%", "%%") for part in parts)
+        self._pick = itemgetter(*used)
+
+    def fill(self, packet: Packet, hops: PathHops) -> str:
+        """The line of a packet."""
+        values: tuple[object, ...] = self._pick(_values(packet, hops))
+        return self._text % values
+
+
+def _values(packet: Packet, hops: PathHops) -> list[object]:
+    """The values of a packet, in the order of the marks of a template."""
+    times = hops.times
+    began = times[hops.path.hops[0].time]
+    head: list[object] = [packet.number, f'"{rfc3339(packet.time)}"', packet.length, packet.seq, *hops.ports]
+    head += [times[pattern.time] - began for pattern in hops.path.hops]
+    return [*head, *hops.sockets, *(detail.facts.get(TSVAL) for detail in hops.details)]
+
+
+def _with_tsval(detail: DecisionDetail, mark: int) -> DecisionDetail:
+    return evolve(detail, facts={**detail.facts, TSVAL: mark}) if TSVAL in detail.facts else detail
+
+
+def _with_ports(flow: Flow, before: Ports, ports: Ports) -> Flow:
+    orig, reply = (EndpointsPattern.of(ends, before).fill(ports) for ends in (flow.orig, flow.reply))
+    return evolve(flow, orig=orig, reply=reply)
