@@ -32,8 +32,9 @@
 #              every possible end of a SYN, made on a real kernel: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
-# make untouched KERNEL=6.12
+# make untouched KERNEL=6.12 WARM=1
 #              an idle node before and after, compared byte for byte and by its counters; the tracer is killed at each point of its start
+#              (WARM=1: a start with programs from the cache)
 # make stress KERNEL=6.12
 #              1,000 network namespaces, connections at full speed, full and closed output files, hostile rules
 # make fuzz SECONDS=60 CASES=100000
@@ -158,7 +159,7 @@ syns: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 1200 -- python3 -W ignore tests/kernel/all_syns.py
 
 untouched: setup
-	@$(LAB) run --kernel $(KERNEL) --timeout 1500 -- python3 -u -W ignore tests/kernel/all_kills.py
+	@$(LAB) run --kernel $(KERNEL) --timeout 1500 -- python3 -u -W ignore tests/kernel/all_kills.py $(if $(WARM),--warm)
 
 stress: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 3000 -- python3 -u -W ignore tests/kernel/all_stress.py

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from bench.throughput import SOURCE_PORT
 from scenes import load
 from tracer.events import cstruct, record
+from tracer.kernel.bcc_library import load_bcc
 from tracer.kernel.session import RING_BYTES, Kernel, Session
 from tracer.model.filter import Filter
 from tracer.node.namespaces import Namespaces
@@ -65,19 +66,21 @@ def rate(session: Session, consume: Callable[[], int]) -> float:
 
 def by_callback(session: Session) -> Callable[[], int]:
     """The usual way with bcc: cast each record, take five fields."""
-    bpf: Any = session._program.bpf  # type: ignore[attr-defined, unused-ignore]
+    libbcc: Any = load_bcc().libbcc
     pointer = ctypes.POINTER(structure(cstruct.dtype("records/event.h", "event")))
     taken: list[tuple[int, ...]] = []
 
-    def callback(_context: Any, data: Any, _size: int) -> None:
+    def callback(_context: Any, data: Any, _size: int) -> int:
         e: Any = ctypes.cast(data, pointer).contents
         taken.append((e.time, e.packet, e.kind, e.sport, e.dport))
+        return 0
 
-    bpf[b"events"].open_ring_buffer(callback)
+    called = libbcc._RINGBUF_CB_TYPE(callback)
+    ring = libbcc.lib.bpf_new_ringbuf(session._programs.maps["events"].fd, called, None)
 
     def consume() -> int:
         taken.clear()
-        bpf.ring_buffer_consume()
+        libbcc.lib.bpf_consume_ringbuf(ring)
         return len(taken)
 
     return consume

@@ -103,7 +103,7 @@ def drain(found: dict[str, Any]) -> list[str]:
 
 
 def startup(found: dict[str, Any]) -> list[str]:
-    ways = [way for way in found if found[way] and way != "starts"]
+    ways = [way for way in found if found[way]]
     steps = list(found["fentry"])
     rows = [[step, *(f"{found[way][step]:.2f}" if step in found[way] else "-" for way in ways)] for step in steps]
     return table(["CPU seconds", *ways], rows)

@@ -4,21 +4,24 @@
     python3 -m bench.startup WAY             on this kernel: all steps, also attaching (needs root and BTF)
     python3 -m bench.startup WAY DIRECTORY   with another machine's kernel, from the files of save(): all steps but attaching
 
-Each prints one line of JSON, in a separate process, so that imports count and no cache is warm.
+Each prints one line of JSON, in a separate process, so that imports count. Processes that compile count, too. With programs in
+the cache (K8SNET_TRACE_CACHE) nothing is compiled: the step is "cached programs" then.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from tracer.errors import NoProbe
 
 SYS_BTF, KALLSYMS = Path("/sys/kernel/btf"), Path("/proc/kallsyms")
 RING_PAGES = 4096
@@ -36,48 +39,65 @@ class Steps:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        began = time.process_time()
+        began = cpu_seconds()
         yield
-        self.seconds[name] = time.process_time() - began
+        self.seconds[name] = cpu_seconds() - began
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def measure(way: str, directory: Path | None) -> dict[str, float]:
     """way: as Session's `only`. directory: written by save(), None for this machine's own kernel."""
     steps = Steps()
     with steps.step("import"):
-        from tracer.kernel import attach_plan, bcc_program, generated_headers, xt_extensions
+        from tracer.kernel import attach_plan, bcc_library, generated_headers, program_cache, program_source, xt_extensions
         from tracer.kernel.btf import KernelTypes
         from tracer.kernel.kallsyms import Symbols
+        from tracer.kernel.loaded_programs import LoadedPrograms
+        from tracer.kernel.program_cache import ProgramCache
 
-        bcc = bcc_program.load_bcc()
         if not directory:  # needs numpy, which the host's Python with bcc may not have
             import tracer.kernel.session  # noqa: F401
     with steps.step("BTF"):
         types = KernelTypes(directory / "btf" if directory else SYS_BTF)
     with steps.step("symbols"):
         symbols = Symbols.running(directory / "kallsyms" if directory else KALLSYMS)
-    can = attach_plan.KernelAbilities(False, False)
-    if not way:
-        saved = directory and json.loads((directory / "abilities.json").read_text())
-        can = attach_plan.KernelAbilities(**saved) if saved else bcc_program.abilities(bcc)
     with steps.step("plan and headers"):
+        library, can = bcc_library.installed(), attach_plan.KernelAbilities(False, False)
+        if not way:
+            saved = directory and json.loads((directory / "abilities.json").read_text())
+            can = attach_plan.KernelAbilities(**saved) if saved else attach_plan.abilities(library, symbols)
         planned, _ = attach_plan.plan(types, symbols, can, verbose=False)
         watched = xt_extensions.plan(types, symbols, can)
         texts = generated_headers.headers(types, symbols, planned, watched, RING_PAGES, os.cpu_count() or 1)
-    with steps.step("compile"):
-        compiled = bcc_program.BccProgram(bcc, texts)
+    with steps.step("cached programs"):
+        cache = ProgramCache(program_cache.directory_of_environment())
+        source = program_source.ProgramSource(texts, types.digests(()), library, cache, print, lambda _: None)
+        stored = source.stored()
+        code = stored.code if stored else None
+    if code is None:
+        with steps.step("compile"):
+            code = source.compiled()
+            source.keep(code, frozenset())
     if not directory:
-        with steps.step("attach"):
-            compiled.attach(planned)
+        with steps.step("attach"), suppress(NoProbe):  # a kernel without probes: the other steps count all the same
+            programs = LoadedPrograms(code, types, symbols.variables)
+            programs.attach(planned)
+            programs.watch(watched)
         with steps.step("detach"):
-            compiled.close()
+            programs.close()
     steps.seconds["total"] = sum(steps.seconds.values())
     return steps.seconds
 
 
 def save(directory: Path) -> None:
     """Copies the data of this machine's kernel that measure() needs: types, symbols, and what its bcc can attach."""
-    from tracer.kernel.bcc_program import abilities, load_bcc
+    from tracer.kernel.attach_plan import abilities
+    from tracer.kernel.bcc_library import installed
+    from tracer.kernel.kallsyms import Symbols
 
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "btf").mkdir(parents=True)
@@ -85,7 +105,7 @@ def save(directory: Path) -> None:
         if (SYS_BTF / name).exists():
             (directory / "btf" / name).write_bytes((SYS_BTF / name).read_bytes())
     (directory / "kallsyms").write_bytes(KALLSYMS.read_bytes())
-    can: Any = abilities(load_bcc())
+    can: Any = abilities(installed(), Symbols.running(KALLSYMS))
     (directory / "abilities.json").write_text(json.dumps(asdict(can)))
 
 

@@ -15,7 +15,6 @@ Compiling takes longer than measuring, so `off` only detaches, and the next `por
 
 from __future__ import annotations
 
-import ctypes
 import json
 import select
 import sys
@@ -28,16 +27,13 @@ from tracer.model.filter import Filter
 from tracer.pipeline.live_source import POLL_SECONDS
 from tracer.rules.nftables.trace_key import TraceSwitch
 
-RUN_TIME_NS, RUN_COUNT = 24, 25
-"""Indexes of run_time_ns and run_cnt in struct bpf_prog_info (include/uapi/linux/bpf.h), in units of 8 bytes."""
-
 
 class Worker:
     """Serves the commands. file: gets the events of `everything`; it is emptied each time the probes go on."""
 
     def __init__(self, way: str, file: Path) -> None:
         self._session = Session(Kernel.running(), Filter(), only=way.replace("no-rules", ""), rules=way != "no-rules")
-        self._program: Any = self._session._program
+        self._program: Any = self._session._programs
         self._file, self._attached = file, True
         self._traces_nft = any(row.probe.name == "nft_rule" for row in self._session.planned)
         self._switch: TraceSwitch | None = None
@@ -68,16 +64,11 @@ class Worker:
         return self._begin(Filter())
 
     def times(self) -> dict[str, Any]:
-        """Run time and runs by program; bcc's functions include the entry half of a kretprobe."""
-        lib, found = self._program._bcc.libbcc.lib, {}
-        for name, function in self._program.bpf.funcs.items():
-            info = (ctypes.c_uint64 * 40)()
-            length = ctypes.c_uint32(ctypes.sizeof(info))
-            if lib.bpf_obj_get_info(function.fd, ctypes.byref(info), ctypes.byref(length)) == 0:
-                found[name.decode()] = [info[RUN_TIME_NS], info[RUN_COUNT]]
-        symbols = {row.program: f"{row.symbol} ({row.way.lower()})" for row in self._session.planned}
-        entries = {"enter_" + row.program: f"{row.symbol} (kprobe)" for row in self._session.planned}
-        return {symbols.get(n) or entries.get(n) or n: v for n, v in found.items()}
+        """Run time and runs by program; a kretprobe's entry half is a program of its own."""
+        found = self._program.run_times()
+        rows = {f"{name} for {row.symbol}": (row.symbol, way) for row in self._session.planned for name, way in row.programs}
+        ways = {name: f"{symbol} ({way.lower()})" for name, (symbol, way) in rows.items()}
+        return {ways.get(name, name): times for name, times in found.items()}
 
     def off(self) -> dict[str, Any]:
         self._program.detach((*self._session.planned, *self._session.watched))

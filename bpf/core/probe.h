@@ -5,7 +5,7 @@
  * attaching and the positions of the arguments (from BTF, never from a version). It writes them as macros into plan.h:
  *
  *     #define WAY_hook  FEXIT                              or KRETPROBE, FENTRY, KPROBE, RAWTP, OFF
- *     #define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow  name of the program, as bcc requires
+ *     #define PROGRAM_hook on_hook                         name of the program
  *     #define ARGS_hook(GET, ctx) { GET(ctx, 1), GET(ctx, 2) }
  *     #define RETURN_hook 5                                 position of the return value for fexit
  *
@@ -40,6 +40,14 @@ static __always_inline u64 seventh_argument(struct pt_regs *ctx)
 #endif
 }
 #define PT_REGS_PARM7(ctx) seventh_argument(ctx)
+
+/* A value that is known when the program is loaded, not when it is compiled: the instruction with this constant gets it then
+ * (tracer/kernel/bytecode.py). The compiler must not compute with the constant. */
+static __always_inline u64 load_constant(u64 constant)
+{
+    asm volatile("" : "+r"(constant));
+    return constant;
+}
 
 struct call {
     u64 arg[5]; /* the arguments of the row, in its order */

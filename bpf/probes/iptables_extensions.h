@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* Programs for match and target functions: one line for each program in acts.h, which tracer/kernel/xt_extensions.py generates.
  *
- * With fentry every function has a program of its own. With kprobes all matches share one program for entry and one for
- * return, and all targets share one. */
+ * All matches share one program (kprobes: one for entry and one for return), and all targets share one. By fentry it is loaded
+ * once for each function. */
 
 #if RULE_STEPS
 /* A field of par; a plain load, because the verifier knows the type of par. */

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills the tracer on an idle node at every point of its start, while it traces, and at its end: the node must not change.
 
-    python3 tests/kernel/all_kills.py [--attach kprobe]     (as root, in a machine of the lab; make untouched)
+    python3 tests/kernel/all_kills.py [--attach kprobe] [--warm]     (as root, in a machine of the lab; make untouched)
+
+--warm: the killed starts take their programs from the cache; otherwise they compile them.
 
 These are compared, byte for byte and with their counters: rules of legacy iptables, iptables-nft and nftables, conntrack's
 table, counters of every namespace, sysctls, modules and their users, kprobes, ftrace, BPF objects, namespaces, files, processes
@@ -30,7 +32,8 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from scenes import nfnetlink, rules, scene, topology, traffic  # noqa: E402
 from tests.kernel import idle, modules  # noqa: E402
-from tests.kernel.kill_points import EARLY, NOT_REACHED, POINTS  # noqa: E402
+from tests.kernel.kill_points import EARLY, EARLY_WARM, NOT_REACHED, POINTS  # noqa: E402
+from tracer.kernel import program_cache  # noqa: E402
 
 BY_NFT = """*filter
 :INPUT ACCEPT [0:0]
@@ -86,7 +89,7 @@ def node() -> Iterator[None]:
 
 
 class PreparedStart:
-    """A start of the tracer that waits with its BPF text compiled. Each line written to it is a point to which a copy runs."""
+    """A start of the tracer that waits when it has its programs. Each line written to it is a point to which a copy runs."""
 
     def __init__(self, options: tuple[str, ...], early: str = "-") -> None:
         """early: a point before that, at which the process dies itself; "-" = none."""
@@ -149,15 +152,15 @@ def bare(options: tuple[str, ...], compared: Comparison) -> None:
 
 def one_by_one(options: tuple[str, ...], compared: Comparison, selected: list[str]) -> None:
     before = idle.quiet()
-    for name in EARLY:
+    for name in EARLY_WARM if program_cache.directory_of_environment() else EARLY:
         if not selected or name in selected:
             start = PreparedStart(options, name)
             compared.check(name, int(start.read()["status"]), before, idle.settled(before))
     start = PreparedStart(options)
     assert "compiled" in start.read(), "it does not compile"
-    # The process that compiled, and its maps, stay while its copies are killed.
+    # The process that has the programs stays while its copies are killed.
     compiled = idle.quiet()
-    compared.check("compiled, and alive", KILLED, before, compiled, idle.PROBES)
+    compared.check("programs there, and alive", KILLED, before, compiled, idle.PROBES)
     for name in (name for name in POINTS if not selected or name in selected):
         start.write(name)
         answer = start.read()
@@ -167,7 +170,7 @@ def one_by_one(options: tuple[str, ...], compared: Comparison, selected: list[st
             os.kill(answer["at"], signal.SIGKILL)
             answer = start.read()
         compared.check(name, int(answer["status"]), compiled, idle.settled(compiled))
-    compared.check("compiled, and all points before", start.kill(), before, idle.settled(before))
+    compared.check("programs there, and all points before", start.kill(), before, idle.settled(before))
 
 
 def check_sensitivity(before: idle.State) -> None:
@@ -183,12 +186,18 @@ def main() -> int:
     parser.add_argument("--attach", default="auto", choices=("auto", "kprobe"))
     parser.add_argument("--only", default="", metavar="POINT,...", help="these points")
     parser.add_argument("--no-bare", action="store_true", help="not on a node without rules")
+    parser.add_argument("--warm", action="store_true", help="starts with programs from the cache")
     arguments = parser.parse_args()
+    os.environ[program_cache.VARIABLE] = program_cache.OFF
     options, compared = (*TRACED, "--attach", arguments.attach, "--ready-file", "/var/lib/untouched.ready"), Comparison()
     if not arguments.no_bare:
         bare(TRACED[:-2], compared)
     with node():
         began = time.monotonic()
+        if arguments.warm:
+            os.environ[program_cache.VARIABLE] = str(program_cache.DIRECTORY)
+            run = [sys.executable, "-B", "-W", "ignore", "-m", "tracer", "--port", "1", *options[2:]]
+            subprocess.run(run, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         one_by_one(options, compared, [name for name in arguments.only.split(",") if name])
         print(f"{time.monotonic() - began:.0f} s")
         check_sensitivity(idle.quiet())

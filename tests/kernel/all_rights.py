@@ -3,8 +3,8 @@
 
     python3 tests/kernel/all_rights.py [single] [several] [container] [lockdown] [CAP_...]
 
-One run without each capability of tracer/node/capabilities.py, and some without several. They share one compiled program,
-because compiling takes a minute in an emulator; a run that needs another program compiles it. One line per run: its exit
+One run without each capability of tracer/node/capabilities.py, and some without several. The first one compiles the programs,
+the others take them from the cache, unless they need other ones. One line per run: its exit
 status, and what it reports less than a run with all capabilities; below it its messages. At the end the kernel is locked down,
 which only a new boot reverts.
 """
@@ -31,10 +31,7 @@ from scenes import scene, topology, traffic  # noqa: E402
 from tests.kernel import modules, tracers  # noqa: E402
 from tracer.cli import main as cli_main  # noqa: E402
 from tracer.commands import doctor  # noqa: E402
-from tracer.kernel import session, xt_extensions  # noqa: E402
-from tracer.kernel.bcc_program import BccProgram, abilities, load_bcc  # noqa: E402
-from tracer.kernel.generated_headers import headers  # noqa: E402
-from tracer.kernel.ring_buffer import PAGE  # noqa: E402
+from tracer.kernel import session  # noqa: E402
 from tracer.node import capabilities  # noqa: E402
 
 DROPPED, OTHERS = 9126, 9127
@@ -52,15 +49,11 @@ Without = tuple[str, ...]
 
 
 class Runs:
-    """Runs the command several times, each in its own process, with one compiled program."""
+    """Runs the command several times, each in its own process."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._number = directory, 0
-        kernel, can = session.Kernel.running(), abilities(load_bcc())
-        planned, _ = session.choose(kernel, can, False)
-        watched, pages = xt_extensions.plan(kernel.types, kernel.symbols, can), session.RING_BYTES // PAGE
-        self._texts = headers(kernel.types, kernel.symbols, planned, watched, pages, session.possible_cpus())
-        self._types, self._program = kernel.types, BccProgram(load_bcc(), self._texts)
+        self._types = session.Kernel.running().types
 
     def run(self, without: Without = (), contained: bool = False) -> tuple[int, list[tracers.Line], str]:
         """Exit status, lines, and the text on stderr. contained: /sys as it is in a container, and no new privileges."""
@@ -92,7 +85,6 @@ class Runs:
                 os.dup2(os.open(name.with_suffix(suffix), os.O_WRONLY | os.O_CREAT, 0o666), number)
             for module in (session, doctor):
                 module.__dict__["KernelTypes"] = lambda *root: self._types
-            session.__dict__["BccProgram"] = self._compiled
             if contained:
                 restrict_like_container()
             drop_capabilities(without)
@@ -106,9 +98,6 @@ class Runs:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status if isinstance(status, int) else 0)
-
-    def _compiled(self, bcc: Any, texts: dict[str, str]) -> BccProgram:
-        return self._program if texts == self._texts else BccProgram(bcc, texts)
 
 
 def restrict_like_container() -> None:
@@ -167,7 +156,6 @@ def main(selected: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as directory, scene.scene(), listener_of_another_user():
         subprocess.run(["nft", "-f", "-"], input=CHAINS, text=True, check=True)
         runs = Runs(Path(directory))
-        print("compiled", flush=True)
         whole = runs.run()
         baseline = reported(whole[1])
         write("with all", whole, baseline)

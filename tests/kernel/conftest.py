@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the kernel tests, which run as root inside a virtual machine (`make kernel-test`), on real packets.
 
-The BPF text is compiled once for all tests of a boot, because compiling takes half a minute under emulation; each test sets
-the filter it needs on the running probes. The scene, a node with kube-proxy's rules, is built once, too.
+The probes are attached once for all tests of a boot, because compiling takes half a minute under emulation; each test sets the
+filter it needs on the running probes. The scene, a node with kube-proxy's rules, is built once, too.
 """
 
 from __future__ import annotations

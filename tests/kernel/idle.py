@@ -61,6 +61,8 @@ RULES = {
     "rules of routing": ("ip", "rule"),
 }
 """Commands that print the rules and tables of the node's own namespace, with all counters."""
+_TRAMPOLINE = re.compile(r"direct-->\S+")
+"""Address of a trampoline. It is built anew, at any free place, when another tracer attaches to its function or leaves it."""
 _REMAINING = re.compile(r"(^\S+ +\d+ \S+ +\d+) \d+ ", re.M)
 """The remaining seconds of a connection in conntrack's table."""
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
@@ -78,7 +80,7 @@ def state(rules: bool = True) -> State:
     found |= {
         "kprobes": _read("/sys/kernel/tracing/kprobe_events") + _read("/sys/kernel/debug/kprobes/list"),
         "uprobes": _read("/sys/kernel/tracing/uprobe_events"),
-        "ftrace": _read("/sys/kernel/tracing/enabled_functions"),
+        "ftrace": _TRAMPOLINE.sub("direct-->", _read("/sys/kernel/tracing/enabled_functions")),
         "tracer": _read("/sys/kernel/tracing/current_tracer") + _read("/sys/kernel/tracing/set_event"),
         "static key": _static_key("nft_trace_enabled"),
         "files": "\n".join(_files()),

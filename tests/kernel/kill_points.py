@@ -3,9 +3,9 @@
 
     python3 tests/kernel/kill_points.py EARLY OPTIONS     (as root, in a machine of the lab)
 
-EARLY is a point before the BPF text has been compiled, or "-". The other points are lines on stdin. The text is compiled once:
-this process then waits, and for each line a copy of it continues the start up to the point of that name. stdout reports the
-result of each point, a line of JSON.
+EARLY is a point before the programs are compiled or read from the cache, or "-". The other points are lines on stdin. The
+programs are compiled or read once: this process then waits, and for each line a copy of it continues the start up to the point
+of that name. stdout reports the result of each point, a line of JSON.
 
 The tracer has no hook for this: its functions are wrapped from outside.
 """
@@ -58,11 +58,12 @@ class Point:
 
 
 def _attached(way: str) -> Point:
-    return Point("tracer.kernel.bcc_program", "BccProgram._attach_one", way=way)
+    return Point("tracer.kernel.loaded_programs", "LoadedPrograms._attach_one", way=way)
 
 
 POINTS = {
-    "programs loaded, none attached": Point("bcc", "BPF.load_func"),
+    "maps made": Point("tracer.kernel.loaded_programs", "LoadedPrograms.__init__"),
+    "programs loaded, none attached": Point("tracer.kernel.bpf_syscall", "load_program"),
     "first raw tracepoint attached": _attached("RAWTP"),
     "first fentry attached": _attached("FENTRY"),
     "first fexit attached": _attached("FEXIT"),
@@ -77,14 +78,21 @@ POINTS = {
     "ready": Point("tracer.commands.trace", "write_ready", few=True),
     "tracing": Point("tracer.pipeline.live_source", "LiveSource.read", nth=5, live=True),
     "ending": Point("tracer.kernel.session", "Session.close", entered=True, few=True),
-    "detaching": Point("bcc", "BPF.detach_raw_tracepoint", few=True),
-    "detached": Point("bcc", "BPF.cleanup"),
+    "detaching": Point("tracer.kernel.loaded_programs", "LoadedPrograms._close", few=True),
+    "detached": Point("tracer.kernel.loaded_programs", "LoadedPrograms.close"),
 }
-"""In the order of a run. The points before, "BTF read" and "compiling", are in EARLY; each has a process of its own."""
+"""In the order of a run. The points before are in EARLY or EARLY_WARM; each has a process of its own."""
 EARLY = {
     "BTF read": Point("tracer.kernel.session", "Kernel.running"),
-    "compiling": Point("tracer.kernel.bcc_program", "compiled"),
+    "compiling": Point("tracer.kernel.bcc_compiler", "compile_texts"),
 }
+"""The early points of a start that compiles."""
+EARLY_WARM = {
+    "BTF read": Point("tracer.kernel.session", "Kernel.running"),
+    "cache opened": Point("tracer.kernel.program_cache", "_Directory.__init__"),
+    "programs read": Point("tracer.kernel.program_cache", "ProgramCache.read"),
+}
+"""The early points of a start with programs from the cache."""
 
 
 def report(**words: object) -> None:
@@ -124,13 +132,14 @@ def arm(point: Point) -> None:
 
 
 class ForkServer:
-    """Replaces `compiled`: waits after the BPF text has been compiled, and lets forked copies of this process continue."""
+    """Replaces a function: waits after it has given the programs, and lets forked copies of this process continue."""
 
-    def __init__(self, compiled: Callable[..., Any]) -> None:
-        self._compiled = compiled
+    def __init__(self, programs: Callable[..., Any]) -> None:
+        self._programs = programs
 
     def __call__(self, *arguments: Any) -> Any:
-        program_text = self._compiled(*arguments)
+        programs = self._programs(*arguments)
+        assert programs is not None
         report(compiled=True)
         for line in sys.stdin:
             name = line.strip()
@@ -139,7 +148,7 @@ class ForkServer:
                 report(point=name, status=os.waitstatus_to_exitcode(status))
                 continue
             self._go_on(name)
-            return program_text
+            return programs
         die()
 
     def _go_on(self, name: str) -> None:
@@ -147,15 +156,15 @@ class ForkServer:
         for number in (0, 1):
             os.dup2(null, number)
         from tracer.commands import trace
-        from tracer.kernel.bcc_program import BccProgram
+        from tracer.kernel.loaded_programs import LoadedPrograms
         from tracer.pipeline.child import write_ready
         from tracer.pipeline.source import RunLimits
 
         if POINTS[name].way:  # this kernel or these options may not use this way of attaching
             _replace(trace, write_ready, lambda *_: os._exit(NOT_REACHED))
         if POINTS[name].few:
-            watch = BccProgram.watch
-            _replace(BccProgram, watch, lambda self, rows: watch(self, rows[::FEW]))
+            watch = LoadedPrograms.watch
+            _replace(LoadedPrograms, watch, lambda self, rows: watch(self, rows[::FEW]))
         if POINTS[name].live:  # its --duration could end before the state is compared
             _replace(trace, RunLimits, lambda count, _: RunLimits(count))
         arm(POINTS[name])
@@ -168,20 +177,20 @@ def _replace(owner: object, attribute: Callable[..., Any], by: Callable[..., Any
 
 
 def early(name: str) -> None:
-    """Dies before anything is compiled, or inside the compiler."""
+    """Dies before there are programs, or inside the compiler."""
     if name != "compiling":
-        return arm(EARLY[name])
-    from tracer.kernel import bcc_program
+        return arm((EARLY | EARLY_WARM)[name])
+    from tracer.kernel import bcc_compiler
 
-    original = bcc_program.compiled
+    original = bcc_compiler.compile_texts
 
-    def compiled(*arguments: Any) -> Any:
+    def compile_texts(*arguments: Any) -> Any:
         threading.Timer(IN_COMPILER, die).start()
-        program_text = original(*arguments)
+        programs = original(*arguments)
         os._exit(NOT_REACHED)
-        return program_text
+        return programs
 
-    _replace(bcc_program, original, compiled)
+    _replace(bcc_compiler, original, compile_texts)
     return None
 
 
@@ -192,12 +201,17 @@ def main(first: str, options: list[str]) -> None:
     sys.argv[1:] = options
     from tracer.cli import main as command_line
     from tracer.commands import trace  # noqa: F401  # imported before the text is compiled
-    from tracer.kernel import bcc_program
+    from tracer.kernel import bcc_compiler, program_cache
+    from tracer.kernel.program_source import ProgramSource
 
-    if first in EARLY:
+    if first != "-":
         early(first)
+    elif program_cache.directory_of_environment():
+        stored = ProgramSource.stored
+        server = ForkServer(stored)
+        _replace(ProgramSource, stored, lambda self: server(self))
     else:
-        _replace(bcc_program, bcc_program.compiled, ForkServer(bcc_program.compiled))
+        _replace(bcc_compiler, bcc_compiler.compile_texts, ForkServer(bcc_compiler.compile_texts))
     with suppress(SystemExit):
         command_line.main(options)
     os._exit(NOT_REACHED)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tracer.errors import NoBcc
-from tracer.kernel.bcc_program import load_bcc
+from tracer.kernel.bcc_library import load_bcc
 
 
 @dataclass

@@ -20,7 +20,8 @@ import pytest
 from scenes import topology, traffic
 from scenes.netns import entered
 from tests.kernel.watching import Watch
-from tracer.kernel.bcc_program import compiled, load_bcc
+from tracer.kernel.bcc_compiler import compiled
+from tracer.kernel.bcc_library import load_bcc
 from tracer.model.filter import Filter
 from tracer.model.hop import SocketHop
 from tracer.model.packet import Packet

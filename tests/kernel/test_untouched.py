@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import signal
-from typing import Any
 
 from scenes import scene
 from tests.kernel import idle, kill_points
 from tests.kernel.watching import Watch
 from tracer.cli import main
-from tracer.kernel import bcc_program
 
 CHECKED_POINTS = ("all attached", "trace switch on")
 
 
-def exit_code(watch: Watch, name: str) -> int:
-    """Exit code of a copy of this process that starts the tracer with the program that is already compiled."""
+def exit_code(name: str) -> int:
+    """Exit code of a copy of this process that starts the tracer, with the programs that the session of the tests has kept."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -26,21 +23,10 @@ def exit_code(watch: Watch, name: str) -> int:
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)
-        replaced: Any = bcc_program
-        replaced.compiled = lambda *_: unattached(watch.session._program.bpf)
         kill_points.arm(kill_points.POINTS[name])
         main.main(["--port", "1", "--no-kube", "--duration", "1"])
     finally:
         os._exit(kill_points.NOT_REACHED)
-
-
-def unattached(bpf: Any) -> Any:
-    """The same compiled program, with nothing of it loaded or attached."""
-    fresh = copy.copy(bpf)
-    for name in vars(bpf):
-        if name == "funcs" or name.endswith("_fds"):
-            setattr(fresh, name, {})
-    return fresh
 
 
 def test_a_killed_start_leaves_nothing(watch: Watch) -> None:
@@ -49,5 +35,5 @@ def test_a_killed_start_leaves_nothing(watch: Watch) -> None:
     scene.up()
     before = idle.quiet()
     for name in CHECKED_POINTS:
-        assert exit_code(watch, name) == -signal.SIGKILL, name
+        assert exit_code(name) == -signal.SIGKILL, name
         assert idle.differences(before, idle.settled(before)) == "", name

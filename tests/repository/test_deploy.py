@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tracer import __version__
+from tracer.kernel import program_cache
 from tracer.kube import watch
 from tracer.node import capabilities
 
@@ -104,9 +105,11 @@ def test_the_container_has_no_more_rights_than_it_needs() -> None:
     assert context["capabilities"]["drop"] == ["ALL"] and "privileged" not in context
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert context["readOnlyRootFilesystem"] is True
-    assert [v["mountPath"] for v in one["volumeMounts"]] == ["/tmp"]
-    assert [sorted(v) for v in pod["volumes"]] == [["emptyDir", "name"]], "no directory of the node is mounted"
-    assert pod["volumes"][0]["emptyDir"]["sizeLimit"]
+    assert {v["mountPath"]: v["name"] for v in one["volumeMounts"]} == {"/tmp": "tmp", str(program_cache.DIRECTORY): "programs"}
+    volumes = {v["name"]: v for v in pod["volumes"]}
+    assert volumes["tmp"]["emptyDir"]["sizeLimit"]
+    host_path = {"path": str(program_cache.DIRECTORY), "type": "DirectoryOrCreate"}
+    assert volumes == {"tmp": volumes["tmp"], "programs": {"name": "programs", "hostPath": host_path}}, "no other of the node's"
     assert one["command"][2].startswith("chmod 1777 /tmp && install -d -m 700 /tmp/captures && "), "an emptyDir has mode 0777"
     assert {"hostIPC", "shareProcessNamespace"}.isdisjoint(pod)
 

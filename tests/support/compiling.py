@@ -10,20 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from tracer.events import bpf_source
+from tracer.kernel.program_source import split
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
 """The distribution's Python: it has bcc, the Python that runs the tests may not."""
 COMPILE = """
 import json, os, sys
-from tracer.kernel import bcc_program
+from tracer.kernel import bcc_compiler
 os.environ["ARCH"] = sys.argv[1]
-compiled = bcc_program.BccProgram(bcc_program.load_bcc(), json.load(sys.stdin))
-print(json.dumps({name: compiled.bpf.dump_func(name.encode()).hex() for name in sys.argv[2:]}))
-compiled.close()
+programs = bcc_compiler.compile_texts(json.load(sys.stdin)).programs
+print(json.dumps({name: programs[name].hex() for name in sys.argv[2:]}))
 """
 
 
-def compiled(headers: dict[str, str], machine: str, *programs: str) -> dict[str, str]:
+def compiled(headers: dict[str, str], machine: str, *programs: str, processors: int = 1) -> dict[str, str]:
     """The code of these programs, as hex. headers: the generated files, by name. machine: "x86" or "arm64".
 
     Skips the test where this is impossible: bcc creates the maps when it compiles, which needs root.
@@ -31,7 +33,13 @@ def compiled(headers: dict[str, str], machine: str, *programs: str) -> dict[str,
     if os.geteuid() != 0 or subprocess.run([PYTHON, "-c", "import bcc"], capture_output=True).returncode != 0:
         pytest.skip("no bcc here, or not root")
     command = [PYTHON, "-c", COMPILE, machine, *programs]
-    ran = subprocess.run(command, input=json.dumps(headers), capture_output=True, text=True, cwd=ROOT)
+    ran = subprocess.run(
+        command,
+        input=json.dumps(split(bpf_source.whole("tracer.c", headers), processors)),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
     assert ran.returncode == 0, ran.stderr
     found: dict[str, str] = json.loads(ran.stdout)
     return found

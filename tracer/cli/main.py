@@ -15,6 +15,7 @@ from tracer.cli import standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
 from tracer.cli.options import OutputFormat, alternatives, check_recording_options, check_replay_options, with_recording
+from tracer.commands.start_notes import StartNotes
 from tracer.errors import NO_ROOM, UNEXPECTED, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
 from tracer.util.escape import escaped
@@ -119,9 +120,10 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     if (any(sizes) or options["snaplen"] or options["redact"]) and not target:
         raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact need -w FILE.")
     check_recording_options(options)
-    from tracer.commands import trace as tracing
+    with StartNotes() as notes:
+        from tracer.commands import trace as tracing
 
-    return tracing.trace(cmd, target=target, sizes=sizes, **options)
+        return tracing.trace(cmd, notes=notes, target=target, sizes=sizes, **options)
 
 
 NOT_RECORDED = frozenset({"read", "outputs", "write", "count", "follow"})
@@ -134,11 +136,12 @@ def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_
     To explain later, on any machine and without root: k8snet-trace -r FILE. The recording options --ring to --redact also
     work with `trace -w FILE`.
     """
-    from tracer.commands import trace as tracing
-
     check_recording_options(options)
     sizes = (ring, rotate_size, rotate_time)
-    return tracing.trace(cmd, outputs=(), count=0, target=file, sizes=sizes, record_only=True, **options)
+    with StartNotes() as notes:
+        from tracer.commands import trace as tracing
+
+        return tracing.trace(cmd, outputs=(), notes=notes, count=0, target=file, sizes=sizes, record_only=True, **options)
 
 
 def _recording() -> click.Command:

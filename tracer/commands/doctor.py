@@ -15,11 +15,13 @@ from types import ModuleType
 from tracer import render
 from tracer.errors import NoBcc, NoBtf, NoProbe, NotRoot
 from tracer.kernel import struct_layouts
-from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, plan
-from tracer.kernel.bcc_program import abilities, load_bcc
+from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, abilities, plan
+from tracer.kernel.bcc_library import installed, load_bcc
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import PROBES
+from tracer.kernel.program_cache import OFF, VARIABLE, ProgramCache, directory_of_environment
+from tracer.kernel.session import Kernel
 from tracer.kube import checks as kube_doctor
 from tracer.model.check import CheckResult, State
 from tracer.node.capabilities import NEEDED, held, lockdown_mode, lost, mask
@@ -32,17 +34,20 @@ ATTACH_NAMES = {"RAWTP": "raw tracepoint", "FENTRY": "fentry", "FEXIT": "fexit",
 _SLOWER = "kprobes are used there, at about twice the cost"
 
 
-def gather(machine: Machine | None = None, load: Callable[[], ModuleType] = load_bcc) -> list[CheckResult]:
+def gather(
+    machine: Machine | None = None, load: Callable[[], ModuleType] | None = load_bcc, kernel: Kernel | None = None
+) -> list[CheckResult]:
     """Returns all results, in the order in which a run would fail.
 
     Args:
         machine: The machine to check; None = this one.
-        load: Returns the bcc module or raises NoBcc.
+        load: Returns the bcc module or raises NoBcc; None = bcc is only looked for, which takes less time.
+        kernel: The kernel of this machine; None = it is read.
     """
     machine, uname = machine or Machine(), os.uname()
-    symbols = _symbols(machine)
-    types, btf = _types(machine)
-    can, libraries = _libraries(load)
+    symbols = kernel.symbols if kernel else _symbols(machine)
+    types, btf = _types(machine, kernel)
+    can, libraries = _libraries(load, symbols)
     results = [
         CheckResult("kernel", "ok", f"{uname.sysname} {uname.release} on {uname.machine}"),
         rights(machine, os.geteuid()),
@@ -50,6 +55,7 @@ def gather(machine: Machine | None = None, load: Callable[[], ModuleType] = load
         addresses(machine),
         btf,
         *libraries,
+        program_cache(),
     ]
     if types:
         try:
@@ -138,9 +144,9 @@ def _symbols(machine: Machine) -> Symbols:
         return Symbols(())
 
 
-def _types(machine: Machine) -> tuple[KernelTypes | None, CheckResult]:
+def _types(machine: Machine, kernel: Kernel | None) -> tuple[KernelTypes | None, CheckResult]:
     try:
-        types = KernelTypes(machine.root / "sys/kernel/btf")
+        types = kernel.types if kernel else KernelTypes(machine.root / "sys/kernel/btf")
         struct_layouts.header(types)  # raises NoBtf if a needed structure is missing
     except NoBtf as e:
         return None, CheckResult("BTF", "missing", str(e).rstrip("."), e.status)
@@ -158,23 +164,36 @@ def module_btf(types: KernelTypes, modules: set[str]) -> CheckResult:
     return CheckResult("module BTF", "ok", ", ".join(names) or "netfilter is built in or not loaded")
 
 
-def _libraries(load: Callable[[], ModuleType]) -> tuple[KernelAbilities | None, list[CheckResult]]:
+def _libraries(load: Callable[[], ModuleType] | None, symbols: Symbols) -> tuple[KernelAbilities | None, list[CheckResult]]:
     """Checks bcc, and fentry, which needs support in bcc and in the kernel."""
     unknown = CheckResult("fentry", "degraded", "unknown without bcc")
     try:
-        bcc = load()
-        can = abilities(bcc)
+        bcc = load() if load else None
+        library = installed()
+        can = abilities(library, symbols)
     except NoBcc as e:
         return None, [CheckResult("bcc", "missing", str(e).rstrip("."), e.status), unknown]
     except Exception as e:  # a library that does not match its Python files can raise any exception
         return None, [CheckResult("bcc", "missing", f"broken installation: {e}", NoBcc.status), unknown]
-    where = Path(bcc.__file__ or "").parent
-    found = CheckResult("bcc", "ok", f"{getattr(bcc, '__version__', 'unknown version')} in {where}")
+    version = getattr(bcc, "__version__", "") or library.version or "unknown version"
+    where = Path(bcc.__file__ or "").parent if bcc else library.directory
+    found = CheckResult("bcc", "ok", f"{version} in {where}")
     if can.module_fentry:
         return can, [found, CheckResult("fentry", "ok", "available for the kernel and its modules")]
     if can.fentry:
         return can, [found, CheckResult("fentry", "degraded", f"not available for modules (bcc before 0.28): {_SLOWER}")]
     return can, [found, CheckResult("fentry", "degraded", f"not supported by this kernel or bcc: {_SLOWER}")]
+
+
+def program_cache() -> CheckResult:
+    """Checks whether compiled programs are kept for the next start. Without this each start compiles them."""
+    directory = directory_of_environment()
+    if directory is None:
+        return CheckResult("program cache", "ok", f"off: {VARIABLE}={OFF}")
+    why = ProgramCache(directory).problem()
+    if why:
+        return CheckResult("program cache", "degraded", f"not usable: {why}; each start compiles the programs")
+    return CheckResult("program cache", "ok", f"in {directory}")
 
 
 def probes(

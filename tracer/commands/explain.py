@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tracer import render
+from tracer.commands.start_notes import StartNotes
 from tracer.errors import BadOption
-from tracer.kernel.session import Kernel, Session
+from tracer.kernel.session import Announcements, Kernel, Session
 from tracer.kube.attribution import attribute_path
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
@@ -96,19 +97,34 @@ def compare_live(
     query: PathQuery, predicted_paths: list[PredictedPath], kube: OwnerResolver, output: Output, live: LiveComparison
 ) -> int:
     """Traces packets until Ctrl-C, the limit or the end of the command, and compares them; returns the exit status."""
+    with StartNotes() as notes:
+        return _compare_live(query, predicted_paths, kube, output, live, notes)
+
+
+def _compare_live(
+    query: PathQuery,
+    predicted_paths: list[PredictedPath],
+    kube: OwnerResolver,
+    output: Output,
+    live: LiveComparison,
+    notes: StartNotes,
+) -> int:
+    notes.report("reading the kernel's types")
     kernel = Kernel.running()
     ports = (query.dport,) if query.dport else ()
     packet_filter = Filter(ports=ports, hosts=(parse_host(query.dst),), protocol=query.number)
     comparison = ComparisonOutput(query, predicted_paths, output)
     with ExitStack() as stack:
         give_up(tuple(BITS))
-        session = stack.enter_context(Session(kernel, packet_filter, True))
+        announcements = Announcements(notes.report, notes.warn)
+        session = stack.enter_context(Session(kernel, packet_filter, True, announcements=announcements))
         give_up()
         environment = LiveEnvironment()
         environment.attach(kernel, session)
         options = RunOptions(RunLimits(seconds=live.seconds), is_judged=False)
         trace_run = builder.build(environment, kube, comparison, options, stack).run
         trace_run.begin()
+        notes.ready()
         stop, command = StopSignals(), None
         output.note("Tracing: send the packet now. Press Ctrl-C to stop.")
         if live.ready_file:

@@ -11,15 +11,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tracer.capture.record.capture_files import RotationLimits
-from tracer.capture.record.environment import RecordingEnvironment
-from tracer.capture.record.output import RecordOutput
-from tracer.capture.redact.records import RecordRedactor
 from tracer.commands import doctor, filter_options
+from tracer.commands.start_notes import StartNotes
 from tracer.kernel.attach_plan import UnavailableProbe
-from tracer.kernel.session import Kernel, Session
+from tracer.kernel.session import Announcements, Kernel, Session
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
@@ -36,10 +33,14 @@ from tracer.pipeline.sinks import OutputSpec
 from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output, hang_up
 
+if TYPE_CHECKING:
+    from tracer.capture.record.environment import RecordingEnvironment
+
 
 def trace(
     cmd: Sequence[str],
     outputs: Sequence[OutputSpec],
+    notes: StartNotes,
     verbose: bool,
     attach: str,
     count: int,
@@ -59,6 +60,7 @@ def trace(
     Args:
         cmd: The program to run and its arguments; empty = none.
         outputs: Where packets are written, and in which formats.
+        notes: Says what the start does.
         target: The capture to write; None = none.
         sizes: Limits of the capture: ring buffer in bytes, rotation in bytes, rotation in seconds; None = no limit.
         record_only: Record without explaining.
@@ -68,30 +70,36 @@ def trace(
     Raises:
         TraceError: The run is impossible. It is raised before anything is attached.
     """
-    redacted = RecordRedactor() if redact else None
-    limits = RotationLimits(*(size or 0 for size in sizes))
-    recording = RecordingEnvironment(target, limits, redacted, explains=not record_only) if target else None
+    recording = _recording(target, sizes, redact, explains=not record_only) if target else None
     environment: TracingEnvironment = recording or LiveEnvironment()
     with ExitStack() as stack:
         stack.callback(environment.close)
         kube = _kube(options, environment)
         require_tracing()
+        notes.report("reading the kernel's types")
         kernel = Kernel.running()
         output = (
-            RecordOutput(recording.files.names)
+            _record_output(recording)
             if recording and record_only
             else stack.enter_context(sinks.opened(outputs, verbose, recorded=recording is not None))
         )
-        all_results = doctor.gather() if recording or any(each.shows_all_results for each in output.outputs()) else []
+        needs_all = recording or any(each.shows_all_results for each in output.outputs())
+        all_results = doctor.gather(load=None, kernel=kernel) if needs_all else []
         give_up(tuple(BITS))
+        notes.report("reading Kubernetes objects")
         stack.enter_context(kube)
-        probes = Session(kernel, kube.filter(), verbose, only=attach, rules=not no_rules, snaplen=snaplen or 0)
+        announcements = Announcements(notes.report, notes.warn)
+        probes = Session(
+            kernel, kube.filter(), verbose, attach, rules=not no_rules, snaplen=snaplen or 0, announcements=announcements
+        )
         session = stack.enter_context(probes)
         give_up()
+        notes.report("reading rules")
         request = TraceRequest(_options_text(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
         stop, command = StopSignals(), None
         try:
             run = prepare(stack, kernel, session, kube, environment, output, request, all_results)
+            notes.ready()
             for each in output.outputs():
                 results = corrected(all_results, session.refused) if each.shows_all_results else limitations(session)
                 each.begin(results, request.said, kernel.release)
@@ -111,6 +119,23 @@ def trace(
             end(command)
             stop.restore()
     return status(run.summary, bool(cmd))
+
+
+def _recording(target: str, sizes: Sequence[Any], redact: bool, explains: bool) -> RecordingEnvironment:
+    """The environment of a run that is recorded. What only a recording needs is imported here: a fifth of all imports."""
+    from tracer.capture.record.capture_files import RotationLimits
+    from tracer.capture.record.environment import RecordingEnvironment
+    from tracer.capture.redact.records import RecordRedactor
+
+    limits = RotationLimits(*(size or 0 for size in sizes))
+    return RecordingEnvironment(target, limits, RecordRedactor() if redact else None, explains=explains)
+
+
+def _record_output(recording: RecordingEnvironment) -> Output:
+    """The output of a run that is only recorded."""
+    from tracer.capture.record.output import RecordOutput
+
+    return RecordOutput(recording.files.names)
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,14 @@ probe by fexit also has the arguments and costs about half of a kprobe with a kr
 
 from __future__ import annotations
 
+import platform
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tracer.kernel.bcc_library import BccLibrary
 from tracer.kernel.btf import KernelTypes
+from tracer.kernel.bytecode import load_constant
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import ENTRY, PROBES, TRACEPOINT, Probe
 from tracer.kernel.struct_layouts import LAYOUTS
@@ -24,11 +28,23 @@ class KernelAbilities:
 
     Attributes:
         fentry: fentry for functions of vmlinux.
-        module_fentry: fentry also for functions of modules; bcc then has the module in the name of a program.
+        module_fentry: fentry also for functions of modules.
     """
 
     fentry: bool
     module_fentry: bool
+
+
+TRAMPOLINES = "bpf_trampoline_link_prog"
+"""The kernel function without which there is neither fentry nor fexit."""
+FENTRY_MACHINES = ("x86_64",)
+"""Machine types on which fentry is used; the kernel has trampolines for others, too, on which no test has run."""
+
+
+def abilities(library: BccLibrary, symbols: Symbols) -> KernelAbilities:
+    """What can be attached on this machine. fentry for modules is used where bcc can do it, too."""
+    fentry = platform.machine() in FENTRY_MACHINES and symbols.module_of(TRAMPOLINES) is not None
+    return KernelAbilities(fentry, fentry and library.module_fentry)
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,7 @@ class PlannedProbe:
         way: Way of attaching: RAWTP, FENTRY, FEXIT, KPROBE or KRETPROBE.
         positions: Positions of the row's arguments, from 1; 0 = this kernel has no such argument.
         parameters: Number of the function's parameters.
-        program: Name of the program.
+        program: Name of the program; rows with the same code share one.
         assumed: The positions are not from BTF, but the row's fallback.
     """
 
@@ -110,14 +126,25 @@ def plan(
             planned.append(row)
         else:
             refused.append(UnavailableProbe(probe, why or "the positions of its arguments are not known"))
-    return planned, refused
+    return _with_shared_programs(planned), refused
+
+
+def _with_shared_programs(planned: list[PlannedProbe]) -> list[PlannedProbe]:
+    """The rows, each with the program of the row that it is like, if the compiled code would be the same."""
+    by_name = {row.probe.name: row for row in planned}
+    out = []
+    for row in planned:
+        other = by_name.get(row.probe.like, row)
+        same = (other.way, other.positions, other.parameters) == (row.way, row.positions, row.parameters)
+        out.append(replace(row, program=other.program) if same else row)
+    return out
 
 
 def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, abilities: KernelAbilities) -> PlannedProbe | None:
+    program = f"on_{probe.name}"
     if probe.at == TRACEPOINT:
         parameters = types.vmlinux.tracepoint_parameters(probe.symbols[0]) or []
         positions = _positions(probe, parameters)
-        program = f"raw_tracepoint__{probe.symbols[0]}"
         if positions is None:
             return None
         return PlannedProbe(probe, probe.symbols[0], "vmlinux", "RAWTP", positions, len(parameters), program)
@@ -129,7 +156,7 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, abilities: Kerne
         found = btf.parameters(symbol) if btf else None
         if found is None:
             if probe.fallback and types.builtin_layouts:
-                return PlannedProbe(probe, symbol, module, _kprobe(probe), probe.fallback, 0, f"on_{probe.name}", True)
+                return PlannedProbe(probe, symbol, module, _kprobe(probe), probe.fallback, 0, program, True)
             continue
         positions = _positions(probe, found)
         if positions is None:
@@ -137,11 +164,9 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, abilities: Kerne
         # Trampolines take six arguments; x86 has more since kernel commit 473e3150e30a (6.6). Kprobes do everywhere.
         fits = len(found) <= 6
         if fits and (abilities.module_fentry or (abilities.fentry and module == "vmlinux")):
-            prefix = "kfunc__" if probe.at == ENTRY else "kretfunc__"
-            program = f"{prefix}{module}__{symbol}" if abilities.module_fentry else prefix + symbol
             way = "FENTRY" if probe.at == ENTRY else "FEXIT"
             return PlannedProbe(probe, symbol, module, way, positions, len(found), program)
-        return PlannedProbe(probe, symbol, module, _kprobe(probe), positions, len(found), f"on_{probe.name}")
+        return PlannedProbe(probe, symbol, module, _kprobe(probe), positions, len(found), program)
     return None
 
 
@@ -167,8 +192,12 @@ def _position(argument: str, parameters: list[tuple[str, str]]) -> int | None:
 
 
 def addresses(variables: Mapping[str, int]) -> str:
-    """A part of plan.h: ADDRESS_name for each kernel variable that is read by its address."""
-    return "".join(f"#define ADDRESS_{name} {address:#x}ULL\n" for name, address in sorted(variables.items()))
+    """A part of plan.h: ADDRESS_name for each kernel variable that is read by its address.
+
+    The addresses differ at each boot, so the programs get them when they are loaded (tracer/kernel/bytecode.py).
+    """
+    constants = {name: load_constant(f"address of {name}") for name in sorted(variables)}
+    return "".join(f"#define ADDRESS_{name} load_constant({constant:#x}ULL)\n" for name, constant in constants.items())
 
 
 def _get(argument: str, position: int) -> str:
@@ -180,13 +209,18 @@ def _get(argument: str, position: int) -> str:
 def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
     """The text of plan.h: the macros of each row for bpf/core/probe.h. cpus: number of possible CPUs."""
     rows = {p.probe.name: p for p in planned}
+    programs = Counter(p.program for p in planned)
     lines = [f"#define RING_PAGES {ring_pages}", f"#define CPUS {cpus}"]
     for number, probe in enumerate(PROBES):
         name, row = probe.name, rows.get(probe.name)
-        lines.append(f"#define WAY_{name} {row.way if row else 'OFF'}\n#define NUMBER_{name} {number}")
-        if row:
+        is_compiled = row is not None and row.program == f"on_{name}"
+        lines.append(f"#define WAY_{name} {row.way if row and is_compiled else 'OFF'}")
+        if row and is_compiled:
+            # A program of several rows gets the row's number when it is loaded.
+            given = number if programs[row.program] == 1 else f"load_constant({load_constant('row'):#x}ULL)"
             args = ", ".join(_get(wanted, p) for wanted, p in zip(probe.args, row.positions, strict=True))
-            lines.append(f"#define PROGRAM_{name} {row.program}\n#define ARGS_{name}(GET, ctx) {{ {args} }}")
+            lines.append(f"#define NUMBER_{name} {given}\n#define PROGRAM_{name} {row.program}")
+            lines.append(f"#define ARGS_{name}(GET, ctx) {{ {args} }}")
             lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.way in DIRECT)}")
     lines.append(f"#define RULE_STEPS {int('table4_begin' in rows or 'table6_begin' in rows)}")
     lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")

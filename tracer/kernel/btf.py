@@ -2,17 +2,21 @@
 """Reads BTF, the kernel's own description of its types: structure offsets, function prototypes, enums.
 
 Format: Documentation/bpf/btf.rst in the kernel source. A module's BTF is "split": its type and string numbers continue those
-of vmlinux. vmlinux has about 95,000 types, so the first pass only stores the offset of each type and of its name; names are
-searched in the bytes of the string section.
+of vmlinux. vmlinux has about 95,000 types, so only the offset of each type is computed, and the first bytes of the names
+are sorted, by numpy.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from tracer.errors import NoBtf
 from tracer.kernel.module_layouts_5_10 import BuiltinLayouts, Field
@@ -21,6 +25,14 @@ SYS_BTF = Path("/sys/kernel/btf")
 
 (INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, PROTO, VAR, DATASEC, FLOAT,
  DECL_TAG, TYPE_TAG, ENUM64) = range(1, 20)  # fmt: skip
+_EXTRA_WORDS = np.zeros(32, np.uint32)
+_EXTRA_WORDS[[INT, VAR, DECL_TAG, ARRAY]] = 1, 1, 1, 3
+"""Words after the header of a type, by kind."""
+_MEMBER_WORDS = np.zeros(32, np.uint32)
+_MEMBER_WORDS[[STRUCT, UNION, DATASEC, ENUM64, ENUM, PROTO]] = 3, 3, 3, 3, 2, 2
+"""Words of each member of a type, by kind."""
+_PREFIX_BYTES = 8
+"""Length of the part of a name by which types are sorted, bytes."""
 _TRANSPARENT = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
 
 
@@ -63,24 +75,47 @@ class Btf:
         self._first_string: int = base._end_string if base else 0
         self._end_string: int = self._first_string + str_len
         self._first: int = base._end if base else 0
-        self._offsets, self._named = self._index(head + type_at, head + type_at + type_len)
+        self._offsets = self._index(head + type_at, head + type_at + type_len)
         self._end: int = self._first + len(self._offsets)
 
-    def _index(self, at: int, end: int) -> tuple[list[int], dict[tuple[int, int], int]]:
-        offsets = [] if self.base else [0]
-        named: dict[tuple[int, int], int] = {}
-        unpack, number = struct.Struct("<II").unpack_from, self._first + len(offsets)
-        member = {STRUCT: 12, UNION: 12, DATASEC: 12, ENUM64: 12, ENUM: 8, PROTO: 8}
-        extra = {INT: 4, VAR: 4, DECL_TAG: 4, ARRAY: 12}
-        while at < end:
-            name, info = unpack(self._data, at)
-            kind = info >> 24 & 31
-            if name:
-                named.setdefault((kind, name), number)
-            offsets.append(at)
-            number += 1
-            at += 12 + extra.get(kind, 0) + member.get(kind, 0) * (info & 0xFFFF)
-        return offsets, named
+    def _index(self, at: int, end: int) -> npt.NDArray[np.uint32]:
+        """Offsets of all types, bytes. The length of a type follows from its second word.
+
+        For every word it is computed which word would be the next type's first, if a type began there. Then only the chain
+        from the first type on has to be followed.
+        """
+        words = np.frombuffer(self._data, "<u4", (end - at) // 4, at)
+        info = np.append(words[1:], np.uint32(0))
+        kinds = info >> 24 & 31
+        following = memoryview(
+            (np.arange(len(words), dtype=np.uint32) + 3 + _EXTRA_WORDS[kinds] + _MEMBER_WORDS[kinds] * (info & 0xFFFF)).astype(
+                np.uint32
+            )
+        )
+        starts, word, count = [], 0, len(words)
+        while word < count:
+            starts.append(word)
+            word = following[word]
+        offsets = np.array(starts, np.uint32) * 4 + at
+        return offsets if self.base else np.append(np.uint32(0), offsets)
+
+    @cached_property
+    def _by_prefix(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """The sorted first bytes of the types' names, and their places in _offsets; equal ones in the order of the types."""
+        places = np.arange(0 if self.base else 1, len(self._offsets))
+        heads = self._offsets[places, None] + np.arange(4, dtype=np.uint32)
+        names = np.frombuffer(self._data, np.uint8)[heads].view("<u4")[:, 0] if len(places) else np.zeros(0, np.uint32)
+        prefixes = np.zeros(len(names), np.uint64)
+        own = names >= self._first_string
+        prefixes[own] = _prefixes(self._strings, names[own] - self._first_string)
+        if self.base:
+            prefixes[~own] = _prefixes(self.base._strings, names[~own])
+        order = np.argsort(prefixes, kind="stable")
+        return prefixes[order], places[order]
+
+    def digest(self) -> bytes:
+        """A hash of the blob."""
+        return hashlib.blake2b(self._data).digest()
 
     def string(self, offset: int) -> str:
         if self.base and offset < self._first_string:
@@ -88,31 +123,24 @@ class Btf:
         offset -= self._first_string
         return self._strings[offset : self._strings.index(0, offset)].decode()
 
-    def _string_offset(self, name: str) -> Iterator[int]:
-        at = self._strings.find(b"\0" + name.encode() + b"\0")
-        if at >= 0:
-            yield self._first_string + at + 1
-        elif self._strings.startswith(name.encode() + b"\0"):
-            yield self._first_string
-        if self.base:
-            yield from self.base._string_offset(name)
-
     def type(self, number: int) -> Type:
         if number < self._first and self.base:
             return self.base.type(number)
-        at = self._offsets[number - self._first]
+        at = int(self._offsets[number - self._first])
         if number == 0:
             return Type(self, 0, 0, "void", 0, 0, False, 0)
         name, info, size = struct.unpack_from("<III", self._data, at)
         return Type(self, number, info >> 24 & 31, self.string(name), info & 0xFFFF, size, bool(info >> 31), at + 12)
 
     def find(self, name: str, *kinds: int) -> Type | None:
-        """The type of that name and kind, here or in vmlinux; None = none."""
-        for offset in self._string_offset(name):
-            for kind in kinds:
-                number = self._named.get((kind, offset))
-                if number is not None:
-                    return self.type(number)
+        """The first type of that name and kind, here or in vmlinux; None = none."""
+        prefixes, places = self._by_prefix
+        wanted = np.frombuffer(name.encode()[:_PREFIX_BYTES].ljust(_PREFIX_BYTES, b"\0"), np.uint64)
+        low, high = np.searchsorted(prefixes, wanted, "left")[0], np.searchsorted(prefixes, wanted, "right")[0]
+        for place in places[low:high]:
+            found = self.type(self._first + int(place))
+            if found.kind in kinds and found.name == name:
+                return found
         return self.base.find(name, *kinds) if self.base else None
 
     def plain(self, number: int) -> Type:
@@ -202,6 +230,14 @@ class Btf:
         return {t.btf.string(n): v for n, v in pairs}
 
 
+def _prefixes(strings: bytes, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    """The first bytes of the strings at these offsets, as numbers; shorter ones end with zeros."""
+    data = np.frombuffer(strings + bytes(_PREFIX_BYTES), np.uint8)
+    first = data[offsets[:, None] + np.arange(_PREFIX_BYTES, dtype=np.uint32)]
+    first[np.logical_or.accumulate(first == 0, axis=1)] = 0
+    return first.view(np.uint64)[:, 0] if len(first) else np.zeros(0, np.uint64)
+
+
 def _element(array: Type) -> int:
     """Size of one element of an array of integers, bytes; 0 = not an array of integers."""
     if array.kind != ARRAY:
@@ -238,6 +274,11 @@ class KernelTypes:
         if self.modules_described or self.vmlinux.enumerators("skb_drop_reason"):
             return None
         return BuiltinLayouts(self.vmlinux)
+
+    def digests(self, modules: Iterable[str]) -> list[bytes]:
+        """A hash of the BTF of vmlinux, and of each of these modules that has one, by name."""
+        found = (self.module(name) for name in sorted(set(modules) - {"", "vmlinux"}))
+        return [self.vmlinux.digest(), *(btf.digest() for btf in found if btf)]
 
     def layout_sources(self, module: str) -> Iterator[Btf | BuiltinLayouts]:
         """Sources of the layout of that module's structures, the most reliable first."""

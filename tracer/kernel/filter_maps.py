@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from tracer.events import cstruct
+from tracer.kernel.bpf_syscall import BpfMap
 from tracer.model.filter import MAX_HOSTS, Filter, Network
 
 
@@ -40,7 +41,7 @@ def port_bits(ports: tuple[int, ...]) -> npt.NDArray[np.uint64]:
     return bits
 
 
-def write(bpf: Any, packet_filter: Filter) -> None:
+def write(maps: Mapping[str, BpfMap], packet_filter: Filter) -> None:
     """Puts the filter in force.
 
     Packets arrive meanwhile. A packet that both the old and the new filter select is selected all the time: new entries are
@@ -48,24 +49,19 @@ def write(bpf: Any, packet_filter: Filter) -> None:
     together do not fit into the kernel's map, the old ones are removed first.
 
     Args:
-        bpf: bcc's BPF object.
+        maps: The maps of the programs by name.
         packet_filter: The new filter.
     """
-    hosts = bpf[b"hosts"]
-    new = {network_key(network): network for network in packet_filter.hosts}
-    old = {bytes(key): key for key in hosts.keys()}  # noqa: SIM118 - bcc's table is no dictionary
-    crowded = len(new.keys() | old.keys()) > MAX_HOSTS
-    stale = [key for raw, key in old.items() if raw not in new]
-    for key in stale if crowded else ():
+    hosts = maps["hosts"]
+    new, old = {network_key(network) for network in packet_filter.hosts}, set(hosts.keys())
+    crowded = len(new | old) > MAX_HOSTS
+    for key in old - new if crowded else ():
         del hosts[key]
-    for raw in new:
-        if raw not in old:
-            hosts[hosts.Key.from_buffer_copy(raw)] = hosts.Leaf(1)
+    for key in new - old:
+        hosts[key] = b"\1"
     # A set that comes into use is filled first; a set that is no longer used is emptied last.
     values = [("ports", port_bits(packet_filter.ports)), ("filters", filter_record(packet_filter))]
     for name, value in values if packet_filter.ports else reversed(values):
-        table = bpf[name.encode()]
-        leaf = table.Leaf.from_buffer_copy(value.tobytes())
-        table[table.Key(0)] = leaf
-    for key in () if crowded else stale:
+        maps[name][bytes(4)] = value.tobytes()
+    for key in () if crowded else old - new:
         del hosts[key]

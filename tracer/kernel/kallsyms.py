@@ -4,14 +4,21 @@
 Source: /proc/kallsyms. Its addresses are 0 for readers without CAP_SYSLOG; names are still correct then. It has the beginning
 of each function, not the end: an address in a module that was loaded later would be assigned to the preceding function. So
 the addresses are read again after the modules have changed.
+
+The file has 200,000 lines, and a start looks up a few hundred names. So the lines stay bytes, numpy finds where they begin, and
+only lines that are asked for are decoded.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 VARIABLES = frozenset({"nf_tables_net_id", "page_offset_base", "vmemmap_base"})
 """Variables that `bpf/` reads by address: ADDRESS_name in C."""
@@ -22,45 +29,108 @@ MAX_FUNCTION_BYTES = 1 << 16
 CHECK_SECONDS = 1.0
 """Shortest time between two checks for changed modules, s; a check is made when an address in a module is looked up."""
 
+_KIND, _NAME = 17, 19
+"""Offsets of a symbol's kind and name in its line: 16 digits, a space, the kind, a space, the name."""
+_FUNCTION_KINDS, _VARIABLE_KINDS = b"tTwW", b"bBdDrR"
+_PREFIX_BYTES = 8
+"""Length of the part of a name by which lines are sorted, bytes."""
+_TAB, _NEWLINE = 9, 10
+
+
+class SymbolLines:
+    """Lines of /proc/kallsyms. data: lines that end with a newline, each with an address of 16 digits."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data + bytes(_PREFIX_BYTES)
+        self._bytes = np.frombuffer(self._data, np.uint8)
+        ends = np.flatnonzero(self._bytes == _NEWLINE)
+        starts = np.concatenate((np.zeros(min(1, len(ends)), ends.dtype), ends[:-1] + 1))
+        self._starts = starts[np.isin(self._bytes[starts + _KIND], np.frombuffer(_FUNCTION_KINDS, np.uint8))]
+
+    @cached_property
+    def _by_prefix(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
+        """The sorted first bytes of all functions' names, and where their lines begin; equal ones in the order of the lines."""
+        first = self._bytes[self._starts[:, None] + np.arange(_NAME, _NAME + _PREFIX_BYTES)]
+        first[np.logical_or.accumulate((first == _TAB) | (first == _NEWLINE), axis=1)] = 0
+        prefixes = first.view(np.uint64)[:, 0] if len(first) else np.zeros(0, np.uint64)
+        order = np.argsort(prefixes, kind="stable")
+        return prefixes[order], self._starts[order]
+
+    @cached_property
+    def _by_address(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
+        """The sorted addresses of all functions, and where their lines begin."""
+        digits = self._bytes[self._starts[:, None] + np.arange(16)]
+        values = np.where(digits >= ord("a"), digits - (ord("a") - 10), digits - ord("0")).astype(np.uint64)
+        addresses = values @ (np.uint64(1) << np.arange(60, -4, -4, dtype=np.uint64)) if len(digits) else np.zeros(0, np.uint64)
+        order = np.argsort(addresses, kind="stable")
+        return addresses[order], self._starts[order]
+
+    def modules(self) -> frozenset[str]:
+        """All modules with symbols, and "vmlinux"."""
+        return frozenset(m.decode(errors="replace") for m in re.findall(rb"\t\[([^\]\n]+)\]", self._data)) | {"vmlinux"}
+
+    def homes(self, name: str) -> tuple[str, ...]:
+        """The modules with a function of that name, each once, in the order of the lines; () = none."""
+        text = name.encode()
+        prefixes, starts = self._by_prefix
+        wanted = np.frombuffer(text[:_PREFIX_BYTES].ljust(_PREFIX_BYTES, b"\0"), np.uint64)
+        low, high = np.searchsorted(prefixes, wanted, "left")[0], np.searchsorted(prefixes, wanted, "right")[0]
+        found = (self._module(int(start), text) for start in starts[low:high])
+        return tuple(dict.fromkeys(module for module in found if module))
+
+    def _module(self, start: int, name: bytes) -> str:
+        """The module of the line's symbol if it has this name, else ""."""
+        after = start + _NAME + len(name)
+        if self._data[start + _NAME : after] != name or self._data[after] not in (_TAB, _NEWLINE):
+            return ""
+        if self._data[after] == _NEWLINE:
+            return "vmlinux"
+        return self._data[after : self._data.index(b"\n", after)].strip().strip(b"[]").decode(errors="replace")
+
+    def variable(self, name: str) -> int:
+        """The address of a variable; 0 = there is none, or it is hidden."""
+        for found in re.finditer(rb" %b[\t\n]" % re.escape(name.encode()), self._data):
+            at = found.start()
+            if self._data[at - 1] in _VARIABLE_KINDS and (address := int(self._data[at - 18 : at - 2], 16)):
+                return address
+        return 0
+
+    def function_before(self, address: int) -> tuple[int, str, bool] | None:
+        """The last function that begins at or before an address: its address, its name, and whether it is in a module."""
+        addresses, starts = self._by_address
+        at = int(np.searchsorted(addresses, np.uint64(address), "right")) - 1
+        if at < 0:
+            return None
+        first = int(np.searchsorted(addresses, addresses[at], "left"))
+        return (int(addresses[at]), *max(self._function(int(start)) for start in starts[first : at + 1]))
+
+    def _function(self, start: int) -> tuple[str, bool]:
+        """The name of a line's function, and whether it is in a module."""
+        name, tab, _ = self._data[start + _NAME : self._data.index(b"\n", start)].decode(errors="replace").partition("\t")
+        return name, bool(tab)
+
 
 class Symbols:
     """Functions of the running kernel.
 
     Attributes:
-        loaded: Modules with functions, and "vmlinux".
         variables: Addresses of the VARIABLES that exist, by name.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self._read_lines: Callable[[], Iterable[str]] | None = None
+        parts = (line.rstrip().partition(" ") for line in lines)
+        self._set("".join(f"{address:0>16} {rest}\n" for address, _, rest in parts).encode())
+
+    def _set(self, data: bytes) -> None:
+        self._read: Callable[[], bytes] | None = None
         self._fingerprint: Callable[[], str] = str
         self._last_fingerprint, self._checked_at = "", 0.0
-        self._modules: dict[str, str] = {}
-        self.variables: dict[str, int] = {}
-        self._more_modules: dict[str, tuple[str, ...]] = {}
-        addressed: list[tuple[int, str, bool]] = []
-        for line in lines:
-            address, kind, name, *module = line.split()
-            if name in VARIABLES and kind in "bBdDrR" and int(address, 16):
-                self.variables[name] = int(address, 16)
-            if kind not in "tTwW":
-                continue
-            home = module[0].strip("[]") if module else "vmlinux"
-            if self._modules.setdefault(name, home) != home:
-                self._more_modules[name] = (*self._more_modules.get(name, ()), home)
-            addressed.append((int(address, 16), name, bool(module)))
-        self.loaded = frozenset(self._modules.values())
-        addressed.sort()
-        self._addresses = [a for a, _, _ in addressed]
-        self._names = [n for _, n, _ in addressed]
-        self._in_module = [m for _, _, m in addressed]
+        self._lines = self._by_address = SymbolLines(data)
+        self.variables = {name: at for name in sorted(VARIABLES) if (at := self._lines.variable(name))}
 
     @classmethod
     def running(cls, path: Path = Path("/proc/kallsyms"), modules: Path = Path("/proc/modules")) -> Symbols:
         """The symbols of this machine. modules: file whose content changes when modules are loaded or removed."""
-
-        def lines() -> list[str]:
-            return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
         def fingerprint() -> str:
             # Name and address; the other columns are counters.
@@ -68,39 +138,41 @@ class Symbols:
             return " ".join(f"{row[0]}@{row[5]}" for row in rows)
 
         seen = fingerprint()
-        symbols = cls(lines())
-        symbols._read_lines, symbols._fingerprint, symbols._last_fingerprint = lines, fingerprint, seen
+        symbols = cls.__new__(cls)
+        symbols._set(path.read_bytes())
+        symbols._read, symbols._fingerprint, symbols._last_fingerprint = path.read_bytes, fingerprint, seen
         return symbols
 
     def _refresh(self) -> None:
         now = time.monotonic()
-        if self._read_lines and now - self._checked_at > CHECK_SECONDS:
+        if self._read and now - self._checked_at > CHECK_SECONDS:
             self._checked_at = now
             seen = self._fingerprint()
             if seen != self._last_fingerprint:
                 self._last_fingerprint = seen
                 # Only the addresses: the probes were chosen at the start.
-                again = Symbols(self._read_lines())
-                self._addresses, self._names, self._in_module = again._addresses, again._names, again._in_module
+                self._by_address = SymbolLines(self._read())
+
+    @cached_property
+    def loaded(self) -> frozenset[str]:
+        """Modules with symbols, and "vmlinux"."""
+        return self._lines.modules()
 
     def module_of(self, name: str) -> str | None:
         """The module of a function, "vmlinux" for the kernel itself; None = no such function."""
-        return self._modules.get(name)
+        return next(iter(self._lines.homes(name)), None)
 
     def modules_of(self, name: str) -> tuple[str, ...]:
         """All modules with a function of that name; () = none."""
-        first = self._modules.get(name)
-        return (first, *self._more_modules.get(name, ())) if first else ()
+        return self._lines.homes(name)
 
     def containing(self, address: int) -> str:
         """The function that contains an address; "" = not known.
 
         Compiler suffixes (`.part.0`, `.constprop.0`, `.cold`) are removed.
         """
-        at = bisect_right(self._addresses, address) - 1
-        if at >= 0 and (self._in_module[at] or address - self._addresses[at] >= MAX_FUNCTION_BYTES):
+        found = self._by_address.function_before(address)
+        if found and (found[2] or address - found[0] >= MAX_FUNCTION_BYTES):
             self._refresh()
-            at = bisect_right(self._addresses, address) - 1
-        if at < 0 or not self._addresses[at]:
-            return ""
-        return self._names[at].split(".")[0]
+            found = self._by_address.function_before(address)
+        return found[1].split(".")[0] if found and found[0] else ""

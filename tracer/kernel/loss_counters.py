@@ -13,7 +13,7 @@ import numpy as np
 from tracer.events import cstruct
 from tracer.events.record import Kind
 from tracer.kernel.attach_plan import PlannedProbe
-from tracer.kernel.bcc_program import BccProgram
+from tracer.kernel.loaded_programs import LoadedPrograms
 from tracer.model.loss import LEFT_OUT, NO_ROOM
 from tracer.model.loss import Loss as Loss
 
@@ -27,7 +27,7 @@ MISSED = "its return was missed"
 class LossCounters:
     """Reads the loss counters and returns the increase since the last reading. cpus: as given to attach_plan.header."""
 
-    def __init__(self, program: BccProgram, rows: list[PlannedProbe], cpus: int) -> None:
+    def __init__(self, program: LoadedPrograms, rows: list[PlannedProbe], cpus: int) -> None:
         self._program, self._rows = program, rows
         self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in Kind}
         self._kinds[cstruct.define("records/loss_counters.h", "PACKETS_SHED")] = (
@@ -36,9 +36,7 @@ class LossCounters:
         )
         self._last_totals: dict[tuple[str, int, str], int] = {}
         counters_dtype = cstruct.dtype("records/loss_counters.h", "loss_counters")
-        self._map = mmap.mmap(
-            program.bpf[b"loss_counters"].map_fd, cpus * counters_dtype.itemsize, mmap.MAP_SHARED, mmap.PROT_READ
-        )
+        self._map = mmap.mmap(program.maps["loss_counters"].fd, cpus * counters_dtype.itemsize, mmap.MAP_SHARED, mmap.PROT_READ)
         self._counters = np.frombuffer(self._map, counters_dtype, cpus)
         self._kept = [row for row in rows if row.way == "KRETPROBE"]
         self._read = dict.fromkeys((False, True), time.monotonic_ns())
@@ -58,7 +56,7 @@ class LossCounters:
 
     def _misses(self) -> Iterator[Loss]:
         for row in self._rows:
-            fd = self._program.functions[row.probe.name].fd
+            fd = self._program.functions[row.probe.name]
             yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
 
     def poll(self) -> None:

@@ -27,6 +27,7 @@ class Probe:
         verbose: Only attached if every hook is shown.
         rules: Only attached if rules are resolved.
         requires: Structures that must be described by BTF.
+        like: Row with the same C code; its program is compiled once for both, where both are attached in the same way.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Probe:
     verbose: bool = False
     rules: bool = False
     requires: tuple[str, ...] = field(default=())
+    like: str = ""
 
 
 ENTRY, RETURN, TRACEPOINT = "entry", "return", "tracepoint"
@@ -52,13 +54,13 @@ PROBES = (
     Probe("table4", ("ipt_do_table",), RETURN, ("sk_buff *", "nf_hook_state *", "xt_table *|void *"),
           "iptables tables and their verdicts", (1, 2, 3), "ip_tables", requires=("xt_table",)),
     Probe("table6", ("ip6t_do_table",), RETURN, ("sk_buff *", "nf_hook_state *", "xt_table *|void *"),
-          "ip6tables tables and their verdicts", (1, 2, 3), "ip6_tables", requires=("xt_table",)),
+          "ip6tables tables and their verdicts", (1, 2, 3), "ip6_tables", requires=("xt_table",), like="table4"),
     Probe("table4_begin", ("ipt_do_table",), ENTRY, ("sk_buff *", "xt_table *|void *"),
           "rules of iptables that acted", (1, 3), "ip_tables", rules=True,
           requires=("xt_table", "xt_table_info", "xt_action_param")),
     Probe("table6_begin", ("ip6t_do_table",), ENTRY, ("sk_buff *", "xt_table *|void *"),
           "rules of ip6tables that acted", (1, 3), "ip6_tables", rules=True,
-          requires=("xt_table", "xt_table_info", "xt_action_param")),
+          requires=("xt_table", "xt_table_info", "xt_action_param"), like="table4_begin"),
     Probe("table_found", ("xt_find_table_lock",), RETURN, ("net *", "unsigned char"), "generations of iptables rules",
           (1, 2), "x_tables", rules=True, requires=("xt_table",)),
     Probe("table_replaced", ("xt_replace_table",), RETURN, ("xt_table *",), "replacements of iptables rules",
@@ -76,7 +78,7 @@ PROBES = (
     Probe("nft_fwd", ("nft_fwd_netdev_eval",), ENTRY, ("nft_pktinfo *",), "packets that `fwd` of nftables takes over", (3,),
           "nft_fwd_netdev", rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table")),
     Probe("nft_fwd_to", ("nft_fwd_neigh_eval",), ENTRY, ("nft_pktinfo *",), "packets that `fwd to` of nftables takes over",
-          (3,), "nft_fwd_netdev", rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table")),
+          (3,), "nft_fwd_netdev", rules=True, requires=("nft_pktinfo", "nft_chain", "nft_table"), like="nft_fwd"),
     Probe("nat", ("nf_nat_manip_pkt",), ENTRY, ("sk_buff *", "nf_conn *", "enum nf_nat_manip_type", "enum ip_conntrack_dir"),
           "address translation, before and after", (1, 2, 3, 4), "nf_nat", requires=("nf_conn",)),
     # nf_nat_ipv4_fn became static, and mostly inlined into its callers, with kernel commit 3bf195ae6037 ("netfilter: nat:
@@ -88,7 +90,8 @@ PROBES = (
     Probe("ipvs_nat4", ("ip_vs_nat_xmit",), ENTRY, ("sk_buff *", "ip_vs_conn *"), "packets that IPVS sends to a real server",
           (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
     Probe("ipvs_nat6", ("ip_vs_nat_xmit_v6",), ENTRY, ("sk_buff *", "ip_vs_conn *"),
-          "packets that IPVS sends to a real server (IPv6)", (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
+          "packets that IPVS sends to a real server (IPv6)", (1, 2), "ip_vs", requires=("ip_vs_conn", "ip_vs_service"),
+          like="ipvs_nat4"),
     Probe("ipvs_reply", ("handle_response",), ENTRY, ("sk_buff *", "ip_vs_conn *", "unsigned int"), "answers through IPVS",
           (2, 4, 6), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
     Probe("ipvs_leave", ("ip_vs_leave",), RETURN, ("ip_vs_service *", "sk_buff *"), "virtual servers without a real server",
@@ -99,22 +102,24 @@ PROBES = (
           (3,), "ip_vs", requires=("ip_vs_conn", "ip_vs_service")),
     Probe("unreach4", ("nf_send_unreach",), ENTRY, ("sk_buff *", "int"), "REJECT with an ICMP error", (1, 2), "nf_reject_ipv4"),
     Probe("unreach6", ("nf_send_unreach6",), ENTRY, ("sk_buff *", "unsigned char"), "REJECT with an ICMPv6 error",
-          (2, 3), "nf_reject_ipv6"),
+          (2, 3), "nf_reject_ipv6", like="unreach4"),
     # The packet was the second argument until a socket was added before it ("netfilter: use actual socket sk for REJECT
     # action", 5.11, in 5.10 by a stable update). Without BTF it may be either argument.
     Probe("reset4", ("nf_send_reset",), ENTRY, ("sk_buff *", "sk_buff *#2|"), "REJECT with a TCP reset", (2, 3),
           "nf_reject_ipv4"),
     Probe("reset6", ("nf_send_reset6",), ENTRY, ("sk_buff *", "sk_buff *#2|"), "REJECT with a TCP reset (IPv6)", (2, 3),
-          "nf_reject_ipv6"),
+          "nf_reject_ipv6", like="reset4"),
     Probe("socket", ("sk_filter_trim_cap",), ENTRY, ("sock *", "sk_buff *"), "arrival at a socket, and its process"),
     Probe("synack4", ("tcp_v4_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN"),
-    Probe("synack6", ("tcp_v6_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN (IPv6)"),
+    Probe("synack6", ("tcp_v6_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN (IPv6)", like="synack4"),
     Probe("syn", ("tcp_conn_request",), RETURN, ("sock *", "sk_buff *"), "SYNs at their listener, and its queues"),
     Probe("cookie4", ("cookie_v4_init_sequence",), ENTRY, ("sk_buff *",), "whether a SYN was answered with a cookie"),
-    Probe("cookie6", ("cookie_v6_init_sequence",), ENTRY, ("sk_buff *",), "whether a SYN was answered with a cookie (IPv6)"),
+    Probe("cookie6", ("cookie_v6_init_sequence",), ENTRY, ("sk_buff *",), "whether a SYN was answered with a cookie (IPv6)",
+          like="cookie4"),
     Probe("accept4", ("tcp_v4_syn_recv_sock",), RETURN, ("sock *", "sk_buff *", "_Bool *|"),
           "the handshake's end, and the accept queue"),
-    Probe("accept6", ("tcp_v6_syn_recv_sock",), RETURN, ("sock *", "sk_buff *", "_Bool *|"), "the handshake's end (IPv6)"),
+    Probe("accept6", ("tcp_v6_syn_recv_sock",), RETURN, ("sock *", "sk_buff *", "_Bool *|"), "the handshake's end (IPv6)",
+          like="accept4"),
     # Its flag shows whether another segment was first: kernel commit e0f9759f530b ("tcp: try to keep packet if SYN_RCV race
     # is lost", 4.16).
     Probe("request", ("tcp_check_req",), RETURN, ("sock *", "sk_buff *", "_Bool *|"), "segments at half-open connections"),
@@ -123,7 +128,7 @@ PROBES = (
           "SYNs that hit a connection in TIME_WAIT"),
     Probe("answer_reset4", ("tcp_v4_send_reset",), ENTRY, ("sock *", "sk_buff *", "enum sk_rst_reason|"), "who sent a reset"),
     Probe("answer_reset6", ("tcp_v6_send_reset",), ENTRY, ("sock *", "sk_buff *", "enum sk_rst_reason|"),
-          "who sent a reset (IPv6)"),
+          "who sent a reset (IPv6)", like="answer_reset4"),
     Probe("neighbour", ("__neigh_event_send",), ENTRY, ("neighbour *", "sk_buff *"), "packets that wait for a neighbour"),
     Probe("no_route", ("ip_error",), ENTRY, ("sk_buff *",), "what kind of route dropped a packet"),
     # Beside the kernel log, the only sign of a full table; the packet is not among the arguments.
@@ -133,9 +138,9 @@ PROBES = (
     Probe("drop", ("kfree_skb",), TRACEPOINT, ("sk_buff *", "void *", "enum skb_drop_reason|"), "drops, with place and reason",
           needed=True),
     Probe("clone", ("skb_clone",), RETURN, ("sk_buff *",), "copies of followed packets"),
-    Probe("copy", ("skb_copy",), RETURN, ("sk_buff *",), "copies of followed packets"),
-    Probe("pcopy", ("__pskb_copy_fclone",), RETURN, ("sk_buff *",), "copies of followed packets"),
+    Probe("copy", ("skb_copy",), RETURN, ("sk_buff *",), "copies of followed packets", like="clone"),
+    Probe("pcopy", ("__pskb_copy_fclone",), RETURN, ("sk_buff *",), "copies of followed packets", like="clone"),
     Probe("tap", ("packet_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets"),
-    Probe("tap_ring", ("tpacket_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets"),
+    Probe("tap_ring", ("tpacket_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets", like="tap"),
 )  # fmt: skip
 """Rows in the order in which a packet may meet them. The index of a row is its number in the counters of missed returns."""

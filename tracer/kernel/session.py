@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,14 +17,21 @@ from tracer.errors import NoProbe
 from tracer.events import record
 from tracer.events.record import EventArray, Slots
 from tracer.kernel import attach_plan, filter_maps, xt_extensions
-from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
-from tracer.kernel.bcc_program import BccProgram, abilities, load_bcc
+from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, abilities
+from tracer.kernel.bcc_library import installed
 from tracer.kernel.btf import KernelTypes
+from tracer.kernel.bytecode import Bytecode
 from tracer.kernel.generated_headers import headers
 from tracer.kernel.kallsyms import Symbols
+from tracer.kernel.loaded_programs import LoadedPrograms
 from tracer.kernel.loss_counters import Loss, LossCounters
+from tracer.kernel.program_cache import ProgramCache, directory_of_environment
+from tracer.kernel.program_source import ProgramSource
 from tracer.kernel.ring_buffer import PAGE, RingBuffer
+from tracer.kernel.struct_layouts import LAYOUTS
+from tracer.kernel.xt_extensions import PlannedExtension
 from tracer.model.filter import Filter
+from tracer.util.worker import user_warnings
 
 _log = logging.getLogger(__name__)
 
@@ -100,6 +108,19 @@ def choose(
     return planned, refused
 
 
+@dataclass(frozen=True)
+class Announcements:
+    """What a start says while it works.
+
+    Attributes:
+        report: Called with what is being done now, as a phrase.
+        warn: Called with a sentence about something that is not as it should be.
+    """
+
+    report: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = user_warnings.add
+
+
 class Session:
     """Attached probes with a filter in force; a context manager.
 
@@ -111,14 +132,15 @@ class Session:
         ring_bytes: Size of the ring's data, bytes.
         rules: Attach the probes that show which rules acted.
         snaplen: Bytes of each packet that are copied, 0 = none.
+        announcements: Where to say what is being done.
 
     Attributes:
         planned: Rows that run.
         refused: Rows that do not run.
         watched: Functions of iptables matches and targets with a probe.
         extensions: The matches and targets of iptables that these functions belong to.
-        compile_seconds: Time to compile, s.
-        attach_seconds: Time to attach, s.
+        compile_seconds: Time to compile, s; 0 = the programs were in the cache.
+        attach_seconds: Time to load and attach, s.
     """
 
     def __init__(
@@ -130,41 +152,77 @@ class Session:
         ring_bytes: int = RING_BYTES,
         rules: bool = True,
         snaplen: int = 0,
+        announcements: Announcements | None = None,
     ) -> None:
-        bcc = load_bcc()
+        says, library = announcements or Announcements(), installed()
         with contextlib.suppress(ValueError):  # no CAP_SYS_RESOURCE; since 5.11 maps do not count as locked memory
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        supported = KernelAbilities(False, False) if only == "kprobe" else abilities(bcc)
+        supported = KernelAbilities(False, False) if only == "kprobe" else abilities(library, kernel.symbols)
         planned, refused = choose(kernel, supported, verbose, only, rules)
         cpus = possible_cpus()
         watched = xt_extensions.plan(kernel.types, kernel.symbols, supported) if rules else []
         require_descriptors(FILES + 2 * sum(len(p) for p in (*(r.programs for r in planned), *(r.programs for r in watched))))
         texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
-        began = time.monotonic()
-        self._program = BccProgram(bcc, texts)
+        cache = ProgramCache(directory_of_environment())
+        modules = {row.module for row in planned} | {row.module for row in watched} | {row.module for row in LAYOUTS}
+        source = ProgramSource(texts, kernel.types.digests(modules), library, cache, says.warn, says.report)
+        self._kernel, self._filter, self._report = kernel, packet_filter, says.report
+        self.compile_seconds = self.attach_seconds = 0.0
+        unattached = self._start(source, planned, watched)
         try:
-            compiled = time.monotonic()
-            filter_maps.write(self._program.bpf, packet_filter)
-            self.planned, unattached = self._program.attach(planned)
             self.refused = refused + unattached
-            self.watched = self._program.watch(watched)
             self.extensions = frozenset(extension for row in self.watched for extension in row.extensions)
-            self.compile_seconds, self.attach_seconds = compiled - began, time.monotonic() - compiled
             count, compile_s, attach_s = len(self.planned), self.compile_seconds, self.attach_seconds
             _log.debug("%d rows of probes attached: compiled in %.2f s, attached in %.2f s", count, compile_s, attach_s)
             for row in self.refused:
                 _log.debug("probe %s not attached: %s", row.probe.name, row.why)
-            self._ring = RingBuffer(
-                self._program.bpf[b"events"].map_fd, ring_bytes, record.SLOT, self._program.bpf[b"fills"].map_fd
-            )
-            self._counters = LossCounters(self._program, self.planned, cpus)
+            maps = self._programs.maps
+            self._ring = RingBuffer(maps["events"].fd, ring_bytes, record.SLOT, maps["fills"].fd)
+            self._counters = LossCounters(self._programs, self.planned, cpus)
         except BaseException:
-            self._program.close()
+            self._programs.close()
             raise
+
+    def _start(
+        self, source: ProgramSource, planned: list[PlannedProbe], watched: list[PlannedExtension]
+    ) -> list[UnavailableProbe]:
+        """Loads and attaches the programs: those from the cache, or compiled ones. Returns the rows that the kernel refused."""
+        stored = source.stored()
+        if stored:
+            try:
+                unattached = self._attach(stored.code, planned, watched)
+                if self._programs.refused <= stored.refused:
+                    return unattached
+                self._programs.close()
+            except NoProbe:
+                if self._programs.refused <= stored.refused:
+                    raise
+            source.reject("the kernel refuses those that an earlier start has kept")
+        began = time.monotonic()
+        code = source.compiled()
+        self.compile_seconds = time.monotonic() - began
+        unattached = self._attach(code, planned, watched)
+        source.keep(code, frozenset(self._programs.refused))
+        return unattached
+
+    def _attach(self, code: Bytecode, planned: list[PlannedProbe], watched: list[PlannedExtension]) -> list[UnavailableProbe]:
+        """Loads and attaches programs. Returns the rows that the kernel refused."""
+        self._report("attaching probes")
+        began = time.monotonic()
+        self._programs = LoadedPrograms(code, self._kernel.types, self._kernel.symbols.variables)
+        try:
+            filter_maps.write(self._programs.maps, self._filter)
+            self.planned, unattached = self._programs.attach(planned)
+            self.watched = self._programs.watch(watched)
+        except BaseException:
+            self._programs.close()
+            raise
+        self.attach_seconds = time.monotonic() - began
+        return unattached
 
     def set_filter(self, packet_filter: Filter) -> None:
         """Changes the filter of the running probes."""
-        filter_maps.write(self._program.bpf, packet_filter)
+        filter_maps.write(self._programs.maps, packet_filter)
 
     def drain(self) -> Slots:
         """The ring slots written since the last call; record.unpack decodes them."""
@@ -185,7 +243,7 @@ class Session:
     def close(self) -> None:
         self._ring.close()
         self._counters.close()
-        self._program.close()
+        self._programs.close()
 
     def __enter__(self) -> Session:
         return self

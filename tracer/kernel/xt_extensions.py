@@ -6,7 +6,8 @@ with (skb, par), so each has a symbol of its own; no rule uses functions of modu
 computed from the packet (tracer/rules/iptables/matches.py) are not watched: they are most of the matches in kube-proxy's
 rules, and this saves a call for each evaluated rule.
 
-With fentry each function has its own program. Kprobes share three: entry of a match, return of a match, entry of a target.
+All functions share the programs, which are loaded once for each function with fentry: by fentry one for matches and one for
+targets; by kprobes entry of a match, return of a match, entry of a target.
 """
 
 from __future__ import annotations
@@ -104,9 +105,8 @@ def plan(types: KernelTypes, symbols: Symbols, abilities: KernelAbilities) -> li
             family = "ip6" if module.startswith("ip6") else "ip"
             own = tuple(e for e in extensions if len(modules) == 1 or e[3] == family)
             if found and (abilities.module_fentry or (abilities.fentry and module == "vmlinux")):
-                prefix = "kretfunc__" if kind == "match" else "kfunc__"
-                program = prefix + (f"{module}__{symbol}" if abilities.module_fentry else symbol)
-                programs: tuple[tuple[str, str], ...] = ((program, "FEXIT" if kind == "match" else "FENTRY"),)
+                way = ("on_match_by_fexit", "FEXIT") if kind == "match" else ("on_target_by_fentry", "FENTRY")
+                programs: tuple[tuple[str, str], ...] = (way,)
             elif len(modules) > 1:
                 continue
             elif kind == "match":

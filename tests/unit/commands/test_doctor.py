@@ -7,17 +7,20 @@ import errno
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tracer.commands import doctor
 from tracer.errors import NoBcc, NoBtf
+from tracer.kernel import program_cache
 from tracer.kernel.attach_plan import KernelAbilities
+from tracer.kernel.bcc_library import BccLibrary
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.module_layouts_5_10 import BuiltinLayouts
 from tracer.kernel.probes import PROBES, TRACEPOINT
+from tracer.kernel.session import Kernel
 from tracer.model.check import CheckResult
 from tracer.node.capabilities import BITS, LOSES
 from tracer.node.machine import Machine
@@ -258,7 +261,10 @@ def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     bcc.__file__, bcc.__dict__["__version__"] = "/usr/lib/python3/dist-packages/bcc/__init__.py", "0.31.0"
     monkeypatch.setattr(doctor, "KernelTypes", lambda directory: FakeTypes())
     monkeypatch.setattr("tracer.kernel.struct_layouts.header", lambda types: "")
-    monkeypatch.setattr(doctor, "abilities", lambda library: ALL)
+    library = BccLibrary("0.31.0", Path("/usr/lib/python3/dist-packages/bcc"), (), True)
+    monkeypatch.setattr(doctor, "installed", lambda: library)
+    monkeypatch.setenv(program_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(doctor, "abilities", lambda *_: ALL)
     lines = "".join(f"ffffffff81000000 T {name}\n" for name in FUNCTIONS if name != "nft_do_chain")
     root = machine(tmp_path, proc__kallsyms=lines, proc__self__status=capable("CAP_SYS_ADMIN", *LOSES))
     monkeypatch.setattr("os.geteuid", lambda: 0)
@@ -268,6 +274,8 @@ def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert found["fentry"] == CheckResult("fentry", "ok", "available for the kernel and its modules")
     assert found["probe chain"].text == "not needed: module nf_tables is not loaded"
     assert {f.state for f in facts} == {"ok"} and doctor.exit_status(facts) == 0
+    kernel = Kernel(cast(KernelTypes, FakeTypes()), Symbols(lines.splitlines()), "6.12")
+    assert doctor.gather(root, None, kernel) == facts, "a run has the same results without reading the kernel again"
 
 
 def test_damaged_btf_of_a_module_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,3 +287,15 @@ def test_damaged_btf_of_a_module_raises_nothing(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(doctor, "module_btf", damaged)
     fact = next(f for f in doctor.gather(Machine(tmp_path), no_bcc) if f.subject == "module BTF")
     assert (fact.state, fact.status) == ("missing", 4)
+
+
+def test_the_program_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(program_cache.VARIABLE, str(tmp_path / "cache"))
+    assert doctor.program_cache() == CheckResult("program cache", "ok", f"in {tmp_path / 'cache'}")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    found = doctor.program_cache()
+    assert found.state == "degraded" and found.status == 0
+    assert found.text == f"not usable: others may write to {tmp_path / 'cache'}; each start compiles the programs"
+    monkeypatch.setenv(program_cache.VARIABLE, "off")
+    assert doctor.program_cache() == CheckResult("program cache", "ok", "off: K8SNET_TRACE_CACHE=off")

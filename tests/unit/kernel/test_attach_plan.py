@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from tests.support import recorded_kernels
 from tests.support.builders import BtfBuilder
 from tracer.errors import NoProbe
-from tracer.events import cstruct
+from tracer.events import bpf_source, cstruct
 from tracer.kernel import attach_plan, xt_extensions
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
 from tracer.kernel.btf import KernelTypes
+from tracer.kernel.bytecode import load_constant
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import ENTRY, PROBES, RETURN, TRACEPOINT
 from tracer.kernel.session import Kernel, choose
@@ -155,13 +157,28 @@ def test_a_seventh_argument_needs_a_kprobe() -> None:
     assert [(row.way, row.parameters) for row in rows] == [("KRETPROBE", 7), ("FEXIT", 6)]
 
 
-def test_program_names_are_those_that_bcc_expects() -> None:
-    k = kernel("6.12")
-    assert planned(k, NEW)["hook"].program == "kretfunc__vmlinux__nf_hook_slow"
-    assert planned(k, OLD)["hook"].program == "kretfunc__nf_hook_slow"
-    assert planned(k, NEW)["nat"].program == "kfunc__nf_nat__nf_nat_manip_pkt"
-    assert planned(k, OLD)["nat"].program == "on_nat"
-    assert planned(k, OLD)["drop"].program == "raw_tracepoint__kfree_skb"
+def test_rows_with_the_same_code_share_a_program() -> None:
+    rows = planned(kernel("6.12"), NEW)
+    assert rows["hook"].program == "on_hook"
+    assert rows["table6"].program == rows["table4"].program == "on_table4"
+    assert rows["reset4"].program == "on_reset4"
+    assert rows["unreach6"].positions != rows["unreach4"].positions and rows["unreach6"].program == "on_unreach6"
+
+
+def test_a_row_without_the_other_has_its_own_program() -> None:
+    rows = planned(kernel("6.12", without=("ip_tables",)), NEW)
+    assert rows["table6"].program == "on_table6"
+
+
+def test_rows_that_share_a_program_have_one_function_in_c() -> None:
+    """`like` in the probe table says what a #define in bpf/ makes true."""
+    text = "\n".join(path.read_text() for path in (bpf_source.directory() / "probes").iterdir())
+    aliases = dict(re.findall(r"^#define (\w+_(?:entered|returned|keep)) (\w+)$", text, re.M))
+    for probe in PROBES:
+        for end in ("entered",) if probe.at == ENTRY else ("returned", "keep") if probe.like else ():
+            if probe.like:
+                own, other = f"{probe.name}_{end}", f"{probe.like}_{end}"
+                assert aliases.get(own) == aliases.get(other, other), own
 
 
 def test_rows_of_missing_modules_are_refused_one_by_one() -> None:
@@ -212,7 +229,7 @@ def test_header() -> None:
     lines = attach_plan.header(rows, 4096, 2).splitlines()
     assert lines[:2] == ["#define RING_PAGES 4096", "#define CPUS 2"]
     assert "#define WAY_hook FEXIT" in lines
-    assert "#define PROGRAM_hook kretfunc__vmlinux__nf_hook_slow" in lines
+    assert "#define PROGRAM_hook on_hook" in lines
     assert "#define ARGS_table4(GET, ctx) { GET(ctx, 2), GET(ctx, 3), GET(ctx, 1) }" in lines
     assert "#define ARGS_request(GET, ctx) { GET(ctx, 1), GET(ctx, 2), GET##_OF_NUMBER(ctx, 5) }" in lines
     assert "#define RETURN_hook 5" in lines, "the return value comes after four arguments"
@@ -220,8 +237,12 @@ def test_header() -> None:
     assert not any(line.startswith("#define PROGRAM_nat ") for line in lines)
     assert "#define SYNACK_SEEN 1" in lines
     assert "#define DROP_REASONS" in lines
-    numbers = [line.split()[1:] for line in lines if line.startswith("#define NUMBER_")]
-    assert numbers == [[f"NUMBER_{p.name}", str(i)] for i, p in enumerate(PROBES)]
+    numbers = dict(line.split()[1:] for line in lines if line.startswith("#define NUMBER_"))
+    shared = f"load_constant({load_constant('row'):#x}ULL)"
+    assert "#define WAY_table6 OFF" in lines and "NUMBER_table6" not in numbers and numbers["NUMBER_table4"] == shared
+    assert {n: v for n, v in numbers.items() if v != shared}.items() <= {
+        f"NUMBER_{p.name}": f"{i}" for i, p in enumerate(PROBES)
+    }.items()
 
 
 def test_header_of_an_old_kernel() -> None:

@@ -139,6 +139,17 @@ def test_modules_are_read_once_and_may_be_missing(directory: Path) -> None:
     assert types.module("vmlinux") is types.vmlinux
 
 
+def test_hashes_of_the_modules_that_are_asked_for(directory: Path) -> None:
+    """They do not depend on what else was read: the programs are the same."""
+    types, other = KernelTypes(directory), KernelTypes(directory)
+    alone, both = types.digests(()), types.digests(("ip_tables", "nf_nat", "", "vmlinux"))
+    assert len(alone) == 1 and len(both) == 2 and both[0] == alone[0] != both[1]
+    other.module("ip_tables")
+    assert other.digests(()) == alone
+    (directory / "ip_tables").write_bytes((directory / "ip_tables").read_bytes() + b"\0")
+    assert KernelTypes(directory).digests(("ip_tables",))[1] != both[1]
+
+
 def test_whether_any_module_is_described(directory: Path) -> None:
     assert KernelTypes(directory).modules_described
     (directory / "ip_tables").unlink()

@@ -47,5 +47,5 @@ def test_it_compiles_with_only(kernel: str, loaded: str) -> None:
 def test_it_compiles_with_all() -> None:
     _, refused, texts = planned(recorded_kernels.load("6.12"))
     assert not refused
-    hook = "kretfunc__vmlinux__nf_hook_slow"
+    hook = "on_hook"
     assert len(bytes.fromhex(compiled(texts, "x86", hook)[hook])) > 8 * 500

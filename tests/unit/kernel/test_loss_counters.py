@@ -15,7 +15,7 @@ import pytest
 from tracer.events import cstruct
 from tracer.events.record import Kind
 from tracer.kernel.attach_plan import PlannedProbe
-from tracer.kernel.bcc_program import BccProgram
+from tracer.kernel.loaded_programs import LoadedPrograms
 from tracer.kernel.loss_counters import LossCounters
 from tracer.kernel.probes import PROBES
 from tracer.model.loss import NO_ROOM
@@ -32,8 +32,8 @@ class FakeProgram:
         os.ftruncate(fd, CPUS * COUNTERS.itemsize)
         self.loss_counters = np.frombuffer(mmap.mmap(fd, CPUS * COUNTERS.itemsize), COUNTERS, CPUS)
         self.skipped = 0
-        self.bpf = {b"loss_counters": SimpleNamespace(map_fd=fd)}
-        self.functions = {PROBES[0].name: SimpleNamespace(fd=3)}
+        self.maps = {"loss_counters": SimpleNamespace(fd=fd)}
+        self.functions = {PROBES[0].name: 3}
 
     def recursion_misses(self, fd: int) -> int:
         return self.skipped
@@ -41,7 +41,7 @@ class FakeProgram:
 
 def counters(program: FakeProgram, way: str) -> LossCounters:
     row = PlannedProbe(PROBES[0], "nf_hook_slow", "vmlinux", way, (), 2, "program")
-    return LossCounters(cast(BccProgram, program), [row], CPUS)
+    return LossCounters(cast(LoadedPrograms, program), [row], CPUS)
 
 
 @pytest.fixture(autouse=True)

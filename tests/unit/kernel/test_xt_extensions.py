@@ -34,13 +34,18 @@ def planned(directory: Path, can: KernelAbilities, wrong: str = "") -> dict[tupl
     return {(row.module, row.symbol): row for row in found}
 
 
-def test_fentry_has_a_program_for_each(tmp_path: Path) -> None:
+def test_fentry_has_two_programs(tmp_path: Path) -> None:
     found = planned(tmp_path, MODERN)
-    assert found["xt_nat", "xt_dnat_target_v2"].programs == (("kfunc__xt_nat__xt_dnat_target_v2", "FENTRY"),)
-    assert found["xt_statistic", "statistic_mt"].programs == (("kretfunc__xt_statistic__statistic_mt", "FEXIT"),)
+    assert found["xt_nat", "xt_dnat_target_v2"].programs == (("on_target_by_fentry", "FENTRY"),)
+    assert found["xt_statistic", "statistic_mt"].programs == (("on_match_by_fexit", "FEXIT"),)
     assert found["xt_nat", "xt_dnat_target_v2"].extensions == (("target", "DNAT", 2, "ip"), ("target", "DNAT", 2, "ip6"))
     assert found["ipt_REJECT", "reject_tg"].extensions == (("target", "REJECT", 0, "ip"),)
     assert found["ip6t_REJECT", "reject_tg6"].extensions == (("target", "REJECT", 0, "ip6"),)
+
+
+def test_one_program_is_compiled_for_all_functions(tmp_path: Path) -> None:
+    text = xt_extensions.header(list(planned(tmp_path, MODERN).values()))
+    assert sorted(text.splitlines()) == ["MATCH_FEXIT(on_match_by_fexit)", "TARGET_FENTRY(on_target_by_fentry)"]
 
 
 def test_revisions_that_share_a_function(tmp_path: Path) -> None:
@@ -63,7 +68,7 @@ def test_kprobes_share_three_programs(tmp_path: Path) -> None:
 
 
 def test_a_name_that_two_modules_share(tmp_path: Path) -> None:
-    """A kprobe could not distinguish them; a program of fentry names its module."""
+    """A kprobe could not distinguish them; fentry names the module."""
     found = planned(tmp_path, MODERN)
     assert found["ipt_rpfilter", "rpfilter_mt"].extensions == (("match", "rpfilter", 0, "ip"),)
     assert found["ip6t_rpfilter", "rpfilter_mt"].extensions == (("match", "rpfilter", 0, "ip6"),)

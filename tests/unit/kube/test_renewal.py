@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
 import re
@@ -154,20 +153,19 @@ def test_waiting_and_kept_renewals_are_bounded() -> None:
 
 
 class Hosts(dict[Any, Any]):
-    """bcc's table of hosts; the log has its size after each step."""
+    """The map of hosts; the log has its size after each step."""
 
     def __init__(self, log: list[tuple[str, int]]) -> None:
         super().__init__()
         self._log = log
-        self.Key, self.Leaf = (ctypes.c_ubyte * 20), int
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(bytes(key), value)
+        super().__setitem__(key, value)
         self._log.append(("hosts", len(self)))
         assert len(self) <= MAX_HOSTS, "the kernel's map is full"
 
     def __delitem__(self, key: Any) -> None:
-        super().__delitem__(bytes(key))
+        super().__delitem__(key)
         self._log.append(("hosts", len(self)))
 
 
@@ -175,27 +173,28 @@ class Array(dict[Any, Any]):
     def __init__(self, name: str, size: int, log: list[tuple[str, int]]) -> None:
         super().__init__()
         self._name, self._log = name, log
-        self.Key, self.Leaf = int, (ctypes.c_ubyte * size)
+        self._size = size
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._log.append((self._name, any(bytes(value))))
+        assert key == bytes(4) and len(value) == self._size
+        self._log.append((self._name, any(value)))
 
 
 @pytest.mark.parametrize("count", [2, MAX_HOSTS])
 def test_a_host_that_stays_selected_passes_all_the_time(count: int) -> None:
     log: list[tuple[str, int]] = []
     sizes = {"filters": filter_maps.filter_record(Filter()).nbytes, "ports": filter_maps.port_bits(()).nbytes}
-    bpf = {b"hosts": Hosts(log), **{name.encode(): Array(name, size, log) for name, size in sizes.items()}}
+    maps: dict[str, Any] = {"hosts": Hosts(log), **{name: Array(name, size, log) for name, size in sizes.items()}}
     hosts = [parse_host(f"10.0.{n >> 8}.{n & 255}") for n in range(2 * count)]
-    filter_maps.write(bpf, Filter(ports=(80,), hosts=tuple(hosts[:count])))
+    filter_maps.write(maps, Filter(ports=(80,), hosts=tuple(hosts[:count])))
     log.clear()
-    filter_maps.write(bpf, Filter(ports=(80, 81), hosts=tuple(hosts[1 : count + 1])))
+    filter_maps.write(maps, Filter(ports=(80, 81), hosts=tuple(hosts[1 : count + 1])))
     names = [name for name, _ in log]
     kept = filter_maps.network_key(hosts[1])
-    assert kept in bpf[b"hosts"] and len(bpf[b"hosts"]) == count
+    assert kept in maps["hosts"] and len(maps["hosts"]) == count
     assert names == (["hosts", "ports", "filters", "hosts"] if count == 2 else ["hosts", "hosts", "ports", "filters"])
     log.clear()
-    filter_maps.write(bpf, Filter(hosts=(hosts[1],)))
+    filter_maps.write(maps, Filter(hosts=(hosts[1],)))
     assert [name for name, _ in log][:2] == ["filters", "ports"], "ports that are no longer compared are emptied afterwards"
 
 

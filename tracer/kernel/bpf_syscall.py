@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The system calls that create maps, load programs and attach them: bpf(2), perf_event_open(2).
+
+Everything here is a file descriptor: when the last one is closed, also by the end of the process, the kernel removes the
+object. Nothing is pinned and no file in tracefs is written, so a killed process leaves nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import platform
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+_NUMBERS = {"x86_64": (321, 298), "aarch64": (280, 241)}
+"""Numbers of bpf(2) and perf_event_open(2) by machine type."""
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+(MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_NEXT_KEY, PROG_LOAD) = range(6)
+OBJECT_INFO, RAW_TRACEPOINT_OPEN, BTF_FD_BY_ID, BTF_NEXT_ID = 15, 17, 19, 23
+"""Commands of bpf(2): enum bpf_cmd."""
+
+KPROBE, RAW_TRACEPOINT, TRACING = 2, 17, 26
+"""Program types: enum bpf_prog_type."""
+FENTRY, FEXIT = 24, 25
+"""Attach types of TRACING: enum bpf_attach_type."""
+
+NAME_BYTES = 15
+"""Longest name of a map or program, bytes."""
+LOG_BYTES = 1 << 20
+"""Size of the buffer for the verifier's messages, bytes."""
+
+_KPROBE_PMU = Path("/sys/bus/event_source/devices/kprobe")
+_PERF_FLAG_CLOEXEC = 8
+_PERF_ATTR_BYTES = 112
+_PERF_ENABLE, _PERF_SET_BPF = 0x2400, 0x40042408
+
+
+def _call(number: int, *arguments: object) -> int:
+    result = _LIBC.syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(result)
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    """bpf(2) with an attribute structure that the kernel only reads."""
+    return _bpf_buffer(command, ctypes.create_string_buffer(attributes, len(attributes)))
+
+
+def _bpf_buffer(command: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+    number = _NUMBERS.get(platform.machine())
+    if number is None:
+        raise OSError(38, f"bpf(2) is not known on {platform.machine()}")
+    return _call(number[0], ctypes.c_int(command), buffer, ctypes.c_uint(len(buffer)))
+
+
+def _address(buffer: ctypes.Array[ctypes.c_char]) -> int:
+    return ctypes.addressof(buffer)
+
+
+def object_name(name: str) -> bytes:
+    """A name as the kernel accepts it: letters, digits, "_" and ".", at most NAME_BYTES bytes."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "_" for c in name).encode()[:NAME_BYTES]
+
+
+@dataclass(frozen=True)
+class MapDefinition:
+    """A map's definition.
+
+    Attributes:
+        name: Name in C.
+        type: enum bpf_map_type.
+        key_bytes: Size of a key, bytes.
+        value_bytes: Size of a value, bytes.
+        entries: Largest number of entries; of a ring buffer, its size in bytes.
+        flags: BPF_F_… of BPF_MAP_CREATE.
+    """
+
+    name: str
+    type: int
+    key_bytes: int
+    value_bytes: int
+    entries: int
+    flags: int
+
+
+def map_definition(name: str, fd: int) -> MapDefinition:
+    """The definition of an existing map."""
+    info = _info(fd, 80)
+    kind, _, key_bytes, value_bytes, entries, flags = struct.unpack_from("=6I", info)
+    return MapDefinition(name, kind, key_bytes, value_bytes, entries, flags)
+
+
+class BpfMap:
+    """A map in the kernel. Keys and values are bytes; of a map by CPU, a value has those of all possible CPUs.
+
+    Attributes:
+        fd: Its descriptor.
+        definition: Its definition.
+    """
+
+    def __init__(self, definition: MapDefinition) -> None:
+        d = definition
+        attributes = struct.pack(
+            "=5I2I16s4I", d.type, d.key_bytes, d.value_bytes, d.entries, d.flags, 0, 0, object_name(d.name), 0, 0, 0, 0
+        )
+        self.definition, self.fd = definition, _bpf(MAP_CREATE, attributes)
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        self._element(MAP_UPDATE, key, value)
+
+    def __delitem__(self, key: bytes) -> None:
+        self._element(MAP_DELETE, key)
+
+    def keys(self) -> list[bytes]:
+        """All keys; a map that changes meanwhile may give some of them twice, or not all."""
+        found: list[bytes] = []
+        following = ctypes.create_string_buffer(self.definition.key_bytes)
+        while len(found) <= self.definition.entries:
+            try:
+                self._element(MAP_NEXT_KEY, found[-1] if found else None, following)
+            except FileNotFoundError:
+                break
+            found.append(following.raw)
+        return found
+
+    def _element(self, command: int, key: bytes | None, value: bytes | ctypes.Array[ctypes.c_char] | None = None) -> None:
+        of_key = ctypes.create_string_buffer(key, len(key)) if key is not None else None
+        of_value = ctypes.create_string_buffer(value, len(value)) if isinstance(value, bytes) else value
+        addresses = [0 if buffer is None else _address(buffer) for buffer in (of_key, of_value)]
+        _bpf(command, struct.pack("=IxxxxQQQ", self.fd, *addresses, 0))
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+@dataclass(frozen=True)
+class ProgramTarget:
+    """What a program is loaded for.
+
+    Attributes:
+        type: KPROBE, RAW_TRACEPOINT or TRACING.
+        attach_type: FENTRY or FEXIT; 0 = not TRACING.
+        btf_id: BTF number of the function, for TRACING.
+        btf_fd: Descriptor of the BTF of the function's module; 0 = vmlinux.
+    """
+
+    type: int
+    attach_type: int = 0
+    btf_id: int = 0
+    btf_fd: int = 0
+
+
+class Refused(OSError):
+    """The kernel refused to load a program. `log` has the last lines of the verifier's messages."""
+
+    log: str = ""
+
+
+def load_program(name: str, instructions: bytes, licence: str, target: ProgramTarget) -> int:
+    """Loads a program; returns its descriptor.
+
+    Raises:
+        Refused: The kernel refused it.
+    """
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    licence_text = ctypes.create_string_buffer(licence.encode())
+
+    def load(log: ctypes.Array[ctypes.c_char] | None) -> int:
+        where = (1, len(log), _address(log)) if log is not None else (0, 0, 0)
+        attributes = struct.pack(
+            "=IIQQIIQII16sIIIIQIIQIII",
+            target.type, len(instructions) // 8, _address(code), _address(licence_text), *where, 0, 0, object_name(name),
+            0, target.attach_type, 0, 0, 0, 0, 0, 0, 0, target.btf_id, target.btf_fd,
+        )  # fmt: skip
+        return _bpf(PROG_LOAD, attributes)
+
+    try:
+        return load(None)
+    except OSError as e:
+        refused = Refused(e.errno, e.strerror)
+        log = ctypes.create_string_buffer(LOG_BYTES)
+        try:
+            return load(log)
+        except OSError:
+            refused.log = "\n".join(log.value.decode(errors="replace").splitlines()[-8:])
+        raise refused from None
+
+
+def open_tracing(program: int, tracepoint: str = "") -> int:
+    """Attaches a program of type TRACING or RAW_TRACEPOINT; returns the descriptor that keeps it attached.
+
+    Args:
+        program: Descriptor of the program.
+        tracepoint: Name of the raw tracepoint; "" = the function it was loaded for.
+    """
+    name = ctypes.create_string_buffer(tracepoint.encode())
+    return _bpf(RAW_TRACEPOINT_OPEN, struct.pack("=QIxxxx", _address(name) if tracepoint else 0, program))
+
+
+def open_kprobe(program: int, symbol: str, at_return: bool) -> int:
+    """Attaches a program of type KPROBE; returns the descriptor of the perf event that keeps it attached."""
+    kind = int((_KPROBE_PMU / "type").read_text())
+    bit = int((_KPROBE_PMU / "format/retprobe").read_text().strip().removeprefix("config:")) if at_return else 0
+    name = ctypes.create_string_buffer(symbol.encode())
+    attributes = bytearray(_PERF_ATTR_BYTES)
+    # type, size, config, sample_period; at 48 wakeup_events, bp_type, config1 (the function's name), config2 (the offset).
+    struct.pack_into("=IIQQ", attributes, 0, kind, _PERF_ATTR_BYTES, int(at_return) << bit, 1)
+    struct.pack_into("=IIQQ", attributes, 48, 1, 0, _address(name), 0)
+    buffer = ctypes.create_string_buffer(bytes(attributes), len(attributes))
+    number = _NUMBERS[platform.machine()][1]
+    everywhere, no_group = ctypes.c_int(-1), ctypes.c_int(-1)
+    fd = _call(number, buffer, everywhere, ctypes.c_int(0), no_group, ctypes.c_ulong(_PERF_FLAG_CLOEXEC))
+    try:
+        fcntl.ioctl(fd, _PERF_SET_BPF, program)
+        fcntl.ioctl(fd, _PERF_ENABLE, 0)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _info(fd: int, length: int) -> bytes:
+    """The first bytes of an object's bpf_map_info or bpf_prog_info; zeros where the kernel has no such field."""
+    info = ctypes.create_string_buffer(length)
+    _bpf(OBJECT_INFO, struct.pack("=IIQ", fd, length, _address(info)))
+    return info.raw
+
+
+def recursion_misses(program: int) -> int:
+    """Number of times the kernel skipped a program because one was running on that CPU.
+
+    It is bpf_prog_info.recursion_misses, since 5.12; 0 before.
+    """
+    try:
+        return int(struct.unpack_from("=Q", _info(program, 320), 208)[0])
+    except OSError:
+        return 0
+
+
+def run_time(program: int) -> tuple[int, int]:
+    """(ns, number of runs) of a program, while kernel.bpf_stats_enabled is 1."""
+    nanoseconds, runs = struct.unpack_from("=QQ", _info(program, 320), 192)
+    return int(nanoseconds), int(runs)
+
+
+def module_btf(module: str) -> int:
+    """A descriptor of the kernel's BTF of a module.
+
+    Raises:
+        OSError: The kernel has none, or this process may not read it.
+    """
+    number = 0
+    while True:
+        buffer = ctypes.create_string_buffer(struct.pack("=III", number, 0, 0), 12)
+        _bpf_buffer(BTF_NEXT_ID, buffer)  # raises FileNotFoundError after the last one
+        number = struct.unpack_from("=I", buffer.raw, 4)[0]
+        try:
+            fd = _bpf(BTF_FD_BY_ID, struct.pack("=III", number, 0, 0))
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        if _btf_name(fd) == module:
+            return fd
+        os.close(fd)
+
+
+def _btf_name(fd: int) -> str:
+    """The name of a BTF object of the kernel, as a module's name; "" = it is not the kernel's."""
+    name = ctypes.create_string_buffer(64)
+    # struct bpf_btf_info: btf, btf_size, id, name, name_len, kernel_btf
+    info = ctypes.create_string_buffer(struct.pack("=QIIQII", 0, 0, 0, _address(name), len(name), 0), 32)
+    _bpf(OBJECT_INFO, struct.pack("=IIQ", fd, len(info), _address(info)))
+    is_kernel = struct.unpack_from("=I", info.raw, 28)[0]
+    return name.value.decode(errors="replace") if is_kernel else ""

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled programs as data: their instructions, and the maps and constants that are filled in when they are loaded.
+
+An instruction has 8 bytes (include/uapi/linux/bpf.h). The load of a 64-bit constant takes two; with source register 1 it is
+the load of a map, and the constant is a file descriptor. Here it is the index of the map.
+
+A value that is known only at the start (an address of the kernel, the number of a row) is compiled as a constant that stands
+for its name (load_constant). `linked` replaces it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracer.kernel.bpf_syscall import MapDefinition
+
+LICENCE = "GPL"
+"""The licence that bpf/tracer.c gives its programs."""
+
+MAX_MAPS, MAX_PROGRAMS, MAX_INSTRUCTIONS = 64, 1024, 1 << 20
+"""Bounds of what is read."""
+
+_SLOT = 8
+_LOAD_64 = 0x18
+_MAP_REGISTER = 1
+_HEAD = struct.Struct("<I")
+
+
+class BadBytecode(ValueError):
+    """Data that are no compiled programs."""
+
+
+def load_constant(name: str) -> int:
+    """The 64-bit constant that stands for a value of that name in compiled instructions."""
+    return int.from_bytes(hashlib.sha256(f"k8snet-trace {name}".encode()).digest()[:8], "little") | 1 << 63
+
+
+@dataclass(frozen=True)
+class Bytecode:
+    """Compiled programs.
+
+    Attributes:
+        maps: The maps, in the order of their indices.
+        programs: Instructions by name of the program.
+    """
+
+    maps: tuple[MapDefinition, ...]
+    programs: Mapping[str, bytes]
+
+    def to_bytes(self) -> bytes:
+        """The programs as bytes, for from_bytes()."""
+        head = json.dumps(
+            {
+                "maps": [[m.name, m.type, m.key_bytes, m.value_bytes, m.entries, m.flags] for m in self.maps],
+                "programs": [[name, len(code)] for name, code in self.programs.items()],
+            }
+        ).encode()
+        return _HEAD.pack(len(head)) + head + b"".join(self.programs.values())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Bytecode:
+        """Reads what to_bytes() wrote.
+
+        Raises:
+            BadBytecode: The data are anything else.
+        """
+        try:
+            (length,) = _HEAD.unpack_from(data)
+            head = json.loads(data[_HEAD.size : _HEAD.size + length])
+            maps = tuple(MapDefinition(_text(name), *map(_number, rest)) for name, *rest in head["maps"])
+            sizes = [(_text(name), _number(size)) for name, size in head["programs"]]
+        except (struct.error, ValueError, TypeError, KeyError, RecursionError) as e:
+            raise BadBytecode(f"its head is damaged ({type(e).__name__})") from e
+        at, programs = _HEAD.size + length, {}
+        for name, size in sizes:
+            programs[name] = data[at : at + size]
+            at += size
+        if at != len(data) or len(programs) != len(sizes):
+            raise BadBytecode("its length is wrong")
+        found = cls(maps, programs)
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Checks sizes, and that every instruction that loads a map names one of the maps.
+
+        Raises:
+            BadBytecode: Something is not as it must be.
+        """
+        instructions = sum(map(len, self.programs.values())) // _SLOT
+        if len(self.maps) > MAX_MAPS or len(self.programs) > MAX_PROGRAMS or instructions > MAX_INSTRUCTIONS:
+            raise BadBytecode("it is too large")
+        if len({m.name for m in self.maps}) != len(self.maps):
+            raise BadBytecode("two maps have one name")
+        for code in self.programs.values():
+            if not code or len(code) % _SLOT:
+                raise BadBytecode("an instruction is cut off")
+            for at in _long_loads(code):
+                if code[at + 1] >> 4 == _MAP_REGISTER and not 0 <= _first_half(code, at) < len(self.maps):
+                    raise BadBytecode("an instruction names a map that does not exist")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 32:
+        raise TypeError
+    return value
+
+
+def _first_half(code: bytes | bytearray, at: int) -> int:
+    return int(struct.unpack_from("<i", code, at + 4)[0])
+
+
+def _long_loads(code: bytes | bytearray) -> list[int]:
+    """Offsets of the loads of 64-bit constants, bytes.
+
+    Raises:
+        BadBytecode: The last one is cut off.
+    """
+    operations, found = bytes(code[::_SLOT]), []
+    at = operations.find(_LOAD_64)
+    while at >= 0:
+        if at + 2 > len(operations):
+            raise BadBytecode("an instruction is cut off")
+        found.append(at * _SLOT)
+        at = operations.find(_LOAD_64, at + 2)
+    return found
+
+
+def linked(code: bytes, maps: Sequence[int], constants: Mapping[str, int]) -> bytes:
+    """The instructions of a program with descriptors of maps and with the values of constants.
+
+    Args:
+        code: As in Bytecode.programs.
+        maps: Descriptors by index of the map.
+        constants: Values by name.
+    """
+    values = {load_constant(name): value for name, value in constants.items()}
+    out = bytearray(code)
+    for at in _long_loads(code):
+        if code[at + 1] >> 4 == _MAP_REGISTER:
+            struct.pack_into("<i", out, at + 4, maps[_first_half(code, at)])
+        elif code[at + 1] >> 4 == 0:
+            low, high = struct.unpack_from("<I", code, at + 4)[0], struct.unpack_from("<I", code, at + _SLOT + 4)[0]
+            value = values.get(high << 32 | low)
+            if value is not None:
+                struct.pack_into("<I", out, at + 4, value & 0xFFFFFFFF)
+                struct.pack_into("<I", out, at + _SLOT + 4, value >> 32)
+    return bytes(out)
+
+
+def with_indices(code: bytes, indices: Mapping[int, int]) -> bytes:
+    """The instructions with indices of maps. indices: by the number in the instruction, a descriptor or another index."""
+    out = bytearray(code)
+    for at in _long_loads(code):
+        if code[at + 1] >> 4 == _MAP_REGISTER:
+            struct.pack_into("<i", out, at + 4, indices[_first_half(code, at)])
+    return bytes(out)
+
+
+def joined(parts: Sequence[Bytecode]) -> Bytecode:
+    """The programs of several compilations of one text, with one set of maps."""
+    maps = {m.name: m for part in parts for m in part.maps}
+    order = {name: index for index, name in enumerate(maps)}
+    programs = {}
+    for part in parts:
+        indices = {index: order[m.name] for index, m in enumerate(part.maps)}
+        programs.update({name: with_indices(code, indices) for name, code in part.programs.items()})
+    return Bytecode(tuple(maps.values()), programs)
