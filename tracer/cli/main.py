@@ -14,7 +14,14 @@ from tracer import __version__, log, render
 from tracer.cli import standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
-from tracer.cli.options import OutputFormat, alternatives, check_recording_options, check_replay_options, with_recording
+from tracer.cli.options import (
+    OutputFormat,
+    alternatives,
+    check_recording_options,
+    check_replay_options,
+    one_line_outputs,
+    with_recording,
+)
 from tracer.commands.start_notes import StartNotes
 from tracer.errors import NO_ROOM, UNEXPECTED, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
@@ -88,8 +95,9 @@ def with_kube(function: Any) -> Any:
     multiple=True,
     default=("text",),
     metavar="FMT[:FILE]",
-    help=f"{alternatives(render.FORMATS, first='text')}; to a new FILE; repeatable.",
+    help=f"{alternatives(render.FORMATS, first='text')} (--oneline); repeatable.",
 )
+@click.option("--oneline", is_flag=True, hidden=True, help="One packet a line: -o oneline, beside other outputs.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
 @click.option(
     "--attach",
@@ -112,6 +120,8 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     """
     path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
     target = options.pop("write")
+    if options.pop("oneline"):
+        options["outputs"] = one_line_outputs(click.get_current_context())
     if path:
         check_replay_options(click.get_current_context())
         from tracer.commands import read as captures
@@ -126,7 +136,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
         return tracing.trace(cmd, notes=notes, target=target, sizes=sizes, **options)
 
 
-NOT_RECORDED = frozenset({"read", "outputs", "write", "count", "follow"})
+NOT_RECORDED = frozenset({"read", "outputs", "oneline", "write", "count", "follow"})
 """The options of `trace` that `record` does not have."""
 
 

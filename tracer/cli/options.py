@@ -51,6 +51,14 @@ class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # not generic be
         return value if isinstance(value, sinks.OutputSpec) else sinks.parse(value)
 
 
+def one_line_outputs(context: click.Context) -> Sequence[OutputSpec]:
+    """The outputs of a run with --oneline: that one, and those given by -o."""
+    from tracer.pipeline import sinks
+
+    is_default = context.get_parameter_source("outputs") is ParameterSource.DEFAULT
+    return (sinks.parse("oneline"), *(() if is_default else context.params["outputs"]))
+
+
 OPTIONS = (
     click.option("--ring", type=Bytes(), metavar="SIZE", hidden=True, help="Keep only the last SIZE (500M, 2G), in one file."),
     click.option("--rotate-size", type=Bytes(), metavar="SIZE", hidden=True, help="Start a new file when one reaches SIZE."),

@@ -57,7 +57,7 @@ class PacketLines:
 
     def header(self, packet: Packet) -> str:
         ink, ends = self._ink, packet.endpoints
-        protocol = _NAMES.get(packet.protocol.lower(), packet.protocol.upper())
+        protocol = protocol_name(packet)
         src = ink("strong", format_endpoint(ends.src, ends.sport))
         dst = ink("strong", format_endpoint(ends.dst, ends.dport))
         state = clock(packet.time) if packet.time else f"{'explained':<{TIME}}".replace(" ", KEEP)
@@ -170,6 +170,11 @@ class PacketLines:
             derived = " (derived)" if packet.unexplained is Evidence.DERIVED else ""
             end += self._ink("doubt", f"  not explained by the run{derived}")
         return self._ink.fold(f"{'=>':>{TIME}}  {end}", MARGIN)
+
+
+def protocol_name(packet: Packet) -> str:
+    """The name of its protocol as text shows it."""
+    return _NAMES.get(packet.protocol.lower(), packet.protocol.upper())
 
 
 def decisive(hops: Iterable[Hop]) -> Iterator[Hop]:

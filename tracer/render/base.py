@@ -143,8 +143,8 @@ class Output(ABC):
             if e.errno not in NO_ROOM:
                 raise
 
-    def put_ascii(self, line: str) -> None:
-        """Writes one line of results that has printable ASCII characters only."""
+    def put_escaped(self, line: str) -> None:
+        """Writes one line of results in which nothing has to be escaped any more."""
         self.out.write(line + "\n")
         self.out.flush()
 

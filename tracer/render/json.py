@@ -43,7 +43,7 @@ class JsonOutput(Output):
 
     def packet(self, packet: Packet) -> None:
         hops = shared_hops(packet)
-        self.put_ascii(self._templates.line(packet, hops) if hops else packet_line(packet))
+        self.put_escaped(self._templates.line(packet, hops) if hops else packet_line(packet))
 
     def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
@@ -103,7 +103,7 @@ class JsonOutput(Output):
         self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **difference)
 
     def _write(self, kind: str, **fields: Any) -> None:
-        self.put_ascii(json_line({"type": kind, **fields}))
+        self.put_escaped(json_line({"type": kind, **fields}))
 
 
 def _untimed(packet: Packet) -> Object:

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one-line output format: one packet a line, for many packets and for grep.
+
+    14:03:22.118  10.0.2.9:40812 -> 10.0.2.15:30285  TCP SYN  node: eth0 > cni0, pod-a: eth0  DNAT 10.244.0.11:8080
+      KUBE-SEP-Y 2  Service default/http-proxy, NodePort 30285  SYN answered by pid 812 (nginx)
+
+That is one line. Its eight fields are separated by two blanks; a field without a value is "-", and no field has two blanks:
+time, source -> destination, protocol and TCP flags, interfaces by namespace, new ends after NAT, the rule that decided, its
+owner, the packet's outcome. A finding and the cause of a failed SYN are lines of their own; the summary is that of `text`.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TextIO
+
+from tracer.model.check import CheckResult
+from tracer.model.endpoints import Endpoints
+from tracer.model.evidence import Evidence
+from tracer.model.finding import Finding
+from tracer.model.handshake import HandshakeVerdict
+from tracer.model.hop import Hop, RewriteHop, RuleHop, is_from_conntrack, nat_of, owner_of, trace_of, verdict_of
+from tracer.model.netfilter import REFUSALS
+from tracer.model.packet import Packet
+from tracer.model.summary import RunSummary
+from tracer.packets.flooded_copies import is_refused_copy
+from tracer.packets.outcome import BAD
+from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
+from tracer.render._format import clock, outcome_style
+from tracer.render._packet import protocol_name
+from tracer.render._style import plain
+from tracer.render.text import TextOutput
+from tracer.util.endpoint_format import format_endpoint
+from tracer.util.escape import escaped_line
+from tracer.util.frozen import evolve
+
+FIELDS = "time, source -> destination, protocol, interfaces, NAT, rule, its owner, outcome"
+ABSENT = "-"
+_LOWEST = 10**17
+_MARK = re.compile(r"(?<!\d)(\d{18})(?!\d)")
+"""Marks stand for ports. They have 18 digits and are chosen at random, so that no other number in a line is equal to one."""
+
+
+class OneLineOutput(TextOutput):
+    """Writes one line for each packet; notes and the start of the run go to `err`."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
+        super().__init__(out, err, verbose)
+        self._templates = PathMemo(self._template)
+        self._is_ending = False
+
+    def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
+        super().begin(results, options_text, release)
+        self.note(f"One packet a line, fields separated by two blanks: {FIELDS}.")
+
+    def packet(self, packet: Packet) -> None:
+        hops = shared_hops(packet)
+        template = self._templates.of(packet) if hops and not packet.unexplained else None
+        rest = template.fill(hops.ports) if template and hops else escaped_line(self._after_time(packet))
+        self.put_escaped(f"{clock(packet.time) if packet.time else ABSENT}  {rest}")
+
+    def finding(self, finding: Finding) -> None:
+        """Writes one line; in the summary, all of the finding."""
+        if self._is_ending:
+            super().finding(finding)
+            return
+        known = "" if finding.certain else " (not certain)"
+        when = clock(finding.last) if finding.packets else ABSENT
+        self.put(f"{when}  {self._style('bad', f'finding {finding.name}{known}')}  {_field(finding.cause)}")
+
+    def syn(self, verdict: HandshakeVerdict) -> None:
+        """Writes one line for a SYN that failed; that of another is the line of its packet."""
+        if verdict.cause.good:
+            return
+        asked = verdict.asked
+        ends = f"{format_endpoint(asked.src, asked.sport)} -> {format_endpoint(asked.dst, asked.dport)}"
+        cause = self._style("bad", _field(verdict.cause.text))
+        derived = " (derived)" if verdict.cause.evidence is Evidence.DERIVED else ""
+        self.put(f"{clock(verdict.time)}  {ends}  cause of a SYN  {cause}{derived}")
+
+    def summary(self, summary: RunSummary) -> None:
+        self._is_ending = True
+        super().summary(summary)
+
+    def _after_time(self, packet: Packet) -> str:
+        """The line without its first field."""
+        ink, ends = self._style, packet.endpoints
+        src, dst = format_endpoint(ends.src, ends.sport), format_endpoint(ends.dst, ends.dport)
+        hop = _deciding(packet)
+        fields = (
+            f"{ink('strong', src)} -> {ink('strong', dst)}",
+            " ".join(word for word in (protocol_name(packet), packet.tcp_flags) if word),
+            ink("place", ", ".join(_interfaces(packet)) or ABSENT),
+            ink("change", ", ".join(_rewrites(packet.hops)) or ABSENT),
+            _rule(hop) if hop else ABSENT,
+            ink("place", _field(owner.text) if hop and (owner := owner_of(hop)) else ABSENT),
+            ink(outcome_style(packet.outcome), _outcome(packet)),
+        )
+        return "  ".join(fields)
+
+    def _template(self, packet: Packet) -> _Template | None:
+        """The line of the packet's path; None = something else in it depends on a value."""
+        hops = shared_hops(packet)
+        assert hops
+        marks = (_LOWEST + secrets.randbelow(9 * _LOWEST), _LOWEST + secrets.randbelow(9 * _LOWEST))
+        parts = _MARK.split(escaped_line(self._after_time(_with_ports(packet, hops, marks))))
+        places = {str(mark): place for place, mark in enumerate(marks)}
+        text = "".join("%s" if part in places else part.replace("%", "%%") for part in parts)
+        template = _Template(text, tuple(places[part] for part in parts if part in places))
+        return template if template.fill(hops.ports) == escaped_line(self._after_time(packet)) else None
+
+
+class _Template(NamedTuple):
+    """A line after its time, with places for the ports that a connection chose.
+
+    Attributes:
+        text: The line; %s = a place.
+        ports: For each place, which of these ports it shows.
+    """
+
+    text: str
+    ports: tuple[int, ...]
+
+    def fill(self, ports: Ports) -> str:
+        return self.text % tuple([ports[which] for which in self.ports])
+
+
+def _with_ports(packet: Packet, hops: PathHops, ports: Ports) -> Packet:
+    """The packet, if its connection had chosen these ports."""
+    return evolve(
+        packet,
+        endpoints=EndpointsPattern.of(packet.endpoints, hops.ports).fill(ports),
+        hops=PathHops(hops.path, hops.times, ports, hops.sockets, hops.details),
+    )
+
+
+def _field(text: str) -> str:
+    """A text as one field: without two blanks in a row."""
+    return " ".join(plain(text).split()) or ABSENT
+
+
+def _deciding(packet: Packet) -> Hop | None:
+    """The hop that decided: that of the refusal; else the rewrite of a Service's address, or another one. None = no hop."""
+    if packet.outcome in BAD:
+        return next((hop for hop in reversed(packet.hops) if isinstance(hop, RuleHop) and verdict_of(hop) in REFUSALS), None)
+    rewrites = [hop for hop in packet.hops if isinstance(hop, RewriteHop)]
+    return next((hop for hop in rewrites if "DNAT" in hop.nat.kind), rewrites[0] if rewrites else None)
+
+
+def _rule(hop: Hop) -> str:
+    """The chain and number of the rule that decided."""
+    trace = trace_of(hop)
+    if trace is None:
+        return ABSENT
+    if trace.decision is None:
+        return "rule not known"
+    at = trace.decision.location
+    derived = " (derived)" if trace.decision.evidence is Evidence.DERIVED else ""
+    return f"{_field(at.chain)} {at.number or 'policy'}{' (from conntrack)' * is_from_conntrack(hop)}{derived}"
+
+
+def _interfaces(packet: Packet) -> Iterator[str]:
+    """The interfaces that the packet came through, by namespace, in order."""
+    places: list[tuple[str, list[str]]] = []
+    first = (packet.netns, packet.iface, "")
+    seen = [(hop.netns, hop.in_iface, hop.out_iface) for hop in packet.hops if hop.netns and not is_refused_copy(hop)]
+    for netns, *interfaces in (first, *seen):
+        if not places or places[-1][0] != netns:
+            places.append((netns, []))
+        names = places[-1][1]
+        names += [name for name in dict.fromkeys(interfaces) if name and name not in names]
+    for where, names in places:
+        if where or names:
+            yield ": ".join(part for part in (_field(where), " > ".join(map(_field, names))) if part)
+
+
+def _rewrites(hops: Sequence[Hop]) -> Iterator[str]:
+    """Each kind of rewrite, and the ends that it made."""
+    for kind, ends in dict.fromkeys((nat.kind, _changed(nat.before, nat.after)) for nat in map(nat_of, hops) if nat):
+        yield f"{kind} {ends}"
+
+
+def _changed(before: Endpoints, after: Endpoints) -> str:
+    src, dst = (after.src, after.sport), (after.dst, after.dport)
+    both = ((src, (before.src, before.sport)), (dst, (before.dst, before.dport)))
+    new = [format_endpoint(*end) for end, old in both if end != old]
+    return " -> ".join(new) or "nothing changed"
+
+
+def _outcome(packet: Packet) -> str:
+    text = _field(packet.verdict or packet.outcome or "no verdict")
+    if not packet.complete and "incomplete" not in packet.verdict:
+        text += " (incomplete: some of its events were lost)"
+    if packet.unexplained:
+        text += " (not explained by the run)"
+    return text
+
+
+FORMAT = OneLineOutput
