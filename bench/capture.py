@@ -156,6 +156,7 @@ def explain(path: Path, form: str) -> dict[str, Any]:
 STEPS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "scan": scan,
     "text": lambda path: explain(path, "text"),
+    "oneline": lambda path: explain(path, "oneline"),
     "json": lambda path: explain(path, "json"),
 }
 

@@ -20,22 +20,21 @@ from typing import TYPE_CHECKING, TextIO
 
 from tracer import __version__
 from tracer.model.check import CheckResult
-from tracer.model.connection import ConnectionKey
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
-from tracer.model.hop import Hop, IpvsNatHop, IpvsRefusalHop, RuleHop, SocketHop, nat_of, verdict_of
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.packets.flooded_copies import is_refused_copy
 from tracer.packets.outcome import BAD
+from tracer.packets.shared_path import PathMemo
 from tracer.render import _timeline
 from tracer.render._finding import block
 from tracer.render._format import clock, count, outcome_style, relative
-from tracer.render._packet import MARGIN, TIME, PacketLines, decisive
+from tracer.render._packet import MARGIN, TIME, PacketLines
 from tracer.render._prediction import chosen_rule, common_hops, condition, elsewhere, group_alike
+from tracer.render._shown_path import ShownPaths
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.base import LostEvents, Output
 from tracer.util.endpoint_format import format_endpoint
@@ -65,6 +64,8 @@ class TextOutput(Output):
         self._style, self._err_style = Styler(self.out), Styler(self.err)
         self._lines = PacketLines(self._style, verbose)
         self._paths: LruDict[Hashable, int] = LruDict(KEPT_PATHS, "paths of shown packets")
+        self._shown = ShownPaths()
+        self._is_answered = PathMemo(lambda packet: packet.handshake is not None)
         self._found: LruDict[Hashable, Finding] = LruDict(KEPT_FINDINGS, "shown findings")
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
@@ -86,10 +87,9 @@ class TextOutput(Output):
         A connection's later packets repeat its second one, because their translations come from conntrack. They are written
         in short form, except with --verbose, after a bad outcome, or if a listener decided.
         """
-        if self.verbose or not packet.flow or not packet.complete or packet.handshake or packet.outcome in BAD:
+        if self.verbose or not packet.flow or not packet.complete or packet.outcome in BAD or self._is_answered.of(packet):
             return 0
-        hops = tuple(_shown_state(h) for h in decisive(packet.hops) if not is_refused_copy(h))
-        path = (ConnectionKey.of(packet), packet.flow.is_reply, packet.verdict, hops)
+        path = self._shown.identity(packet, packet.flow)
         before = self._paths.setdefault(path, packet.time)
         return before if before != packet.time else 0
 
@@ -220,14 +220,6 @@ class TextOutput(Output):
         colour, mark = _MARKS[result.state]
         subject = (result.subject + ":" * (not width)).ljust(width).replace(" ", KEEP)
         return style.fold(f"{style(colour, mark)}{KEEP}{subject}{KEEP * (1 + bool(width))}{result.text}", width + 4)
-
-
-def _shown_state(hop: Hop) -> Hashable:
-    """What must be equal in two hops so that one line of text can stand for both."""
-    place = (hop.table, hop.base_chain) if isinstance(hop, RuleHop) else ()
-    of_ipvs = hop.decision if isinstance(hop, (IpvsNatHop, IpvsRefusalHop)) else None
-    pid = hop.socket.pid if isinstance(hop, SocketHop) else 0
-    return hop.kind, hop.netns, hop.hook, place, verdict_of(hop), nat_of(hop), of_ipvs, pid
 
 
 FORMAT = TextOutput
