@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,44 @@ def test_a_namespace_that_nothing_leads_to(named: Path) -> None:
     (named / "late").touch()
     assert known.name(17) == "netns 17", "looked up once, not for every packet"
     assert known.name(0) == "", "no namespace at all"
+
+
+def test_a_namespace_with_the_inode_of_one_without_a_name(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace that was gone before its name was read, and a later one with its inode: it has its own name."""
+    now = [100.0]
+    monkeypatch.setattr("tracer.node.namespaces.time.monotonic", lambda: now[0])
+    (named / "later").touch()
+    inode, known = (named / "later").stat().st_ino, Namespaces()
+    del known._names[inode], known._holders[inode]
+    (named / "later").rename(named / "hidden")
+    with monkeypatch.context() as gone:
+        gone.setattr(namespaces, "named_files", lambda: iter(()))
+        assert known.name(inode) == f"netns {inode}"
+    assert known.name(inode) == f"netns {inode}", "it was searched just now"
+    now[0] += 2 * namespaces.CHECK_SECONDS
+    assert known.name(inode) == "hidden"
+
+
+@pytest.mark.usefixtures("few")
+def test_processes_are_not_read_for_each_packet_of_a_namespace_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    read: list[float] = []
+
+    def none() -> Iterator[int]:
+        read.append(now[0])
+        return iter(())
+
+    monkeypatch.setattr("tracer.node.namespaces.time.monotonic", lambda: now[0])
+    known = Namespaces()
+    monkeypatch.setattr(namespaces, "_processes", none)
+    for _ in range(100):
+        now[0] += 0.02
+        assert known.name(1234) == "netns 1234"
+    assert 2 <= len(read) <= 3
+    process_is_in(77, 1234, monkeypatch)
+    monkeypatch.setattr(namespaces, "_processes", lambda: iter([77]))
+    now[0] += namespaces.PROCESSES_SECONDS
+    assert known.name(1234) == "held[77]"
 
 
 @pytest.mark.usefixtures("few")
