@@ -221,11 +221,13 @@ def test_a_namespace_with_a_used_inode_has_its_own_name(churned: Churned) -> Non
     for n in range(MOST_NAMED):
         name = f"named-{n}"
         subprocess.run(["ip", "netns", "add", name], check=True)
-        inode = (RUN_DIR / name).stat().st_ino
-        sport = Child(name, stress.send_over_loopback).result(60)
-        packet = churned.packet(stress.PASSING, sport)
+        try:
+            inode = (RUN_DIR / name).stat().st_ino
+            sport = Child(name, stress.send_over_loopback).result(60)
+            packet = churned.packet(stress.PASSING, sport)
+        finally:
+            subprocess.run(["ip", "netns", "del", name], check=True)
         assert packet["netns"] == name, packet
-        subprocess.run(["ip", "netns", "del", name], check=True)
         used_again += inode in seen
         seen.add(inode)
         if used_again == ENOUGH:
