@@ -51,7 +51,7 @@ def run(cache: Path) -> tuple[list[tuple[Any, ...]], str, float, float]:
 def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
     """What two runs show alike of a packet: not its time, its own ports and numbers, and the pod, which is chosen at random.
 
-    Nor that it waited for a neighbour, as the first packet to a pod does.
+    Nor that it waited for a neighbour, and that the bridge flooded copies of it, as of the first packet to a pod.
     """
     hops = [
         (
@@ -62,7 +62,7 @@ def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
             "rule" in hop,
         )
         for hop in packet["hops"]
-        if hop.get("clue", {}).get("what") != "neighbour"
+        if hop.get("clue", {}).get("what") != "neighbour" and not hop.get("clone")
     ]
     return packet.get("tcp_flags"), re.split(" by | to ", packet["verdict"])[0], hops
 
