@@ -32,7 +32,7 @@ CHECK_SECONDS = 0.1
 """Time after which a name is checked again, s: less than the idle timeout of a packet, so that a packet of a new namespace is
 explained after the name of its inode was checked."""
 PROCESSES_SECONDS = 1.0
-"""Time after which all processes are read again for one in a namespace without a name, s: there may be thousands of them."""
+"""Time after which all processes are read again for those in namespaces without a name, s: there may be thousands of them."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -81,19 +81,6 @@ class _Holder:
     checked_at: float
 
 
-@dataclass
-class _Search:
-    """The last search for the name of a namespace that has none.
-
-    Attributes:
-        files_at: Time when the files that name namespaces were read, s, CLOCK_MONOTONIC.
-        processes_at: Time when the processes were read.
-    """
-
-    files_at: float = float("-inf")
-    processes_at: float = float("-inf")
-
-
 class NamespaceNames(Protocol):
     """Names of network namespaces by inode: of this machine, recorded, or from a capture.
 
@@ -137,17 +124,19 @@ class Namespaces:
         if self.node:
             self._names[self.node] = HOST
         self._holders: LruDict[int, _Holder] = LruDict(NAMES_KEPT, "files that name namespaces")
-        self._searched_at = float("-inf")
-        self._unknown: LruDict[int, _Search] = LruDict(NAMES_KEPT, "namespaces without a name")
+        self._searched_at = self._files_at = self._processes_at = float("-inf")
+        self._unknown: LruDict[int, None] = LruDict(NAMES_KEPT, "namespaces without a name")
         self._read_named()
 
     def _read_named(self) -> None:
+        self._files_at = time.monotonic()
         for entry in named_files():
             inode = _inode(entry)
             if inode and inode not in self._names:
                 self._set(inode, distinct_name(entry.name, inode), entry)
 
     def _read_processes(self) -> None:
+        self._processes_at = time.monotonic()
         for pid in _processes():
             holder = Path(f"/proc/{pid}/ns/net")
             inode = _inode(holder)
@@ -179,19 +168,20 @@ class Namespaces:
             self._names.setdefault(i, name)
 
     def _search(self, inode: int) -> None:
-        """Looks for the name of a namespace, also of one that had none: a later namespace may have its inode."""
-        last, now = self._unknown.get(inode) or _Search(), time.monotonic()
-        if now - last.files_at < CHECK_SECONDS:
-            return
-        last.files_at = now
-        self._read_named()
-        if inode not in self._names and now - last.processes_at >= PROCESSES_SECONDS:
-            last.processes_at = now
-            self._read_processes()
+        """Looks for the name of a namespace.
+
+        One that had none is looked for again, because a later namespace may have its inode. One search is for all such
+        namespaces, however many there are.
+        """
+        is_new, now = inode not in self._unknown, time.monotonic()
+        if is_new or now - self._files_at >= CHECK_SECONDS:
+            self._read_named()
+            if inode not in self._names and (is_new or now - self._processes_at >= PROCESSES_SECONDS):
+                self._read_processes()
         if inode in self._names:
             self._unknown.pop(inode, None)
-        else:
-            self._unknown[inode] = last
+        elif is_new:
+            self._unknown[inode] = None
 
     def name(self, inode: int, requests: int = 1) -> Netns:
         """The name of a namespace; "netns N" = no name and no process."""
