@@ -75,10 +75,12 @@ class _Holder:
     Attributes:
         path: The file; of a process: /proc/PID/ns/net.
         checked_at: Time when it last had the inode of the namespace, s, CLOCK_MONOTONIC.
+        is_gone: It no longer has that inode, and is not looked at again.
     """
 
     path: Path
     checked_at: float
+    is_gone: bool = False
 
 
 class NamespaceNames(Protocol):
@@ -132,7 +134,7 @@ class Namespaces:
         self._files_at = time.monotonic()
         for entry in named_files():
             inode = _inode(entry)
-            if inode and inode not in self._names:
+            if inode and self._is_free(inode):
                 self._set(inode, distinct_name(entry.name, inode), entry)
 
     def _read_processes(self) -> None:
@@ -140,8 +142,13 @@ class Namespaces:
         for pid in _processes():
             holder = Path(f"/proc/{pid}/ns/net")
             inode = _inode(holder)
-            if inode and inode not in self._names:
+            if inode and self._is_free(inode):
                 self._set(inode, Netns(f"{_command(pid)}[{pid}]"), holder)
+
+    def _is_free(self, inode: int) -> bool:
+        """Whether a namespace has no name, or that of an earlier namespace with its inode."""
+        holder = self._holders.get(inode)
+        return inode not in self._names or (holder is not None and holder.is_gone)
 
     def _set(self, inode: int, name: Netns, path: Path) -> None:
         self._names[inode], self._holders[inode] = name, _Holder(path, time.monotonic())
@@ -154,18 +161,17 @@ class Namespaces:
         holder, now = self._holders.get(inode), time.monotonic()
         if not holder or now - holder.checked_at < CHECK_SECONDS:
             return
-        if _inode(holder.path) == inode:
+        if not holder.is_gone and _inode(holder.path) == inode:
             holder.checked_at = now
             return
         if now - self._searched_at < CHECK_SECONDS:
             return  # it stays due, so that the next search is not put off
         holder.checked_at = self._searched_at = now
-        gone = {i: self._names.pop(i) for i, h in list(self._holders.items()) if i in self._names and _inode(h.path) != i}
+        for i, each in self._holders.items():
+            each.is_gone = each.is_gone or _inode(each.path) != i
         self._read_named()
-        if inode not in self._names:
+        if self._is_free(inode):
             self._read_processes()
-        for i, name in gone.items():
-            self._names.setdefault(i, name)
 
     def _search(self, inode: int) -> None:
         """Looks for the name of a namespace.

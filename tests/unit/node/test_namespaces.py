@@ -121,6 +121,29 @@ def test_a_removed_namespace_keeps_its_name_for_its_last_packets(named: Path, mo
     assert known.name(inode) == "pod-a"
 
 
+def test_files_of_removed_namespaces_are_not_looked_at_again(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their names are kept for their last packets, thousands of them where namespaces come and go."""
+    monkeypatch.setattr(namespaces, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(namespaces, "_processes", lambda: iter(()))
+    for number in range(50):
+        (named / f"short-{number}").touch()
+    known = Namespaces()
+    inodes = {number: (named / f"short-{number}").stat().st_ino for number in range(50)}
+    for number in range(50):
+        (named / f"short-{number}").unlink()
+    assert known.name(inodes[0]) == "short-0"
+    real = namespaces._inode
+    looked: list[str] = []
+
+    def counted(path: Path) -> int:
+        looked.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(namespaces, "_inode", counted)
+    assert [known.name(inodes[number]) for number in (0, 1, 2)] == ["short-0", "short-1", "short-2"]
+    assert not [name for name in looked if name.startswith("short")], looked
+
+
 def test_a_name_is_not_checked_for_each_packet(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known, inode = Namespaces(), (named / "pod-a").stat().st_ino
     assert known.name(inode) == "pod-a"
