@@ -6,7 +6,8 @@
 
 That is one line. Its eight fields are separated by two blanks; a field without a value is "-", and no field has two blanks:
 time, source -> destination, protocol and TCP flags, interfaces by namespace, new ends after NAT, the rule that decided, its
-owner, the packet's outcome. A finding and the cause of a failed SYN are lines of their own; the summary is that of `text`.
+owner, the packet's outcome. "(derived)" and "(copy)" behind a value mean what they mean in `text`. A finding and the cause of a
+failed SYN are lines of their own; the summary is that of `text`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,19 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
-from tracer.model.hop import Hop, RewriteHop, RuleHop, is_from_conntrack, nat_of, owner_of, trace_of, verdict_of
+from tracer.model.hop import (
+    Hop,
+    RewriteHop,
+    RuleHop,
+    SocketHop,
+    is_from_conntrack,
+    nat_of,
+    owner_of,
+    trace_of,
+    verdict_of,
+)
 from tracer.model.netfilter import REFUSALS
-from tracer.model.packet import Packet
+from tracer.model.packet import Outcome, Packet
 from tracer.model.summary import RunSummary
 from tracer.packets.flooded_copies import is_refused_copy
 from tracer.packets.outcome import BAD
@@ -66,9 +77,8 @@ class OneLineOutput(TextOutput):
         if self._is_ending:
             super().finding(finding)
             return
-        known = "" if finding.certain else " (not certain)"
-        when = clock(finding.last) if finding.packets else ABSENT
-        self.put(f"{when}  {self._style('bad', f'finding {finding.name}{known}')}  {_field(finding.cause)}")
+        when, doubt = clock(finding.last) if finding.packets else ABSENT, _remarks(("not certain", not finding.certain))
+        self.put(f"{when}  {self._style('bad', f'finding {finding.name}{doubt}')}  {_field(finding.cause)}")
 
     def syn(self, verdict: HandshakeVerdict) -> None:
         """Writes one line for a SYN that failed; that of another is the line of its packet."""
@@ -76,9 +86,8 @@ class OneLineOutput(TextOutput):
             return
         asked = verdict.asked
         ends = f"{format_endpoint(asked.src, asked.sport)} -> {format_endpoint(asked.dst, asked.dport)}"
-        cause = self._style("bad", _field(verdict.cause.text))
-        derived = " (derived)" if verdict.cause.evidence is Evidence.DERIVED else ""
-        self.put(f"{clock(verdict.time)}  {ends}  cause of a SYN  {cause}{derived}")
+        cause, is_derived = self._style("bad", _field(verdict.cause.text)), verdict.cause.evidence is Evidence.DERIVED
+        self.put(f"{clock(verdict.time)}  {ends}  cause of a SYN  {cause}{_remarks(('derived', is_derived))}")
 
     def summary(self, summary: RunSummary) -> None:
         self._is_ending = True
@@ -141,11 +150,22 @@ def _field(text: str) -> str:
     return " ".join(plain(text).split()) or ABSENT
 
 
+def _remarks(*remarks: tuple[str, bool]) -> str:
+    """The remarks that hold, each in brackets behind a blank."""
+    return "".join(f" ({text})" for text, holds in remarks if holds)
+
+
 def _deciding(packet: Packet) -> Hop | None:
-    """The hop that decided: that of the refusal; else the rewrite of a Service's address, or another one. None = no hop."""
-    if packet.outcome in BAD:
-        return next((hop for hop in reversed(packet.hops) if isinstance(hop, RuleHop) and verdict_of(hop) in REFUSALS), None)
-    rewrites = [hop for hop in packet.hops if isinstance(hop, RewriteHop)]
+    """The hop that decided; None = no hop. A copy of the packet decides only if nothing that the packet itself met did."""
+    own = [hop for hop in packet.hops if not hop.clone]
+    return _decided_in(own, packet.outcome) or _decided_in(packet.hops, packet.outcome)
+
+
+def _decided_in(hops: Sequence[Hop], outcome: Outcome) -> Hop | None:
+    """The hop with the refusal; of a packet that was not refused, the rewrite of a Service's address, or another one."""
+    if outcome in BAD:
+        return next((hop for hop in reversed(hops) if isinstance(hop, RuleHop) and verdict_of(hop) in REFUSALS), None)
+    rewrites = [hop for hop in hops if isinstance(hop, RewriteHop)]
     return next((hop for hop in rewrites if "DNAT" in hop.nat.kind), rewrites[0] if rewrites else None)
 
 
@@ -156,30 +176,35 @@ def _rule(hop: Hop) -> str:
         return ABSENT
     if trace.decision is None:
         return "rule not known"
-    at = trace.decision.location
-    derived = " (derived)" if trace.decision.evidence is Evidence.DERIVED else ""
-    return f"{_field(at.chain)} {at.number or 'policy'}{' (from conntrack)' * is_from_conntrack(hop)}{derived}"
+    at, is_derived = trace.decision.location, trace.decision.evidence is Evidence.DERIVED
+    remarks = _remarks(("from conntrack", is_from_conntrack(hop)), ("copy", hop.clone), ("derived", is_derived))
+    return f"{_field(at.chain)} {at.number or 'policy'}{remarks}"
 
 
 def _interfaces(packet: Packet) -> Iterator[str]:
     """The interfaces that the packet came through, by namespace, in order."""
-    places: list[tuple[str, list[str]]] = []
-    first = (packet.netns, packet.iface, "")
-    seen = [(hop.netns, hop.in_iface, hop.out_iface) for hop in packet.hops if hop.netns and not is_refused_copy(hop)]
-    for netns, *interfaces in (first, *seen):
-        if not places or places[-1][0] != netns:
-            places.append((netns, []))
+    places: list[tuple[tuple[str, bool], list[str]]] = []
+    first = (packet.netns, False, packet.iface, "")
+    hops = [hop for hop in packet.hops if hop.netns and not is_refused_copy(hop)]
+    for netns, is_copy, *interfaces in (first, *((hop.netns, hop.clone, hop.in_iface, hop.out_iface) for hop in hops)):
+        if not places or places[-1][0] != (netns, is_copy):
+            places.append(((netns, is_copy), []))
         names = places[-1][1]
         names += [name for name in dict.fromkeys(interfaces) if name and name not in names]
-    for where, names in places:
+    for (where, is_copy), names in places:
         if where or names:
-            yield ": ".join(part for part in (_field(where), " > ".join(map(_field, names))) if part)
+            parts = (where and _field(where), " > ".join(map(_field, names)))
+            yield ": ".join(filter(None, parts)) + _remarks(("copy", is_copy))
 
 
 def _rewrites(hops: Sequence[Hop]) -> Iterator[str]:
     """Each kind of rewrite, and the ends that it made."""
-    for kind, ends in dict.fromkeys((nat.kind, _changed(nat.before, nat.after)) for nat in map(nat_of, hops) if nat):
-        yield f"{kind} {ends}"
+    made: dict[str, None] = {}
+    for hop in hops:
+        if nat := nat_of(hop):
+            remarks = _remarks(("copy", hop.clone), ("derived", hop.evidence is Evidence.DERIVED))
+            made[f"{nat.kind} {_changed(nat.before, nat.after)}{remarks}"] = None
+    return iter(made)
 
 
 def _changed(before: Endpoints, after: Endpoints) -> str:
@@ -190,12 +215,15 @@ def _changed(before: Endpoints, after: Endpoints) -> str:
 
 
 def _outcome(packet: Packet) -> str:
-    text = _field(packet.verdict or packet.outcome or "no verdict")
-    if not packet.complete and "incomplete" not in packet.verdict:
-        text += " (incomplete: some of its events were lost)"
-    if packet.unexplained:
-        text += " (not explained by the run)"
-    return text
+    is_incomplete = not packet.complete and "incomplete" not in packet.verdict
+    sockets = [hop for hop in packet.hops if isinstance(hop, SocketHop) and hop.socket.pid]
+    return _field(packet.verdict or packet.outcome or "no verdict") + _remarks(
+        ("process derived", any(hop.evidence is Evidence.DERIVED for hop in sockets)),
+        ("incomplete: some of its events were lost", is_incomplete),
+        (f"continues the packet of {clock(packet.continues)}", bool(packet.continues)),
+        ("not explained by the run", bool(packet.unexplained)),
+        ("derived", packet.unexplained is Evidence.DERIVED),
+    )
 
 
 FORMAT = OneLineOutput

@@ -18,7 +18,7 @@ from tracer import render
 from tracer.cli import main
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import RewriteHop
+from tracer.model.hop import RewriteHop, Socket
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
@@ -85,7 +85,10 @@ def test_each_field_of_a_translated_packet() -> None:
 
 def test_a_reply_has_the_rule_of_the_service() -> None:
     found = fields(with_rule(samples.node_port_reply(), evidence=Evidence.DERIVED))
-    assert found[4:6] == ["reverse MASQUERADE 192.168.56.1:40812, reverse DNAT 192.168.56.10:30285", "KUBE-SEP-X 2 (derived)"]
+    assert found[4:6] == [
+        "reverse MASQUERADE 192.168.56.1:40812 (derived), reverse DNAT 192.168.56.10:30285",
+        "KUBE-SEP-X 2 (derived)",
+    ]
 
 
 def test_fields_without_a_value() -> None:
@@ -97,6 +100,25 @@ def test_what_is_not_known_is_marked() -> None:
     assert fields(samples.full_queue())[7] == "SYN dropped: accept queue 129/128 (incomplete: some of its events were lost)"
     left = replace(samples.ping(), unexplained=Evidence.OBSERVED)
     assert fields(left)[7] == "delivered to node's kernel (not explained by the run)"
+    left = replace(samples.ping(), unexplained=Evidence.DERIVED)
+    assert fields(left)[7] == "delivered to node's kernel (not explained by the run) (derived)"
+    later = replace(samples.ping(), continues=samples.EPOCH - 1_000_000_000)
+    assert fields(later)[7] == "delivered to node's kernel (continues the packet of 14:03:21.118)"
+
+
+def test_a_process_that_was_not_seen_at_the_socket_is_derived() -> None:
+    socket = samples.hop(58, "socket", socket=Socket(48213, "ESTABLISHED", 4242, "nginx"), evidence=Evidence.DERIVED)
+    packet = replace(samples.with_hops(samples.ping(), socket), verdict="delivered to pid 4242 nginx")
+    assert fields(packet)[7] == "delivered to pid 4242 nginx (process derived)"
+
+
+def test_a_copy_decides_nothing_about_the_packet() -> None:
+    refused = samples.rejected()
+    copies = [evolve(hop, clone=True, table="ip other", chain="of-a-copy") for hop in refused.hops[:1]]
+    rule = Rule("ip6", "kube-proxy", "filter-output", 1, "reject")
+    hits = (RuleHit((RuleLocation("filter-output", 1),), rule, "REJECT", Evidence.OBSERVED),)
+    own = evolve(refused.hops[0], rule_trace=RuleTrace(hits))
+    assert fields(replace(refused, hops=(own, *refused.hops[1:], *copies)))[5] == "filter-output 1"
 
 
 @pytest.mark.parametrize("name", ["two  blanks", " ", "\x1b[2J", "a\nb", "100%s"])
