@@ -12,10 +12,8 @@ failed SYN are lines of their own; the summary is that of `text`.
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from tracer.model.check import CheckResult
 from tracer.model.endpoints import Endpoints
@@ -42,6 +40,7 @@ from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Por
 from tracer.render._format import clock, outcome_style
 from tracer.render._packet import protocol_name
 from tracer.render._style import plain
+from tracer.render.parts.line_template import LineTemplate, new_mark
 from tracer.render.text import TextOutput
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.escape import escaped_line
@@ -49,9 +48,6 @@ from tracer.util.frozen import evolve
 
 FIELDS = "time, source -> destination, protocol, interfaces, NAT, rule, its owner, outcome"
 ABSENT = "-"
-_LOWEST = 10**17
-_MARK = re.compile(r"(?<!\d)(\d{18})(?!\d)")
-"""Marks stand for ports. They have 18 digits and are chosen at random, so that no other number in a line is equal to one."""
 
 
 class OneLineOutput(TextOutput):
@@ -109,31 +105,13 @@ class OneLineOutput(TextOutput):
         )
         return "  ".join(fields)
 
-    def _template(self, packet: Packet) -> _Template | None:
+    def _template(self, packet: Packet) -> LineTemplate | None:
         """The line of the packet's path; None = something else in it depends on a value."""
         hops = shared_hops(packet)
         assert hops
-        marks = (_LOWEST + secrets.randbelow(9 * _LOWEST), _LOWEST + secrets.randbelow(9 * _LOWEST))
-        parts = _MARK.split(escaped_line(self._after_time(_with_ports(packet, hops, marks))))
-        places = {str(mark): place for place, mark in enumerate(marks)}
-        text = "".join("%s" if part in places else part.replace("%", "%%") for part in parts)
-        template = _Template(text, tuple(places[part] for part in parts if part in places))
+        marks = (new_mark(), new_mark())
+        template = LineTemplate(escaped_line(self._after_time(_with_ports(packet, hops, marks))), marks)
         return template if template.fill(hops.ports) == escaped_line(self._after_time(packet)) else None
-
-
-class _Template(NamedTuple):
-    """A line after its time, with places for the ports that a connection chose.
-
-    Attributes:
-        text: The line; %s = a place.
-        ports: For each place, which of these ports it shows.
-    """
-
-    text: str
-    ports: tuple[int, ...]
-
-    def fill(self, ports: Ports) -> str:
-        return self.text % tuple([ports[which] for which in self.ports])
 
 
 def _with_ports(packet: Packet, hops: PathHops, ports: Ports) -> Packet:

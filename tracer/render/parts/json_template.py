@@ -3,21 +3,14 @@
 
 from __future__ import annotations
 
-import re
-import secrets
-from operator import itemgetter
-
 from tracer.events.decision_detail import TSVAL
 from tracer.model.hop import DecisionDetail
 from tracer.model.packet import Flow, Packet
 from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
 from tracer.render.parts.json_packet import packet_object, rfc3339
+from tracer.render.parts.line_template import LineTemplate, new_mark
 from tracer.util.escape import json_line
 from tracer.util.frozen import evolve
-
-_LOWEST = 10**17
-_MARK = re.compile(r"(?<!\d)(\d{18})(?!\d)")
-"""Marks stand for values. They have 18 digits and are chosen at random, so that no other number in a line is equal to one."""
 
 
 class JsonTemplates:
@@ -37,19 +30,19 @@ def packet_line(packet: Packet) -> str:
     return json_line({"type": "packet", **packet_object(packet)})
 
 
-def _template(packet: Packet) -> _LineTemplate | None:
+def _template(packet: Packet) -> _PacketTemplate | None:
     """The template of the packet's path; None = something else in its line depends on a value."""
     hops = shared_hops(packet)
     assert hops
-    template = _LineTemplate(packet, hops)
+    template = _PacketTemplate(packet, hops)
     return template if template.fill(packet, hops) == packet_line(packet) else None
 
 
-class _LineTemplate:
+class _PacketTemplate:
     """A line with the places of its values, made from a packet with a mark in place of each value."""
 
     def __init__(self, packet: Packet, hops: PathHops) -> None:
-        marks = [_LOWEST + secrets.randbelow(9 * _LOWEST) for _ in _values(packet, hops)]
+        marks = [new_mark() for _ in _values(packet, hops)]
         number, time, length, seq, *ports = marks[:6]
         rest = iter(marks[6:])
         times = [next(rest) for _ in hops.path.hops]
@@ -69,16 +62,11 @@ class _LineTemplate:
         line["time"] = time
         for hop, mark in zip(line["hops"], times, strict=True):
             hop["time_ns"] = mark
-        parts = _MARK.split(json_line({"type": "packet", **line}))
-        places = {str(mark): place for place, mark in enumerate(marks)}
-        used = [places[part] for part in parts if part in places]
-        self._text = "".join("%s" if part in places else part.replace("%", "%%") for part in parts)
-        self._pick = itemgetter(*used)
+        self._template = LineTemplate(json_line({"type": "packet", **line}), marks)
 
     def fill(self, packet: Packet, hops: PathHops) -> str:
         """The line of a packet."""
-        values: tuple[object, ...] = self._pick(_values(packet, hops))
-        return self._text % values
+        return self._template.fill(_values(packet, hops))
 
 
 def _values(packet: Packet, hops: PathHops) -> list[object]:
