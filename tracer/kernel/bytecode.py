@@ -54,13 +54,11 @@ class Bytecode:
 
     def to_bytes(self) -> bytes:
         """The programs as bytes, for from_bytes()."""
-        head = json.dumps(
-            {
-                "maps": [[m.name, m.type, m.key_bytes, m.value_bytes, m.entries, m.flags] for m in self.maps],
-                "programs": [[name, len(code)] for name, code in self.programs.items()],
-            }
-        ).encode()
-        return _HEAD.pack(len(head)) + head + b"".join(self.programs.values())
+        head = {
+            "maps": [[m.name, m.type, m.key_bytes, m.value_bytes, m.entries, m.flags] for m in self.maps],
+            "programs": [[name, len(code)] for name, code in self.programs.items()],
+        }
+        return with_head(head, b"".join(self.programs.values()))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Bytecode:
@@ -69,18 +67,17 @@ class Bytecode:
         Raises:
             BadBytecode: The data are anything else.
         """
+        head, code = split_head(data)
         try:
-            (length,) = _HEAD.unpack_from(data)
-            head = json.loads(data[_HEAD.size : _HEAD.size + length])
             maps = tuple(MapDefinition(_text(name), *map(_number, rest)) for name, *rest in head["maps"])
             sizes = [(_text(name), _number(size)) for name, size in head["programs"]]
-        except (struct.error, ValueError, TypeError, KeyError, RecursionError) as e:
+        except (ValueError, TypeError, KeyError) as e:
             raise BadBytecode(f"its head is damaged ({type(e).__name__})") from e
-        at, programs = _HEAD.size + length, {}
+        at, programs = 0, {}
         for name, size in sizes:
-            programs[name] = data[at : at + size]
+            programs[name] = code[at : at + size]
             at += size
-        if at != len(data) or len(programs) != len(sizes):
+        if at != len(code) or len(programs) != len(sizes):
             raise BadBytecode("its length is wrong")
         found = cls(maps, programs)
         found.check()
@@ -103,6 +100,25 @@ class Bytecode:
             for at in _long_loads(code):
                 if code[at + 1] >> 4 == _MAP_REGISTER and not 0 <= _first_half(code, at) < len(self.maps):
                     raise BadBytecode("an instruction names a map that does not exist")
+
+
+def with_head(head: object, content: bytes) -> bytes:
+    """Bytes with a description before them, for split_head(). head: data for JSON."""
+    text = json.dumps(head).encode()
+    return _HEAD.pack(len(text)) + text + content
+
+
+def split_head(data: bytes) -> tuple[Any, bytes]:
+    """The description and the bytes that with_head() joined; the description may be any data of JSON.
+
+    Raises:
+        BadBytecode: There is no description.
+    """
+    try:
+        (length,) = _HEAD.unpack_from(data)
+        return json.loads(data[_HEAD.size : _HEAD.size + length]), data[_HEAD.size + length :]
+    except (struct.error, ValueError, RecursionError) as e:
+        raise BadBytecode(f"its head is damaged ({type(e).__name__})") from e
 
 
 def _text(value: Any) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import stat
@@ -22,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracer.kernel.bytecode import BadBytecode, Bytecode
+from tracer.kernel.bytecode import BadBytecode, Bytecode, split_head, with_head
 from tracer.util import new_file
 
 VARIABLE = "K8SNET_TRACE_CACHE"
@@ -39,7 +38,6 @@ LEFTOVER_SECONDS = 600.0
 
 _MAGIC = b"k8snet-trace programs 1\n"
 _HEAD = struct.Struct(f"<{len(_MAGIC)}s32s32s")
-_NAMES = struct.Struct("<I")
 _ENTRY, _UNFINISHED = re.compile(r"[0-9a-f]{64}\.bpf"), re.compile(r"\.[0-9a-f]{64}\.[0-9a-f]{16}")
 
 
@@ -60,8 +58,7 @@ class CacheEntry:
     refused: frozenset[str] = frozenset()
 
     def to_bytes(self) -> bytes:
-        names = json.dumps(sorted(self.refused)).encode()
-        return _NAMES.pack(len(names)) + names + self.code.to_bytes()
+        return with_head(sorted(self.refused), self.code.to_bytes())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> CacheEntry:
@@ -70,14 +67,10 @@ class CacheEntry:
         Raises:
             BadBytecode: The data are anything else.
         """
-        try:
-            (length,) = _NAMES.unpack_from(data)
-            names = json.loads(data[_NAMES.size : _NAMES.size + length])
-        except (struct.error, ValueError, RecursionError) as e:
-            raise BadBytecode("its head is damaged") from e
+        names, code = split_head(data)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise BadBytecode("its head is damaged")
-        return cls(Bytecode.from_bytes(data[_NAMES.size + length :]), frozenset(names))
+        return cls(Bytecode.from_bytes(code), frozenset(names))
 
 
 def key(parts: Iterable[str | bytes]) -> bytes:
