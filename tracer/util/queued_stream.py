@@ -106,15 +106,14 @@ class QueuedStream(io.TextIOBase):
         return b"".join(batch)
 
     def _write_all(self, batch: bytes) -> None:
-        fd = self._fd if self._own_fd is None else self._own_fd
-        at = 0
-        while at < len(batch) and not self._is_given_up:  # the caller may have closed the descriptor
+        fd, left = self._fd if self._own_fd is None else self._own_fd, memoryview(batch)
+        while left and not self._is_given_up:  # the caller may have closed the descriptor
             try:
-                written = os.write(fd, batch[at:])
+                written = os.write(fd, left)
             except BlockingIOError:
                 select.select([], [fd], [], PAUSE_SECONDS)
                 continue
-            at += written
+            left = left[written:]
             with self._changed:
                 self._note_written(written)
 
