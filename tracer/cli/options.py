@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options for writing a capture with `-w FILE` or `record FILE`."""
+"""Options that need more than one line: outputs, and writing a capture with `-w FILE` or `record FILE`."""
 
 from __future__ import annotations
 
