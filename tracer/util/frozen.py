@@ -3,38 +3,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from operator import attrgetter
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
-_Slots = tuple[Callable[[object], tuple[object, ...]], dict[str, Callable[[object, object], None]]]
+_Copy = Callable[[object, dict[str, object]], object]
 
-_SLOTS: dict[type, _Slots] = {}
-"""For each dataclass with slots: a function that reads all its fields, two at least, and the setters by field."""
+_COPIES: dict[tuple[type, tuple[str, ...]], _Copy] = {}
+"""The function that copies objects of a class with other values in these fields."""
 
 
 def evolve(value: T, **changed: object) -> T:
-    """A copy of a frozen dataclass with other values in some fields, 2x (slots) to 5x faster than `dataclasses.replace`.
+    """A copy of a frozen dataclass with other values in some fields, 4x faster than `dataclasses.replace`.
 
     For objects that are made for every hop or packet. Raises KeyError for an unknown field of a class with slots.
     """
+    key = type(value), tuple(changed)
+    copy = _COPIES.get(key) or _COPIES.setdefault(key, _copy_function(*key))
+    return cast(T, copy(value, changed))
+
+
+def _copy_function(cls: type, changed: Sequence[str]) -> _Copy:
+    return _copy_with_dict if cls.__dictoffset__ else _copy_of_slots(cls, changed)
+
+
+def _copy_with_dict(value: object, changed: dict[str, object]) -> object:
     other = object.__new__(type(value))
-    if hasattr(value, "__dict__"):
-        other.__dict__.update(value.__dict__, **changed)
-        return other
-    slots = _SLOTS.get(type(value))
-    if slots is None:
-        slots = _SLOTS[type(value)] = _slots(type(value))
-    read, setters = slots
-    for write, field in zip(setters.values(), read(value), strict=True):
-        write(other, field)
-    for name, field in changed.items():
-        setters[name](other, field)
+    other.__dict__.update(value.__dict__, **changed)
     return other
 
 
-def _slots(cls: type) -> _Slots:
-    names = [f.name for f in fields(cls)]
-    return attrgetter(*names), {name: getattr(cls, name).__set__ for name in names}
+def _copy_of_slots(cls: type, changed: Sequence[str]) -> _Copy:
+    """A function with a line for each field, as `dataclasses` makes `__init__`: a loop over the fields takes twice as long."""
+    names = [field.name for field in fields(cls)]
+    if unknown := set(changed).difference(names):
+        raise KeyError(unknown.pop())
+    lines = [f" set_{name}(other, {f'changed[{name!r}]' if name in changed else f'value.{name}'})" for name in names]
+    text = "\n".join(("def copy(value, changed):", " other = new(cls)", *lines, " return other"))
+    scope: dict[str, object] = {f"set_{name}": getattr(cls, name).__set__ for name in names}
+    scope.update(new=object.__new__, cls=cls)
+    exec(text, scope)  # its only variable parts are names of fields
+    return cast(_Copy, scope["copy"])
