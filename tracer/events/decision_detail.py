@@ -30,7 +30,11 @@ def read(e: Event) -> DecisionDetail:
     """
     if not isinstance(e, DetailEvent):
         raise TypeError(f"an event of kind {e.kind} has no decision detail")
-    row = e.detail
+    return of_row(e.detail)
+
+
+def of_row(row: Row) -> DecisionDetail:
+    """Decodes a row."""
     kind = DetailKind(row.what).name.removeprefix("DETAIL_")
     return DecisionDetail(kind.lower().replace("_", "-"), _READERS[row.what](row))
 

@@ -43,3 +43,13 @@ class DecisionDetailRow(NamedTuple):
 
 
 DETAIL_DTYPE = cstruct.dtype("records/decision_detail.h", "decision_detail")
+_PACKING = cstruct.packing("records/decision_detail.h", "decision_detail")
+_VALUES = DecisionDetailRow._fields.index("values")
+_COUNT = DETAIL_DTYPE["values"].shape[0]
+
+
+def read_row(octets: bytes) -> DecisionDetailRow:
+    """Decodes a row. octets: from its first byte on; further bytes are ignored."""
+    fields = _PACKING.unpack_from(octets)
+    end = _VALUES + _COUNT
+    return DecisionDetailRow._make((*fields[:_VALUES], fields[_VALUES:end], *fields[end:]))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracer.events import cstruct
-from tracer.events.detail_row import DETAIL_DTYPE, DecisionDetailRow
+from tracer.events.detail_row import DecisionDetailRow, read_row
 from tracer.events.nft_trace import HIT_DTYPE, NftHit
 from tracer.model.endpoints import Endpoints
 from tracer.model.netfilter import IP_HOOKS, KERNEL_VERDICTS, AnyVerdict, Hook, UnknownVerdict, Verdict
@@ -233,9 +233,7 @@ _BLANK = event(np.zeros(1, DTYPE)[0])
 
 def _with_detail(row: EventArray) -> DetailEvent:
     """A row of kind EVENT_CLUE."""
-    short = np.ascontiguousarray(row).view(np.uint8)[: DETAIL_DTYPE.itemsize].view(DETAIL_DTYPE)
-    detail = DecisionDetailRow._make(short.tolist()[0])
-    detail = detail._replace(values=tuple(map(int, detail.values)), options=bytes(detail.options))
+    detail = read_row(row.tobytes())
     e = DetailEvent._make(
         _BLANK._replace(
             time=detail.time, packet=detail.packet, object=detail.object, netns=detail.netns, hop=detail.hop, kind=detail.kind,

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tracer.events import decision_detail, record
+from tracer.events.detail_row import read_row
 from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.packet_groups import joined_rows
 from tracer.events.record import DTYPE, Event, EventArray, EventRow, Kind
@@ -67,9 +66,7 @@ class OpenPacket:
 
     def detail(self, at: int) -> DecisionDetail:
         """The decision detail at a place in `rows`."""
-        (row,) = record.events(np.frombuffer(self.octets(at), DTYPE))
-        assert isinstance(row, Event)
-        return decision_detail.read(row)
+        return decision_detail.of_row(read_row(self.octets(at)))
 
     @property
     def has_event(self) -> bool:
