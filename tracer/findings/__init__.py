@@ -10,7 +10,7 @@ A file that asks questions about the node declares them as ASKS (tracer/node/nod
 A recording without explanation asks the questions of all files ahead. In a replay an answer may be NotAsked: then the finding
 omits the statement that rests on it, or is not made.
 
-`find` is not called again for packets on the path of a packet that had no finding and made it ask nothing. So it must not count
+`find` is not called again for packets on the path of a packet in which it found nothing and asked nothing. So it must not count
 packets that it finds nothing in, and must not depend on a packet's times, lengths, sequence numbers, or on a port that a client
 chose.
 
@@ -65,11 +65,18 @@ def declared_questions() -> dict[str, Questions]:
     return _FINDERS.values("ASKS", none)
 
 
-class _Quiet(NamedTuple):
-    """A path without a finding. version: of the cluster. lookups: Number of look-ups in the CNI cache that found none."""
+class _LookedAt(NamedTuple):
+    """What looking at a packet of a path showed.
+
+    Attributes:
+        version: Version of the cluster.
+        lookups: Number of look-ups in the CNI cache by the other findings, which had nothing and asked nothing.
+        looking: The findings that look at each packet of the path: they found something, or asked about the node.
+    """
 
     version: Hashable
     lookups: int
+    looking: tuple[tuple[str, Finder], ...]
 
 
 class Findings:
@@ -89,26 +96,34 @@ class Findings:
     def look(self, packet: Packet) -> list[Finding]:
         """Processes a packet with owners; returns the findings that have become certain."""
         hops = shared_hops(packet)
-        if hops and self._is_quiet(hops.path):
-            return []
-        cluster = self._context.cluster
-        asked, lookups, version = self._asked, cluster.sandboxes.lookups, cluster.version
-        found = [(name, finding) for name, find in finders() if (finding := find(packet, self._contexts[name]))]
-        if hops and not found and asked == self._asked and version == cluster.version:
-            hops.path.kept[self] = _Quiet(version, cluster.sandboxes.lookups - lookups)
+        earlier = self._earlier(hops.path) if hops else None
+        if earlier:
+            found = [(name, find(packet, self._contexts[name])) for name, find in earlier.looking]
+            return self._join(found, packet) if found else []
+        cluster, found, looking, lookups = self._context.cluster, [], [], 0
+        version = cluster.version
+        for name, find in finders():
+            asked, before = self._asked, cluster.sandboxes.lookups
+            finding = find(packet, self._contexts[name])
+            found.append((name, finding))
+            if finding or asked != self._asked:
+                looking.append((name, find))
+            else:
+                lookups += cluster.sandboxes.lookups - before
+        if hops and version == cluster.version:
+            hops.path.kept[self] = _LookedAt(version, lookups, tuple(looking))
         return self._join(found, packet)
 
-    def _is_quiet(self, path: SharedPath) -> bool:
-        """Whether no packet of this path has a finding.
+    def _earlier(self, path: SharedPath) -> _LookedAt | None:
+        """What looking at an earlier packet of this path showed; None = all findings look at the next one.
 
-        An earlier packet of the path had none, without a question about the node. Findings depend on the path, on the objects
-        of the cluster, and on connections that have a finding already.
+        Findings depend on the path, on the objects of the cluster, and on connections that have a finding already.
         """
         cluster = self._context.cluster
-        quiet = path.kept.get(self)
-        if not isinstance(quiet, _Quiet) or quiet.version != cluster.version or len(self._context.reported):
-            return False
-        return cluster.sandboxes.skip(quiet.lookups)
+        earlier = path.kept.get(self)
+        if not isinstance(earlier, _LookedAt) or earlier.version != cluster.version or len(self._context.reported):
+            return None
+        return earlier if cluster.sandboxes.skip(earlier.lookups) else None
 
     def _counted(self, journal: Journal) -> Journal:
         """The same journal; counts the questions."""

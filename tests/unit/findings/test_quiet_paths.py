@@ -89,6 +89,15 @@ def test_a_path_that_made_a_finding_ask(monkeypatch: pytest.MonkeyPatch, packets
     assert finder.looked == [1, 2, 3, 4, 5, 6]
 
 
+def test_only_the_finding_that_asked_looks_again(monkeypatch: pytest.MonkeyPatch, packets: list[Packet]) -> None:
+    quiet, asking = Finder(), Asking(5)
+    findings = looked_at(monkeypatch, quiet)
+    monkeypatch.setattr(findings_module, "finders", lambda: (("quiet", quiet), ("mtu", asking)))
+    findings._contexts["quiet"] = findings._contexts["mtu"]
+    assert [len(findings.look(packet)) for packet in packets] == [0, 0, 0, 0, 1, 0]
+    assert quiet.looked == [1, 2] and asking.looked == [1, 2, 3, 4, 5, 6]
+
+
 def test_objects_that_change(monkeypatch: pytest.MonkeyPatch, packets: list[Packet]) -> None:
     finder, store = Finder(), ObjectStore("node-1")
     findings = looked_at(monkeypatch, finder, FindingContext(ClusterView(store, CniCache(())), FakeNode()))
