@@ -30,6 +30,7 @@ from tracer.model.packet import Packet
 from tracer.model.timeline import PathStep, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, is_benign
+from tracer.packets.shared_path import hop_time
 from tracer.util.endpoint_format import format_endpoint
 
 
@@ -40,7 +41,7 @@ def make_entry(packet: Packet, direction: str, remark: str = "") -> TimelineEntr
         text += f", {format_sender(packet)}"
     end = _format_end(packet)
     stages = tuple(_stages(packet))
-    began = packet.hops[0].time
+    began = hop_time(packet, 0)
     fingerprint, bad = _fingerprint(packet, direction), packet.outcome in BAD
     return TimelineEntry(began, "packet", text, direction, end, remark, stages, bad, packet.number, packet.netns, fingerprint)
 
@@ -86,7 +87,7 @@ def format_sender(packet: Packet) -> str:
 
 
 def _stages(packet: Packet) -> Iterator[PathStep]:
-    began = packet.hops[0].time
+    began = hop_time(packet, 0)
     namespaces = {False: packet.netns, True: packet.netns}  # of the packet, of its copies
     is_decided, foreign_copies = False, [h for h in packet.hops if flooded_copies.is_refused_copy(h)]
     for hop in packet.hops:

@@ -17,7 +17,7 @@ from tracer.model.connection import Alias, ConnectionKey, anywhere, is_loopback,
 from tracer.model.endpoints import Endpoints
 from tracer.model.namespace_name import NO_NETNS
 from tracer.model.packet import Packet
-from tracer.packets.aliases import aliases_of
+from tracer.packets.aliases import Aliases
 from tracer.util.evictions import evictions
 
 K = TypeVar("K", ConnectionKey, Alias)
@@ -48,6 +48,7 @@ class ConnectionIndex:
         self._by_key: dict[ConnectionKey, int] = {}
         self._by_alias: dict[Alias, int] = {}
         self._entries: dict[int, _IndexEntry] = {}
+        self._aliases = Aliases()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -68,14 +69,14 @@ class ConnectionIndex:
         number = self._by_key.get(key)
         if number is not None:
             yield number, ""
-        for alias in aliases_of(packet):
+        for alias in self._aliases.of(packet):
             for number in self._with_alias(alias, key):
                 yield number, "" if flow else BY_ENDS
 
     def elsewhere(self, packet: Packet) -> Iterator[int]:
         """Yields the timelines with these endpoints in any namespace. Another connection may have the same endpoints there."""
         key = ConnectionKey.of(packet)
-        for alias in dict.fromkeys(anywhere(alias) for alias in aliases_of(packet)):
+        for alias in dict.fromkeys(anywhere(alias) for alias in self._aliases.of(packet)):
             if not is_loopback(alias):
                 yield from self._with_alias(alias, key)
 
@@ -96,7 +97,7 @@ class ConnectionIndex:
         entry, key = self._entries.setdefault(number, _IndexEntry()), ConnectionKey.of(packet)
         if key.is_tracked and self._by_key.get(key) != number:
             entry.keys = _add(self._by_key, entry.keys, key, number)
-        for alias in aliases_of(packet):
+        for alias in self._aliases.of(packet):
             if self._by_alias.get(alias) != number and self._by_alias.get(back := reverse(alias)) != number:
                 name = back if anywhere(back) in entry.aliases else alias
                 for each in (name, anywhere(name)):

@@ -22,6 +22,7 @@ from tracer.connections.retransmissions import Retransmissions
 from tracer.model.connection import ConnectionKey
 from tracer.model.packet import Packet
 from tracer.model.timeline import Timeline, TimelineEntry
+from tracer.packets.shared_path import hop_time
 
 MAX_TIMELINES = 100_000
 MAX_ENTRIES = 200_000
@@ -164,7 +165,7 @@ class ConnectionTracker:
         for number in self._index.elsewhere(packet):
             if self._is_seen_again(self._open[number], packet):
                 return self._open[number], "" if packet.flow else BY_ENDS
-        time = packet.hops[0].time
+        time = hop_time(packet, 0)
         self._number += 1
         timeline = Timeline(ConnectionKey.of(packet), time + self._offset, time, packet.endpoints)
         connection = self._open[self._number] = _OpenConnection(self._number, timeline)
@@ -198,7 +199,7 @@ class ConnectionTracker:
             return False
         entry = connection.timeline.entries[at] = entries.extend(connection.timeline.entries[at], packet)
         connection.timeline.lost += entry.bad
-        connection.timeline.last = max(connection.timeline.last, packet.hops[-1].time)
+        connection.timeline.last = max(connection.timeline.last, hop_time(packet, -1))
         connection.retransmissions.update(packet, direction)
         return True
 
@@ -232,13 +233,13 @@ class ConnectionTracker:
         flags = packet.tcp_flags
         if "RST" in flags:
             connection.timeline.state = "reset" if connection.timeline.packets > 2 else "refused"
-            self._ended.setdefault(connection.number, packet.hops[-1].time)
+            self._ended.setdefault(connection.number, hop_time(packet, -1))
         elif "FIN" in flags:
             if direction not in connection.fin_directions:
                 connection.fin_directions += direction
             if len(connection.fin_directions) == 4:
                 connection.timeline.state = "closed"
-                self._ended.setdefault(connection.number, packet.hops[-1].time)
+                self._ended.setdefault(connection.number, hop_time(packet, -1))
 
     def _evict_oldest(self) -> None:
         self.counts["aged out"] += 1

@@ -13,6 +13,7 @@ from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
+from tracer.packets.shared_path import hop_time
 
 
 class HandshakeAnalyzer:
@@ -76,7 +77,7 @@ class HandshakeAnalyzer:
         cause = cause_of(attempt, self._inspector)
         self._number += 1
         self.by_cause[cause.name] += 1
-        answers = [p.hops[0].time for p in (*attempt.synacks, *attempt.resets, *attempt.errors) if p.hops]
+        answers = [hop_time(p, 0) for p in (*attempt.synacks, *attempt.resets, *attempt.errors) if p.hops]
         after = max(0, min(answers) - attempt.began) if answers else 0
         syn = attempt.syn
         self._verdicts.append(

@@ -18,8 +18,9 @@ from tracer.model.connection import Alias, anywhere, make_alias, reverse
 from tracer.model.handshake import ConnectionAttempt
 from tracer.model.hop import DetailHop, HookHop
 from tracer.model.packet import Packet
-from tracer.packets.aliases import aliases_of, ends_of
+from tracer.packets.aliases import Aliases
 from tracer.packets.outcome import BAD
+from tracer.packets.shared_path import hop_time
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
 
@@ -68,7 +69,7 @@ class HandshakeCorrelator:
     """
 
     def __init__(self, on_closed: Callable[[ConnectionAttempt], None], partial: bool = False) -> None:
-        self._on_closed, self._partial = on_closed, partial
+        self._on_closed, self._partial, self._aliases = on_closed, partial, Aliases()
         self._open: OrderedDict[int, _OpenAttempt] = OrderedDict()
         self._by_next_seq: dict[int, list[int]] = {}
         self._by_alias: dict[Alias, int] = {}
@@ -111,14 +112,14 @@ class HandshakeCorrelator:
     def _begin(self, syn: Packet) -> None:
         next_seq = (syn.seq + 1) & 0xFFFFFFFF
         same_number = self._by_next_seq.get(next_seq)
-        ends = ends_of(syn) if same_number else set()
+        ends = self._aliases.ends(syn) if same_number else set()
         earlier = [n for n in same_number or () if self._open[n].has_any(ends)]
         if earlier and is_continuation(self._open[earlier[-1]].attempt.syn, syn):
             self._extend(syn, earlier[-1])
             self._changed.add(earlier[-1])
             return
         again = self._open[earlier[-1]].attempt.again + 1 if earlier else 0
-        attempt = ConnectionAttempt(syn, syn.hops[0].time, again, partial=self._partial)
+        attempt = ConnectionAttempt(syn, hop_time(syn, 0), again, partial=self._partial)
         self._open[syn.identity] = _OpenAttempt(attempt)
         self._by_next_seq.setdefault(next_seq, []).append(syn.identity)
         self._changed.add(syn.identity)
@@ -136,7 +137,7 @@ class HandshakeCorrelator:
             own.attempt.limited = True
             evictions.add("addresses of SYNs")
             return
-        found = aliases_of(packet)
+        found = self._aliases.of(packet)
         own.aliases.update(found)
         for alias in found:
             self._by_alias[alias] = identity
@@ -156,12 +157,12 @@ class HandshakeCorrelator:
 
     def _find_attempt(self, packet: Packet) -> Iterator[ConnectionAttempt]:
         """Yields the latest attempt that this packet answers or continues, if there is one."""
-        ends = ends_of(packet)
+        ends = self._aliases.ends(packet)
         swapped = {reverse(e) for e in ends}
         for number, is_answer in ((packet.ack, True), (packet.seq, False)):
             for identity in reversed(self._by_next_seq.get(number, ())):
                 found = self._open[identity]
-                if found.has_any(swapped if is_answer else ends) and packet.hops[-1].time >= found.attempt.began:
+                if found.has_any(swapped if is_answer else ends) and hop_time(packet, -1) >= found.attempt.began:
                     yield found.attempt
                     return
 

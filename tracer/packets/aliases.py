@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tracer.model.connection import Alias, anywhere, make_alias, reverse
 from tracer.model.hop import RewriteHop
 from tracer.model.packet import Packet
+from tracer.packets.shared_path import PathMemo, Ports, place_of, shared_hops
 
 
 def aliases_of(packet: Packet) -> dict[Alias, None]:
@@ -29,6 +32,49 @@ def aliases_of(packet: Packet) -> dict[Alias, None]:
     return found
 
 
-def ends_of(packet: Packet) -> set[Alias]:
-    """The aliases of a packet without their namespaces, in the packet's own direction."""
-    return {anywhere(alias) for alias in aliases_of(packet)}
+class Aliases:
+    """The aliases of many packets; those of a shared path are found once, and get the ports of each packet."""
+
+    def __init__(self) -> None:
+        self._patterns = PathMemo(_patterns)
+
+    def of(self, packet: Packet) -> dict[Alias, None]:
+        """All aliases of a packet in the packet's own direction, in the order of its path; conntrack's tuples last."""
+        hops = shared_hops(packet)
+        if hops is None:
+            return aliases_of(packet)
+        ports = hops.ports
+        return {pattern.fill(ports): None for pattern in self._patterns.of(packet)}
+
+    def ends(self, packet: Packet) -> set[Alias]:
+        """The aliases of a packet without their namespaces, in the packet's own direction."""
+        return {anywhere(alias) for alias in self.of(packet)}
+
+
+class _Pattern(NamedTuple):
+    """An alias, and which of its ports are chosen ones.
+
+    Attributes:
+        alias: The alias of the packet that was explained.
+        source: Place of the source port among the chosen ports, -1 = not chosen.
+        destination: Place of the destination port among the chosen ports, -1 = not chosen.
+    """
+
+    alias: Alias
+    source: int
+    destination: int
+
+    def fill(self, ports: Ports) -> Alias:
+        """The alias of a packet with these chosen ports."""
+        netns, protocol, src, sport, dst, dport = self.alias
+        source, destination = self.source, self.destination
+        return (
+            netns, protocol, src, sport if source < 0 else ports[source], dst, dport if destination < 0 else ports[destination],
+        )  # fmt: skip
+
+
+def _patterns(packet: Packet) -> tuple[_Pattern, ...]:
+    hops = shared_hops(packet)
+    assert hops
+    ports = hops.ports
+    return tuple(_Pattern(alias, place_of(alias[3], ports), place_of(alias[5], ports)) for alias in aliases_of(packet))

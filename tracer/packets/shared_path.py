@@ -126,6 +126,10 @@ class PathHops(Sequence[Hop]):
         """The hops of the same packet on the path with other statements."""
         return PathHops(path, self.times, self.ports, self.sockets, self.details)
 
+    def time(self, at: int) -> int:
+        """Time of the hop at a place, ns, CLOCK_MONOTONIC; no hop is made."""
+        return self.times[self.path.hops[at].time]
+
     def __len__(self) -> int:
         return len(self.path.hops)
 
@@ -195,6 +199,12 @@ class PathMemo(Generic[T]):
 def shared_hops(packet: Packet) -> PathHops | None:
     """The packet's hops if it takes a shared path; None = it was explained on its own."""
     return packet.hops if isinstance(packet.hops, PathHops) else None
+
+
+def hop_time(packet: Packet, at: int) -> int:
+    """Time of the packet's hop at a place, ns, CLOCK_MONOTONIC; for a shared path no hop is made. Raises IndexError."""
+    hops = packet.hops
+    return hops.time(at) if isinstance(hops, PathHops) else hops[at].time
 
 
 def place_of(port: int, ports: Ports) -> int:

@@ -33,7 +33,7 @@ from tracer.model.hop import Drop, DropHop, HookHop
 from tracer.model.namespace_name import HOST, NO_NETNS, Netns
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Flow, Packet
-from tracer.packets.aliases import ends_of
+from tracer.packets.aliases import Aliases
 
 SECOND = 1_000_000_000
 
@@ -50,8 +50,8 @@ def correlator(closed: list[ConnectionAttempt]) -> HandshakeCorrelator:
 
 def test_ends_of_a_packet_include_those_before_and_after_translation() -> None:
     there = {make_alias(NO_NETNS, "TCP", ends) for ends in (REQUESTED, AFTER_DNAT, INSIDE)}
-    assert ends_of(syn()) == there
-    assert ends_of(synack()) == {reverse(alias) for alias in there}
+    assert Aliases().ends(syn()) == there
+    assert Aliases().ends(synack()) == {reverse(alias) for alias in there}
 
 
 def test_an_answered_syn_waits_for_the_last_ack(correlator: HandshakeCorrelator, closed: list[ConnectionAttempt]) -> None:
