@@ -16,7 +16,7 @@ from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.hop import owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathHops, SharedPath, shared_hops
+from tracer.packets.shared_path import PathHops, PathMemo, SharedPath, shared_hops
 from tracer.util.frozen import evolve
 
 
@@ -42,7 +42,7 @@ class SharedOwners:
     """Sets the owners of packets. kube: finds the owners of the first packet of each path."""
 
     def __init__(self, kube: OwnerResolver) -> None:
-        self._kube = kube
+        self._kube, self._addresses = kube, PathMemo(_addresses)
 
     def attribute(self, packet: Packet) -> Packet:
         """The packet with its owners."""
@@ -51,7 +51,7 @@ class SharedOwners:
             return self._kube.attribute(packet)
         cluster = self._kube.cluster
         version = cluster.version
-        if not _has_unknown_ports(packet, hops, cluster):
+        if not self._has_unknown_ports(packet, hops, cluster):
             return self._kube.attribute(evolve(packet, hops=tuple(hops)))
         owned = hops.path.kept.get(self)
         if isinstance(owned, _OwnedPath) and owned.version == version and cluster.sandboxes.skip(owned.lookups):
@@ -65,16 +65,20 @@ class SharedOwners:
         hops.path.kept[self] = _OwnedPath(version, path, found.src_owner, found.dst_owner, lookups)
         return evolve(found, hops=hops.on(path))
 
+    def _has_unknown_ports(self, packet: Packet, hops: PathHops, cluster: ClusterView) -> bool:
+        """Whether no object of the cluster has a port that the packet's connection chose."""
+        protocol, found_at, addresses = packet.protocol.lower(), cluster.store.by_address.all, self._addresses.of(packet)
+        for port in filter(None, hops.ports):
+            if cluster.has_port(port, protocol) or any([found_at((address, port, protocol)) for address in addresses]):
+                return False
+        return True
 
-def _has_unknown_ports(packet: Packet, hops: PathHops, cluster: ClusterView) -> bool:
-    """Whether no object of the cluster has a port that the packet's connection chose."""
-    protocol, ports = packet.protocol.lower(), hops.ports
-    if any(port and cluster.has_port(port, protocol) for port in ports):
-        return False
-    ends = {pattern.ends.src for pattern in hops.path.ends} | {pattern.ends.dst for pattern in hops.path.ends}
-    ends |= {packet.endpoints.src, packet.endpoints.dst}
-    by_address = cluster.store.by_address
-    return not any(by_address.all((address, port, protocol)) for address in ends for port in ports if port)
+
+def _addresses(packet: Packet) -> tuple[str, ...]:
+    """The addresses that packets of the path have."""
+    hops = shared_hops(packet)
+    ends = [packet.endpoints, *(pattern.ends for pattern in (hops.path.ends if hops else ()))]
+    return tuple(dict.fromkeys(address for each in ends for address in (each.src, each.dst)))
 
 
 def _mention(packet: Packet, hops: PathHops) -> bool:
