@@ -8,7 +8,6 @@ the rule is kept here by the connection's original tuple, zone and namespace.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -61,8 +60,7 @@ class _TableTraces(NamedTuple):
     alike: bytes
 
 
-@dataclass(frozen=True)
-class _Translation:
+class _Translation(NamedTuple):
     """The translation of one side of a connection.
 
     Attributes:
@@ -80,8 +78,7 @@ class _Translation:
     losses_before: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRules:
+class ResolvedRules(NamedTuple):
     """The rules that acted at one event.
 
     Attributes:
@@ -97,8 +94,7 @@ class ResolvedRules:
     chain: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TranslationUse:
+class TranslationUse(NamedTuple):
     """One event of a packet that decided the translation of its connection, or that carried it out.
 
     Attributes:
@@ -298,7 +294,9 @@ class RuleResolver:
     def fingerprint(self, packet: int) -> bytes:
         """What the table traces of a packet say; equal for packets that took the same steps through legacy tables."""
         traces = self._table_traces.get(packet)
-        return b"".join([t.alike for t in traces]) if traces else b""
+        if not traces:
+            return b""
+        return traces[0].alike if len(traces) == 1 else b"".join([t.alike for t in traces])
 
     def map_keys(self, hits: Sequence[NftHit]) -> list[tuple[NftHit, int, int]] | None:
         """(hit, begin, end) of the key in the registers of each hit that looked up a verdict map.
