@@ -108,6 +108,7 @@ def _masks() -> npt.NDArray[np.uint8]:
 
 
 _MASKS = _masks()
+_HEAD_MASKS, _TAIL_MASKS = map(np.ascontiguousarray, np.split(_MASKS, [_HEAD], axis=1))
 
 
 def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
@@ -124,7 +125,8 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     rows = joined_rows([packet.rows for packet in packets])
     owner = np.repeat(np.arange(len(packets)), counts)
     order = np.lexsort((rows["time"], owner))
-    rows = rows[order]
+    if not np.array_equal(order, np.arange(len(rows))):
+        rows = rows[order]
     is_first = np.zeros(len(rows), bool)
     is_first[starts] = True
 
@@ -138,17 +140,18 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     refused |= is_whole & ~np.isin(rows["protocol"], tuple(record.WITH_PORTS))
     is_refused = np.logical_or.reduceat(refused, starts)
 
-    data = rows.view(np.uint8).reshape(len(rows), _SIZE) & _MASKS[rows["kind"]]
-    ports, codes = _port_codes(rows, starts, owner, is_whole, data)
+    octets, kinds = rows.view(np.uint8).reshape(len(rows), _SIZE), rows["kind"]
+    is_long = (rows["flags"] & Flag.FLAG_SAME == 0) | is_hit | is_detail
+    long = np.flatnonzero(is_long)
+    tails = octets[long, _HEAD:] & _TAIL_MASKS[kinds[long]]
+    ports, codes = _port_codes(rows, starts, owner, is_whole, tails, np.cumsum(is_long) - 1)
     extras = np.empty((len(rows), 3), np.uint16)
     extras[:, 0] = codes
     extras[:, 1] = np.concatenate(([False], rows["time"][1:] == rows["time"][:-1])) & ~is_first
     extras[:, 1] |= (is_whole & (rows["length"] == 0)).astype(np.uint16) << 1
     extras[:, 2] = _run_numbers(rows, owner, is_hit)
-    heads = np.hstack([extras.view(np.uint8), data[:, :_HEAD]])
-    long = (rows["flags"] & Flag.FLAG_SAME == 0) | is_hit | is_detail
-    tails = data[long, _HEAD:]
-    long_ends = np.cumsum(long)[ends - 1]
+    heads = np.hstack([extras.view(np.uint8), octets[:, :_HEAD] & _HEAD_MASKS[kinds]])
+    long_ends = np.cumsum(is_long)[ends - 1]
     values = RowValues(*(rows[name].tolist() for name in RowValues._fields))
     return _keys(is_refused, starts, ends, long_ends, heads, tails, (order - starts[owner]).tolist(), ports, values)
 
@@ -186,9 +189,22 @@ def _keys(
 
 
 def _port_codes(
-    rows: EventArray, starts: npt.NDArray[np.intp], owner: npt.NDArray[np.intp], is_whole: npt.NDArray[np.bool_], data: _BYTES
+    rows: EventArray,
+    starts: npt.NDArray[np.intp],
+    owner: npt.NDArray[np.intp],
+    is_whole: npt.NDArray[np.bool_],
+    tails: _BYTES,
+    tail_of: npt.NDArray[np.intp],
 ) -> tuple[list[list[int]], npt.NDArray[np.uint16]]:
-    """Finds the chosen ports of each packet, and removes them from `data`.
+    """Finds the chosen ports of each packet, and removes them from the tails of its rows.
+
+    Args:
+        rows: The rows of all packets.
+        starts: Place of the first row of each packet.
+        owner: Number of the packet of each row.
+        is_whole: Rows with a header of their own, which have a tail.
+        tails: The tails of long rows; their chosen ports become 0.
+        tail_of: Place of the tail of each long row in `tails`.
 
     Returns:
         (ports, codes): two ports for each packet; for each row a number that says which of its ports are the first chosen port
@@ -211,7 +227,7 @@ def _port_codes(
         is_source = (port == own[:, 0]) & (port != 0)
         is_reply = ~is_source & (port == own[:, 1]) & (port != 0)
         codes[at] += (is_source + 2 * is_reply).astype(np.uint16) * 3**n
-        data[at[is_source | is_reply], start : start + 2] = 0
+        tails[tail_of[at[is_source | is_reply]], start - _HEAD : start - _HEAD + 2] = 0
     return chosen.tolist(), codes
 
 
