@@ -23,7 +23,7 @@ from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.path_signature import PathSignature
-from tracer.packets.path_templates import PathTemplates, untracked_at
+from tracer.packets.path_templates import PathTemplates, SharedPacket, untracked_at
 from tracer.packets.payload_store import PayloadStore
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
@@ -246,7 +246,7 @@ class PacketAssembler:
 
     def _close(self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]) -> list[Packet]:
         """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
-        packets: list[Packet] = []
+        packets: list[Packet | SharedPacket] = []
         for identity in identities:
             opened, signature = self._open.pop(identity), signatures.get(identity)
             self._open_events -= len(opened)
@@ -256,24 +256,28 @@ class PacketAssembler:
             if shared and signature:
                 self.shared += 1
                 is_compared = self._compared_every and self.shared % self._compared_every == 0
-                packets.append(self._compared(identity, opened, shared.packet) if is_compared else shared.packet)
-                self._closed[identity] = ClosedSharedPacket.of(shared, opened, signature)
+                packets.append(self._compared(identity, opened, shared) if is_compared else shared)
+                self._closed[identity] = ClosedSharedPacket.of(shared, opened)
             elif opened.has_event:
                 packet = self._packet(identity, opened, identity in early, signature)
                 packets += [packet] if packet else []
             self._bytes.pop(identity, None)
             self._rules.forget(identity)
         packets.sort(key=lambda p: p.time)
-        numbered = [evolve(packet, number=self._number + n) for n, packet in enumerate(packets, 1)]
+        numbers = range(self._number + 1, self._number + len(packets) + 1)
         self._number += len(packets)
-        return numbered
+        return [
+            packet.packet(number) if isinstance(packet, SharedPacket) else evolve(packet, number=number)
+            for number, packet in zip(numbers, packets, strict=True)
+        ]
 
-    def _compared(self, identity: int, opened: OpenPacket, shared: Packet) -> Packet:
+    def _compared(self, identity: int, opened: OpenPacket, found: SharedPacket) -> Packet | SharedPacket:
         """Explains a packet also on its own. If that is different, no further packet is filled in from a template."""
+        shared = found.packet()
         self._hops.lookups.settle()
         own = self._packet(identity, opened, False, None)
         if own is not None and _is_same(own, shared):
-            return shared
+            return found
         self.is_sharing = False
         _log.error("filled in: %r; explained on its own: %r", shared, own)
         user_warnings.add(DIFFERENT)

@@ -12,7 +12,6 @@ from tracer.events.record import Event
 from tracer.model.endpoints import Endpoints
 from tracer.packets import header_tracker
 from tracer.packets.open_packet import OpenPacket
-from tracer.packets.path_signature import PathSignature
 from tracer.packets.path_templates import SharedPacket
 
 
@@ -59,11 +58,11 @@ class ClosedSharedPacket(NamedTuple):
     rows: bytes
 
     @classmethod
-    def of(cls, shared: SharedPacket, opened: OpenPacket, signature: PathSignature) -> ClosedSharedPacket:
+    def of(cls, shared: SharedPacket, opened: OpenPacket) -> ClosedSharedPacket:
         """What is kept of a packet that was filled in from a template."""
-        times, template = shared.times, shared.template
-        rows = b"".join([opened.octets(signature.order[at]) for at in template.late])
-        return cls(times[template.began], times[-1], len(times), shared.packet.endpoints, rows)
+        times, template, order = shared.times, shared.template, shared.signature.order
+        rows = b"".join([opened.octets(order[at]) for at in template.late])
+        return cls(times[template.began], times[-1], len(times), shared.endpoints, rows)
 
     def headers(self) -> ClosedPacket:
         """The packet with its headers."""

@@ -156,17 +156,46 @@ class _Group:
 
 
 class SharedPacket(NamedTuple):
-    """A packet that was filled in.
+    """A packet that takes a known path: its template and its own values.
 
     Attributes:
-        packet: The packet.
-        template: What it was filled in from.
+        identity: Identity of the packet.
+        template: What it is filled in from.
+        time: Time of its first event, ns since the epoch.
         times: Times of its rows, ns, CLOCK_MONOTONIC.
+        signature: Its signature, with its ports, lengths and sequence numbers.
+        endpoints: Its addresses as it came in.
+        details: Its decision details, in order.
     """
 
-    packet: Packet
+    identity: int
     template: PathTemplate
+    time: int
     times: list[int]
+    signature: PathSignature
+    endpoints: Endpoints
+    details: tuple[DecisionDetail, ...]
+
+    def packet(self, number: int = 0) -> Packet:
+        """The packet with this number."""
+        template, (_, ports, values, start, _) = self.template, self.signature
+        header, before = start + template.header, template.packet
+        assert before.flow
+        orig, reply = template.flow
+        flow = before.flow
+        sockets = tuple([values.object[start + at] for at in template.path.sockets])
+        return evolve(
+            before,
+            identity=self.identity,
+            time=self.time,
+            endpoints=self.endpoints,
+            length=values.length[header],
+            seq=values.seq[header],
+            ack=values.ack[header],
+            flow=Flow(orig.fill(ports), reply.fill(ports), flow.state, flow.is_reply, flow.zone, flow.netns),
+            hops=PathHops(template.path, self.times, ports, sockets, self.details),
+            number=number,
+        )
 
 
 class PathTemplates:
@@ -185,7 +214,7 @@ class PathTemplates:
         self._changes, self._count = rules.changes, 0
 
     def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
-        """Explains a packet by its template; None = it has none. All side effects are those of explaining it on its own."""
+        """Finds the template of a packet; None = it has none. All side effects are those of explaining it on its own."""
         if self._rules.changes != self._changes:
             self._clear()
         group = self._groups.get(self._name(identity, signature))
@@ -199,7 +228,9 @@ class PathTemplates:
         if template is None:
             self._hops.lookups.settle()
             return None
-        return SharedPacket(self._filled(template, identity, times, signature, details), template, times)
+        self._tracked.update(dict.fromkeys(template.tracked))
+        time, endpoints = times[template.began] + self._offset, template.endpoints.fill(ports)
+        return SharedPacket(identity, template, time, times, signature, endpoints, details)
 
     def keep(
         self, identity: int, opened: OpenPacket, signature: PathSignature, packet: Packet, events: Sequence[Event]
@@ -345,34 +376,6 @@ class PathTemplates:
     def _translations(self, uses: Sequence[_Use], identity: int, times: Sequence[int], ports: Ports) -> Hashable:
         """Does what the packet does with translations; identifies the rules behind them."""
         return _rules_key([self._rules.repeat(pattern.fill(times, ports), identity) for pattern in uses])
-
-    def _filled(
-        self,
-        template: PathTemplate,
-        identity: int,
-        times: list[int],
-        signature: PathSignature,
-        details: tuple[DecisionDetail, ...],
-    ) -> Packet:
-        values, start, ports = signature.values, signature.start, signature.ports
-        header = start + template.header
-        self._tracked.update(dict.fromkeys(template.tracked))
-        before = template.packet
-        assert before.flow
-        orig, reply = template.flow
-        flow = before.flow
-        sockets = tuple([values.object[start + at] for at in template.path.sockets])
-        return evolve(
-            before,
-            identity=identity,
-            time=times[template.began] + self._offset,
-            endpoints=template.endpoints.fill(ports),
-            length=values.length[header],
-            seq=values.seq[header],
-            ack=values.ack[header],
-            flow=Flow(orig.fill(ports), reply.fill(ports), flow.state, flow.is_reply, flow.zone, flow.netns),
-            hops=PathHops(template.path, times, ports, sockets, details),
-        )
 
 
 def untracked_at(events: Sequence[Event]) -> Event | None:

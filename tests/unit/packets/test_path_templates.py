@@ -41,7 +41,7 @@ from tracer.model.packet import Packet
 from tracer.packets import assembler as assembler_module
 from tracer.packets import path_templates
 from tracer.packets.assembler import DIFFERENT, PacketAssembler
-from tracer.packets.path_templates import PathTemplates
+from tracer.packets.path_templates import SharedPacket
 from tracer.rules import rule_resolver
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.nftables import reconstruct as nft_reconstruct
@@ -454,7 +454,7 @@ def test_signatures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wrong(change: Callable[[Packet], Packet]) -> Callable[..., Packet]:
     """Fills in packets wrongly."""
-    filled = PathTemplates._filled
+    filled = SharedPacket.packet
     return lambda self, *args: change(filled(self, *args))
 
 
@@ -469,7 +469,7 @@ def wrong(change: Callable[[Packet], Packet]) -> Callable[..., Packet]:
 )
 def test_a_wrong_template_is_noticed(monkeypatch: pytest.MonkeyPatch, change: Callable[[Packet], Packet]) -> None:
     """The comparison finds it, the user is warned once, the packet is the one that was explained, and sharing stops."""
-    monkeypatch.setattr(PathTemplates, "_filled", wrong(change))
+    monkeypatch.setattr(SharedPacket, "packet", wrong(change))
     trails = rows_of(*(delivered(n, 40000 + n) for n in range(1, 9)))
     own, _ = assembled([trails], False)
     warnings = Warnings()
@@ -484,7 +484,7 @@ def test_each_nth_packet_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
     explained = PacketAssembler._compared
 
-    def compare(self: PacketAssembler, identity: int, opened: Any, shared: Packet) -> Packet:
+    def compare(self: PacketAssembler, identity: int, opened: Any, shared: SharedPacket) -> Packet | SharedPacket:
         compared.append(self.shared)
         return explained(self, identity, opened, shared)
 
