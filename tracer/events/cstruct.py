@@ -73,7 +73,6 @@ def dtype(file: str, name: str) -> Dtype:
     return _dtype(bpf_source.read(file), name)
 
 
-@cache
 def packing(file: str, name: str) -> struct.Struct:
     """The same layout for `struct`, which decodes a single record faster than numpy.
 
