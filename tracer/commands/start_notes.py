@@ -10,11 +10,13 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from tracer.util.escape import escaped_line
+from tracer.util.status_line import StatusLine
 from tracer.util.worker import Worker
 
 REPAINT_SECONDS = 0.5
@@ -23,7 +25,8 @@ LONG_PHASES = ("compiling",)
 """First words of the phases that are said where stderr is no terminal; each once."""
 LONG_SECONDS = 2.0
 """Length of a start from which its end is said where stderr is no terminal, s."""
-_ERASE = "\r\033[K"
+PAINT_SECONDS = 0.05
+"""Shortest time between two phases of the same first word that are both shown, s."""
 
 
 def process_seconds() -> float:
@@ -35,39 +38,49 @@ def process_seconds() -> float:
 
 
 class StartNotes:
-    """The notes of one start; a context manager that removes the line. The stream is stderr."""
+    """The notes of one start; a context manager that removes the line. The stream is stderr.
 
-    def __init__(self) -> None:
+    Args:
+        line: Where they are shown on a terminal; None = stderr.
+    """
+
+    def __init__(self, line: StatusLine | None = None) -> None:
         self._began = time.monotonic() - process_seconds()
-        self._lock, self._ended = threading.Lock(), threading.Event()
-        self._phase, self._is_painted = "", False
+        self._line = line or StatusLine()
+        self._lock, self._ended = threading.RLock(), threading.Event()
+        self._phase, self._painted_at = "", 0.0
+        self._detail: Callable[[], str] | None = None
         self._said: set[str] = set()
-        self._is_live = sys.stderr.isatty()
 
-    def report(self, phase: str) -> None:
-        """What is being done now, as a phrase."""
-        with self._lock:
-            self._phase = phase
-            if self._is_live:
-                self._paint()
+    def report(self, phase: str, detail: Callable[[], str] | None = None) -> None:
+        """What is being done now.
+
+        Args:
+            phase: A phrase.
+            detail: Gives a further phrase about it each time the line is written, "" = none.
+        """
         word = phase.partition(" ")[0]
-        if not self._is_live and word in LONG_PHASES and word not in self._said:
+        with self._lock:
+            is_new = word != self._phase.partition(" ")[0]
+            self._phase, self._detail = phase, detail
+            if is_new or time.monotonic() >= self._painted_at + PAINT_SECONDS:
+                self._paint()
+        if not self._line.is_live and word in LONG_PHASES and word not in self._said:
             self._said.add(word)
             self._write(f"Starting: {phase.partition(',')[0]} for this kernel.\n")
 
     def warn(self, sentence: str) -> None:
         """Writes a sentence that stays."""
         with self._lock:
-            self._erase()
-            self._write(escaped_line(sentence) + "\n")
-            if self._is_live and self._phase:
-                self._paint()
+            with self._line.hidden():
+                self._write(escaped_line(sentence) + "\n")
+            self._paint()
 
     def ready(self) -> None:
         """The start has ended: says how long it took, unless it was short and stderr is no terminal."""
         self.close()
         seconds = time.monotonic() - self._began
-        if self._is_live or seconds >= LONG_SECONDS:
+        if self._line.is_live or seconds >= LONG_SECONDS:
             self._write(f"Ready after {seconds:.1f} s.\n")
 
     def close(self) -> None:
@@ -75,17 +88,14 @@ class StartNotes:
         self._ended.set()
         with self._lock:
             self._phase = ""
-            self._erase()
+            self._line.erase()
 
     def _paint(self) -> None:
-        seconds = time.monotonic() - self._began
-        self._write(f"{_ERASE}Starting: {escaped_line(self._phase)} ({seconds:.0f} s)"[:120])
-        self._is_painted = True
-
-    def _erase(self) -> None:
-        if self._is_painted:
-            self._write(_ERASE)
-        self._is_painted = False
+        if self._phase and self._line.is_live:
+            self._painted_at = time.monotonic()
+            detail = self._detail() if self._detail else ""
+            phrase = f"{self._phase}, {detail}" if detail else self._phase
+            self._line.show(f"Starting: {phrase} ({self._painted_at - self._began:.0f} s)")
 
     def _write(self, text: str) -> None:
         """Writes to stderr. A start goes on when nothing can be written there."""
@@ -98,12 +108,11 @@ class StartNotes:
         if self._ended.wait(REPAINT_SECONDS):
             return False
         with self._lock:
-            if self._phase:
-                self._paint()
+            self._paint()
         return True
 
     def __enter__(self) -> StartNotes:
-        if self._is_live:
+        if self._line.is_live:
             Worker("start notes", self._repaint).start()
             self.report("loading")
         return self

@@ -251,14 +251,25 @@ class KernelTypes:
 
     def __init__(self, directory: Path = SYS_BTF) -> None:
         self._directory = directory
+        self._modules: dict[str, Btf | None] = {}
+        self.vmlinux  # noqa: B018 - reads it: without it nothing can start
+
+    @cached_property
+    def vmlinux(self) -> Btf:
+        """BTF of the kernel itself."""
         try:
-            self.vmlinux = Btf((directory / "vmlinux").read_bytes())
+            return Btf((self._directory / "vmlinux").read_bytes())
         except OSError as e:
             raise NoBtf(
-                f"This kernel gives no BTF ({directory}/vmlinux: {e.strerror}); k8snet-trace needs a kernel built with "
+                f"This kernel gives no BTF ({self._directory}/vmlinux: {e.strerror}); k8snet-trace needs a kernel built with "
                 "CONFIG_DEBUG_INFO_BTF, 5.10 or later."
             ) from e
-        self._modules: dict[str, Btf | None] = {}
+
+    def release(self) -> None:
+        """Frees what was read, 10 MB. It is read again when something is asked."""
+        self._modules.clear()
+        for name in ("vmlinux", "builtin_layouts"):
+            self.__dict__.pop(name, None)
 
     @property
     def modules_described(self) -> bool:

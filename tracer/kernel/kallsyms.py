@@ -123,10 +123,12 @@ class Symbols:
 
     def _set(self, data: bytes) -> None:
         self._read: Callable[[], bytes] | None = None
+        self._lines: SymbolLines | None
+        self._by_address: SymbolLines | None
         self._fingerprint: Callable[[], str] = str
         self._last_fingerprint, self._checked_at = "", 0.0
-        self._lines = self._by_address = SymbolLines(data)
-        self.variables = {name: at for name in sorted(VARIABLES) if (at := self._lines.variable(name))}
+        self._lines = self._by_address = lines = SymbolLines(data)
+        self.variables = {name: at for name in sorted(VARIABLES) if (at := lines.variable(name))}
 
     @classmethod
     def running(cls, path: Path = Path("/proc/kallsyms"), modules: Path = Path("/proc/modules")) -> Symbols:
@@ -143,6 +145,26 @@ class Symbols:
         symbols._read, symbols._fingerprint, symbols._last_fingerprint = path.read_bytes, fingerprint, seen
         return symbols
 
+    def release(self) -> None:
+        """Frees the lines, 10 MB. They are read again when something is asked."""
+        if self._read:
+            self._lines = self._by_address = None
+
+    def _present(self) -> SymbolLines:
+        """The lines, in which names are looked up."""
+        if self._lines is None:
+            assert self._read
+            self._lines = SymbolLines(self._read())
+        return self._lines
+
+    def _addressed(self) -> SymbolLines:
+        """The lines in which addresses are looked up."""
+        if self._by_address is None:
+            assert self._read
+            self._last_fingerprint = self._fingerprint()
+            self._by_address = SymbolLines(self._read())
+        return self._by_address
+
     def _refresh(self) -> None:
         now = time.monotonic()
         if self._read and now - self._checked_at > CHECK_SECONDS:
@@ -156,23 +178,23 @@ class Symbols:
     @cached_property
     def loaded(self) -> frozenset[str]:
         """Modules with symbols, and "vmlinux"."""
-        return self._lines.modules()
+        return self._present().modules()
 
     def module_of(self, name: str) -> str | None:
         """The module of a function, "vmlinux" for the kernel itself; None = no such function."""
-        return next(iter(self._lines.homes(name)), None)
+        return next(iter(self._present().homes(name)), None)
 
     def modules_of(self, name: str) -> tuple[str, ...]:
         """All modules with a function of that name; () = none."""
-        return self._lines.homes(name)
+        return self._present().homes(name)
 
     def containing(self, address: int) -> str:
         """The function that contains an address; "" = not known.
 
         Compiler suffixes (`.part.0`, `.constprop.0`, `.cold`) are removed.
         """
-        found = self._by_address.function_before(address)
+        found = self._addressed().function_before(address)
         if found and (found[2] or address - found[0] >= MAX_FUNCTION_BYTES):
             self._refresh()
-            found = self._by_address.function_before(address)
+            found = self._addressed().function_before(address)
         return found[1].split(".")[0] if found and found[0] else ""

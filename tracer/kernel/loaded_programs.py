@@ -10,8 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -124,20 +123,29 @@ class LoadedPrograms:
         self._links[row.module + ":" + row.symbol, name] = link
         return program
 
-    def load(self, rows: Iterable[Row]) -> None:
+    def load(self, rows: Iterable[Row], report: Callable[[int, int], None] = lambda done, count: None) -> None:
         """Loads the programs of these rows, several at a time: the verifier takes longer than anything else of a warm start.
 
         A program that is refused is reported when its row is attached.
+
+        Args:
+            rows: Rows to attach afterwards.
+            report: Called with the number of programs that are loaded, and of all of them.
         """
+        from concurrent.futures import ThreadPoolExecutor
+
         wanted: dict[_Key, Row] = {}
         for row in rows:
             for name, way in row.programs:
                 with suppress(OSError):  # no such function: as above
                     key = self._key(row, name, way)
-                    if key not in self._programs:
+                    if key not in self._programs and key not in self._failures:
                         wanted[key] = row
+        if not wanted:
+            return
         with ThreadPoolExecutor(min(MAX_THREADS, len(os.sched_getaffinity(0)))) as threads:
-            list(threads.map(self._load_one, wanted, wanted.values()))
+            for done, _ in enumerate(threads.map(self._load_one, wanted, wanted.values()), 1):
+                report(done, len(wanted))
 
     def _load_one(self, key: _Key, row: Row) -> None:
         name, target, number = key

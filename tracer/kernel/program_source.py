@@ -69,8 +69,9 @@ class ProgramSource:
             CompileFailed: They do not compile here.
         """
         texts = split(self._text, len(os.sched_getaffinity(0)))
-        self._report(_progress(0, len(texts)))
-        return bcc_compiler.compile_texts(texts, lambda done: self._report(_progress(done, len(texts))))
+        count = program_count(self._text)
+        self._report(_progress(count, 0, len(texts)))
+        return bcc_compiler.compile_texts(texts, lambda done: self._report(_progress(count, done, len(texts))))
 
     def keep(self, code: Bytecode, refused: frozenset[str]) -> None:
         """Keeps programs for the next start. refused: those that the kernel did not load."""
@@ -82,8 +83,9 @@ class ProgramSource:
             self._is_cached = False
 
 
-def _progress(done: int, count: int) -> str:
-    return f"compiling programs, {done} of {count} parts" if count > 1 else "compiling programs"
+def _progress(programs: int, done: int, parts: int) -> str:
+    """Parts are compiled at the same time; within one the compiler does not say how far it is."""
+    return f"compiling {programs} programs" + (f", {done} of {parts} parts" if parts > 1 else "")
 
 
 def _build_id() -> bytes:
@@ -100,6 +102,12 @@ LARGE_ROWS = (
 """Rows of the probe table with the programs that take longest to compile, the longest first."""
 _WAY = re.compile(r"^#define WAY_(\w+) (\w+)$", re.M)
 _EXTENSION = re.compile(r"^(?:MATCH|TARGET)_(?:FENTRY|FEXIT|KPROBE|KRETPROBE)\(\w+\)$", re.M)
+
+
+def program_count(text: str) -> int:
+    """Number of programs in a BPF text. A row with a kretprobe has two."""
+    ways = [way for _, way in _WAY.findall(text) if way != "OFF"]
+    return len(ways) + ways.count("KRETPROBE") + len(_EXTENSION.findall(text))
 
 
 PROCESSORS_FOR_TWO = 4

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drains the BPF ring buffer in batches, directly from its memory.
 
-Layout (kernel/bpf/ringbuf.c): page 0 of the map is the consumer position, page 1 the producer position, then the data, mapped
-twice in a row so that no record wraps. A record is a header (u32 length with bit 31 = still being written and bit 30 =
+Layout (kernel/bpf/ringbuf.c): page 0 of the map is the consumer position, page 1 the producer position, then the data. The
+kernel offers the data twice in a row, so that no record wraps; only the first of them is mapped here, because every page of
+both would count as this process's memory. A record is a header (u32 length with bit 31 = still being written and bit 30 =
 discarded, u32 page offset) and its data, padded to 8 bytes. All records here fill one or more slots of one size, and begin
 every further slot with eight zero bytes (bpf/records/event.h). So the data between the two positions is an array of slots: it
 is copied at once, the position advances, and tracer/events/record.py decodes the events.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import mmap
 
 import numpy as np
+import numpy.typing as npt
 
 from tracer.events import cstruct
 from tracer.events.record import Slots
@@ -38,10 +40,11 @@ class RingBuffer:
         self._fill_map = mmap.mmap(access, PAGE, kind, mmap.PROT_READ | mmap.PROT_WRITE)
         self._fill = np.frombuffer(self._fill_map, cstruct.dtype("records/ring.h", "fill"), 1)
         self._consumer_map = mmap.mmap(fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._producer_map = mmap.mmap(fd, PAGE + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=PAGE)
+        self._producer_map = mmap.mmap(fd, PAGE + size, mmap.MAP_SHARED, mmap.PROT_READ, offset=PAGE)
         self._consumer = np.frombuffer(self._consumer_map, np.uint64, 1)
         self._producer = np.frombuffer(self._producer_map, np.uint64, 1)
-        self._data = np.frombuffer(self._producer_map, np.uint8, 2 * size, PAGE)
+        self._data = np.frombuffer(self._producer_map, np.uint8, size, PAGE)
+        self._words = self._data.view(np.uint32)
         self._nothing = np.zeros((0, slot), np.uint8)
 
     def drain(self) -> Slots:
@@ -55,15 +58,23 @@ class RingBuffer:
         start, end = int(self._consumer[0]), int(self._producer[0])
         if start == end:
             return self._nothing
-        at = start & (self._size - 1)
-        data = self._data[at : at + end - start]
+        at, length = start & (self._size - 1), end - start
+        # The lengths of records are read before their data, because others become complete meanwhile. Lengths do not wrap:
+        # the size and the slot are multiples of 8.
+        lengths = self._words[(at // 4 + np.arange(0, length // 4, self._slot // 4)) & (self._size // 4 - 1)]
+        busy = lengths >= _BUSY
         # The slots before the first busy record are complete; its own further slots may hold any data.
-        busy = data.view(np.uint32)[:: self._slot // 4] >= _BUSY
         count = int(busy.argmax()) if busy.any() else len(busy)
-        taken = data[: count * self._slot].copy()
+        taken = self._copy(at, count * self._slot)
         self._consumer[0] = start + len(taken)
         self._fill["taken"] += len(taken)
         return taken.reshape(count, self._slot)
+
+    def _copy(self, at: int, length: int) -> npt.NDArray[np.uint8]:
+        """A copy of the data from an offset on; it continues at the beginning of the ring."""
+        if at + length <= self._size:
+            return self._data[at : at + length].copy()
+        return np.concatenate((self._data[at:], self._data[: at + length - self._size]))
 
     @property
     def waiting(self) -> int:
@@ -72,7 +83,7 @@ class RingBuffer:
 
     def close(self) -> None:
         """Unmaps the memory; the arrays returned before are copies and stay valid."""
-        del self._consumer, self._producer, self._data, self._fill
+        del self._consumer, self._producer, self._data, self._words, self._fill
         self._fill_map.close()
         self._consumer_map.close()
         self._producer_map.close()

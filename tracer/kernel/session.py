@@ -54,6 +54,11 @@ class Kernel:
     def running(cls) -> Kernel:
         return cls(KernelTypes(), Symbols.running(), os.uname().release)
 
+    def release(self) -> None:
+        """Frees types and symbols, which a run rarely needs after its start; they are read again when they are."""
+        self.types.release()
+        self.symbols.release()
+
     def drop_reasons(self) -> dict[int, str]:
         """Names of enum skb_drop_reason by number, which differs between kernels; empty before 5.17."""
         names = self.types.vmlinux.enumerators("skb_drop_reason")
@@ -207,11 +212,13 @@ class Session:
 
     def _attach(self, code: Bytecode, planned: list[PlannedProbe], watched: list[PlannedExtension]) -> list[UnavailableProbe]:
         """Loads and attaches programs. Returns the rows that the kernel refused."""
-        self._report("attaching probes")
+        self._report("loading programs")
         began = time.monotonic()
         self._programs = LoadedPrograms(code, self._kernel.types, self._kernel.symbols.variables)
         try:
             filter_maps.write(self._programs.maps, self._filter)
+            self._programs.load([*planned, *watched], lambda done, count: self._report(f"loading programs, {done} of {count}"))
+            self._report(f"attaching {len(planned) + len(watched)} probes")
             self.planned, unattached = self._programs.attach(planned)
             self.watched = self._programs.watch(watched)
         except BaseException:

@@ -29,13 +29,13 @@ def test_few_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracer.commands.start_notes.LONG_SECONDS", 0.0)
     with StartNotes() as notes:
         notes.report("reading the kernel's types")
-        notes.report("compiling programs, 0 of 2 parts")
-        notes.report("compiling programs, 1 of 2 parts")
+        notes.report("compiling 31 programs, 0 of 2 parts")
+        notes.report("compiling 31 programs, 1 of 2 parts")
         notes.warn("The programs are compiled anew: x\n is damaged.")
         notes.report("attaching probes")
         notes.ready()
     first, warning, last = stream.getvalue().splitlines()
-    assert first == "Starting: compiling programs for this kernel."
+    assert first == "Starting: compiling 31 programs for this kernel."
     assert warning == "The programs are compiled anew: x\\n is damaged."
     assert re.fullmatch(r"Ready after \d+\.\d s\.", last)
 
@@ -53,13 +53,13 @@ def test_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := Stream(True))
     with StartNotes() as notes:
         assert "Starting: loading (" in stream.getvalue(), "before anything else is imported"
-        notes.report("compiling programs, 1 of 2 parts")
+        notes.report("compiling 31 programs, 1 of 2 parts")
         notes.warn("A sentence.")
         notes.ready()
         notes.report("nothing more")
     shown = [line.rpartition("\r\x1b[K")[2] for line in stream.getvalue().split("\n")]
     assert shown[0] == "A sentence." and shown[1].startswith("Ready after ")
-    assert stream.getvalue().count("\n") == 2 and "Starting: compiling programs, 1 of 2 parts (" in stream.getvalue()
+    assert stream.getvalue().count("\n") == 2 and "Starting: compiling 31 programs, 1 of 2 parts (" in stream.getvalue()
 
 
 def test_the_line_shows_the_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_compiling_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
     start = Start(None, headers=HEADERS | {"plan.h": "#define WAY_hook FEXIT\n#define WAY_drop RAWTP\n"})
     assert start.source.compiled() == CODE
-    assert start.reported == [f"compiling programs, {done} of 2 parts" for done in range(3)]
+    assert start.reported == [f"compiling 2 programs, {done} of 2 parts" for done in range(3)]
 
 
 def texts_of(kernel: str) -> dict[str, str]:
@@ -122,6 +122,16 @@ def test_two_parts_have_all_programs_once() -> None:
     assert "\nMATCH_FEXIT(on_match_by_fexit)" in first and "\nMATCH_FEXIT(on_match_by_fexit)" not in second
     large = [sum(ways(part)[name] != "OFF" for name in LARGE_ROWS) for part in (first, second)]
     assert large == [6, 6]
+
+
+@pytest.mark.parametrize("kernel", ["6.12", "5.10"])
+def test_the_number_of_programs(kernel: str) -> None:
+    k, can = recorded_kernels.kernel(recorded_kernels.load(kernel)), KernelAbilities(kernel == "6.12", kernel == "6.12")
+    rows, _ = attach_plan.plan(k.types, k.symbols, can, verbose=True)
+    extensions = xt_extensions.plan(k.types, k.symbols, can)
+    texts = generated_headers.headers(k.types, k.symbols, rows, extensions, 256, 2)
+    names = {name for row in (*rows, *extensions) for name, _ in row.programs}
+    assert program_source.program_count(bpf_source.whole("tracer.c", texts)) == len(names) > 20
 
 
 def test_large_rows_are_rows() -> None:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A line at the bottom of a terminal that changes: what a start does, and what a run has seen so far.
+
+Whatever else writes to the same terminal does it in a block of `hidden`, so that the line never mixes with other text.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO, cast
+
+from tracer.util.escape import escaped_line
+
+ERASE = "\r\033[K"
+"""Moves to the beginning of the line, and clears it."""
+USUAL_COLUMNS = 80
+"""Width of a terminal that does not tell its own."""
+
+
+class StatusLine:
+    """The line. Any thread may use it.
+
+    Args:
+        stream: The terminal; None = stderr.
+
+    Attributes:
+        is_live: Whether the stream is a terminal that can erase a line. Otherwise nothing is written.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._lock = threading.RLock()
+        self._is_painted = False
+        self.is_live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    def show(self, text: str) -> None:
+        """Replaces the line, unless this process is in the background. What does not fit is cut off."""
+        with self._lock:
+            if self.is_live and self._is_foreground():
+                self._write(ERASE + escaped_line(text)[: self._columns() - 1])
+                self._is_painted = True
+
+    def erase(self) -> None:
+        with self._lock:
+            if self._is_painted:
+                self._write(ERASE)
+            self._is_painted = False
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """A block that writes to the terminal: the line is erased before, and not shown within."""
+        with self._lock:
+            self.erase()
+            yield
+
+    def guarded(self, stream: TextIO) -> TextIO:
+        """The stream, if it is no terminal; else one that erases the line before it writes there."""
+        return cast(TextIO, GuardedStream(stream, self)) if self.is_live and stream.isatty() else stream
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or USUAL_COLUMNS
+        except (OSError, ValueError):
+            return USUAL_COLUMNS
+
+    def _is_foreground(self) -> bool:
+        """Whether this process may write to its terminal; True where this is not known."""
+        try:
+            return os.tcgetpgrp(self._stream.fileno()) == os.getpgrp()
+        except (OSError, ValueError):
+            return True
+
+    def _write(self, text: str) -> None:
+        """A run goes on when nothing can be written here."""
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
+class GuardedStream(io.TextIOBase):
+    """A stream to the terminal of a status line. Each call of `write` reaches the terminal before the line is shown again."""
+
+    def __init__(self, stream: TextIO, line: StatusLine) -> None:
+        self._stream, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        with self._line.hidden():
+            written = self._stream.write(text)
+            self._stream.flush()
+        return written
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed has an attribute
+        return self._stream.encoding
