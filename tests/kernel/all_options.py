@@ -36,7 +36,7 @@ _texts: dict[tuple[int, str, str], str | None] = {}
 _save = sockopt.save
 
 
-def saved_once(family: str, table: str) -> str | None:
+def saved_once(family: str, table: str, watch: object = None) -> str | None:
     """Replaces sockopt.save: a case has the same rules on all its sides, and iptables-save takes a second here. Its output is
     compared with the kernel's own rules each time (tracer/rules/iptables/save_join.py)."""
     key = Path("/proc/thread-self/ns/net").stat().st_ino, family, table

@@ -26,6 +26,7 @@ from tracer.commands.start_notes import StartNotes
 from tracer.errors import NO_ROOM, UNEXPECTED, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
 from tracer.util.escape import escaped
+from tracer.util.status_line import StatusLine
 from tracer.util.worker import place_of
 
 _log = logging.getLogger(__name__)
@@ -110,6 +111,7 @@ def with_kube(function: Any) -> Any:
 @click.option("-w", "--write", metavar="FILE", help="Also record everything; see record --help.")
 @click.option("-r", "--read", multiple=True, metavar="FILE", help="Explain captures; needs no root and no cluster.")
 @with_recording
+@click.option("--no-status", is_flag=True, hidden=True, help="No line on a terminal that says how far the run is.")
 @click.option("--ready-file", metavar="PATH", help="Gets the tracer's pid when all probes are on.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
@@ -130,7 +132,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     if (any(sizes) or options["snaplen"] or options["redact"]) and not target:
         raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact need -w FILE.")
     check_recording_options(options)
-    with StartNotes() as notes:
+    with StartNotes(StatusLine(is_wanted=not options.pop("no_status"))) as notes:
         from tracer.commands import trace as tracing
 
         return tracing.trace(cmd, notes=notes, target=target, sizes=sizes, **options)
@@ -148,7 +150,7 @@ def record(file: str, cmd: tuple[str, ...], ring: Any, rotate_size: Any, rotate_
     """
     check_recording_options(options)
     sizes = (ring, rotate_size, rotate_time)
-    with StartNotes() as notes:
+    with StartNotes(StatusLine(is_wanted=not options.pop("no_status"))) as notes:
         from tracer.commands import trace as tracing
 
         return tracing.trace(cmd, outputs=(), notes=notes, count=0, target=file, sizes=sizes, record_only=True, **options)
@@ -158,7 +160,7 @@ def _recording() -> click.Command:
     """Makes the command `record`: the options of `trace` without its output options."""
     params = [copy(p) for p in trace.params if p.name not in NOT_RECORDED and isinstance(p, click.Option)]
     for each in params:
-        each.hidden = False
+        each.hidden = each.name == "no_status"
     arguments = [click.Argument(["file"]), click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)]
     return CommandWithProgram("record", callback=record, params=[*params, *arguments], help=record.__doc__)
 

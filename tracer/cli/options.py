@@ -89,7 +89,7 @@ def with_recording(function: Any) -> Any:
 
 LIVE_OPTIONS = frozenset((
     "cmd", "write", "ring", "rotate_size", "rotate_time", "snaplen", "redact", "duration", "attach", "kubeconfig", "objects",
-    "no_kube", "ready_file",
+    "no_kube", "ready_file", "no_status",
 ))  # fmt: skip
 """The options of `trace` that only a live run can use."""
 

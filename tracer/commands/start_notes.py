@@ -42,11 +42,14 @@ class StartNotes:
 
     Args:
         line: Where they are shown on a terminal; None = stderr.
+
+    Attributes:
+        line: The same.
     """
 
     def __init__(self, line: StatusLine | None = None) -> None:
         self._began = time.monotonic() - process_seconds()
-        self._line = line or StatusLine()
+        self.line = line or StatusLine()
         self._lock, self._ended = threading.RLock(), threading.Event()
         self._phase, self._painted_at = "", 0.0
         self._detail: Callable[[], str] | None = None
@@ -65,14 +68,14 @@ class StartNotes:
             self._phase, self._detail = phase, detail
             if is_new or time.monotonic() >= self._painted_at + PAINT_SECONDS:
                 self._paint()
-        if not self._line.is_live and word in LONG_PHASES and word not in self._said:
+        if not self.line.is_live and word in LONG_PHASES and word not in self._said:
             self._said.add(word)
             self._write(f"Starting: {phase.partition(',')[0]} for this kernel.\n")
 
     def warn(self, sentence: str) -> None:
         """Writes a sentence that stays."""
         with self._lock:
-            with self._line.hidden():
+            with self.line.hidden():
                 self._write(escaped_line(sentence) + "\n")
             self._paint()
 
@@ -80,7 +83,7 @@ class StartNotes:
         """The start has ended: says how long it took, unless it was short and stderr is no terminal."""
         self.close()
         seconds = time.monotonic() - self._began
-        if self._line.is_live or seconds >= LONG_SECONDS:
+        if self.line.is_live or seconds >= LONG_SECONDS:
             self._write(f"Ready after {seconds:.1f} s.\n")
 
     def close(self) -> None:
@@ -88,14 +91,14 @@ class StartNotes:
         self._ended.set()
         with self._lock:
             self._phase = ""
-            self._line.erase()
+            self.line.erase()
 
     def _paint(self) -> None:
-        if self._phase and self._line.is_live:
+        if self._phase and self.line.is_live:
             self._painted_at = time.monotonic()
             detail = self._detail() if self._detail else ""
             phrase = f"{self._phase}, {detail}" if detail else self._phase
-            self._line.show(f"Starting: {phrase} ({self._painted_at - self._began:.0f} s)")
+            self.line.show(f"Starting: {phrase} ({self._painted_at - self._began:.0f} s)")
 
     def _write(self, text: str) -> None:
         """Writes to stderr. A start goes on when nothing can be written there."""
@@ -112,7 +115,7 @@ class StartNotes:
         return True
 
     def __enter__(self) -> StartNotes:
-        if self._line.is_live:
+        if self.line.is_live:
             Worker("start notes", self._repaint).start()
             self.report("loading")
         return self

@@ -6,6 +6,7 @@ Imported only when one of them runs, so that --help is fast.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -32,9 +33,14 @@ from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output, hang_up
+from tracer.util import memory
+from tracer.util.reading_progress import rules_read
+from tracer.util.status_line import StatusLine, is_own
 
 if TYPE_CHECKING:
     from tracer.capture.record.environment import RecordingEnvironment
+
+_log = logging.getLogger(__name__)
 
 
 def trace(
@@ -72,6 +78,7 @@ def trace(
     """
     recording = _recording(target, sizes, redact, explains=not record_only) if target else None
     environment: TracingEnvironment = recording or LiveEnvironment()
+    line = notes.line if is_status_shown(notes.line, cmd) else None
     with ExitStack() as stack:
         stack.callback(environment.close)
         kube = _kube(options, environment)
@@ -79,9 +86,9 @@ def trace(
         notes.report("reading the kernel's types")
         kernel = Kernel.running()
         output = (
-            _record_output(recording)
+            _record_output(recording, line)
             if recording and record_only
-            else stack.enter_context(sinks.opened(outputs, verbose, recorded=recording is not None))
+            else stack.enter_context(sinks.opened(outputs, verbose, recorded=recording is not None, line=line))
         )
         needs_all = recording or any(each.shows_all_results for each in output.outputs())
         all_results = doctor.gather(load=None, kernel=kernel) if needs_all else []
@@ -94,11 +101,13 @@ def trace(
         )
         session = stack.enter_context(probes)
         give_up()
-        notes.report("reading rules")
+        notes.report("reading rules", rules_read.phrase)
         request = TraceRequest(_options_text(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
         stop, command = StopSignals(), None
         try:
-            run = prepare(stack, kernel, session, kube, environment, output, request, all_results)
+            run = prepare(stack, kernel, session, kube, environment, output, request, all_results, line)
+            kernel.free()
+            memory.trim()
             notes.ready()
             for each in output.outputs():
                 results = corrected(all_results, session.refused) if each.shows_all_results else limitations(session)
@@ -131,11 +140,16 @@ def _recording(target: str, sizes: Sequence[Any], redact: bool, explains: bool) 
     return RecordingEnvironment(target, limits, RecordRedactor() if redact else None, explains=explains)
 
 
-def _record_output(recording: RecordingEnvironment) -> Output:
+def _record_output(recording: RecordingEnvironment, line: StatusLine | None) -> Output:
     """The output of a run that is only recorded."""
     from tracer.capture.record.output import RecordOutput
 
-    return RecordOutput(recording.files.names)
+    return RecordOutput(recording.files.names, line.guarded(sys.stderr) if line else None)
+
+
+def is_status_shown(line: StatusLine, cmd: Sequence[str]) -> bool:
+    """Whether a status line is shown during the run: no other program, nor the log, writes to its terminal meanwhile."""
+    return line.is_live and not cmd and is_own(sys.stdout) and not _log.isEnabledFor(logging.DEBUG)
 
 
 @dataclass(frozen=True)
@@ -166,11 +180,13 @@ def prepare(
     output: Output,
     request: TraceRequest,
     all_results: list[CheckResult],
+    line: StatusLine | None = None,
 ) -> Run:
     """Builds a run on attached probes, and starts its recording if there is one.
 
     Args:
         all_results: The results of `doctor`, for the recording.
+        line: The status line; None = none is shown.
     """
     environment.attach(kernel, session)
     drops_only = kube.current.drops_only
@@ -180,6 +196,8 @@ def prepare(
         by_connection=request.follow,
         drops_only=drops_only,
         is_partial=drops_only,
+        is_explained=not request.record_only,
+        status=line,
     )
     built = builder.build(environment, kube, output, options, stack)
     results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}

@@ -265,7 +265,7 @@ class KernelTypes:
                 "CONFIG_DEBUG_INFO_BTF, 5.10 or later."
             ) from e
 
-    def release(self) -> None:
+    def free(self) -> None:
         """Frees what was read, 10 MB. It is read again when something is asked."""
         self._modules.clear()
         for name in ("vmlinux", "builtin_layouts"):

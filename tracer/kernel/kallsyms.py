@@ -145,7 +145,7 @@ class Symbols:
         symbols._read, symbols._fingerprint, symbols._last_fingerprint = path.read_bytes, fingerprint, seen
         return symbols
 
-    def release(self) -> None:
+    def free(self) -> None:
         """Frees the lines, 10 MB. They are read again when something is asked."""
         if self._read:
             self._lines = self._by_address = None

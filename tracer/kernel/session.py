@@ -54,10 +54,10 @@ class Kernel:
     def running(cls) -> Kernel:
         return cls(KernelTypes(), Symbols.running(), os.uname().release)
 
-    def release(self) -> None:
+    def free(self) -> None:
         """Frees types and symbols, which a run rarely needs after its start; they are read again when they are."""
-        self.types.release()
-        self.symbols.release()
+        self.types.free()
+        self.symbols.free()
 
     def drop_reasons(self) -> dict[int, str]:
         """Names of enum skb_drop_reason by number, which differs between kernels; empty before 5.17."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
 from tracer.util.octets import decoded, encoded
@@ -23,6 +23,8 @@ SOL_NETLINK, ADD_MEMBERSHIP = 270, 1
 
 MOST = 200_000
 """Largest number of objects of one kind that are read from a namespace: rules, chains, elements of all verdict maps."""
+WATCHED_EVERY = 1000
+"""Number of objects of a dump after which `watch` is called."""
 Message = tuple[int, int, bytes]
 """(type within nftables (NFT_MSG_*), family, attributes)."""
 
@@ -99,8 +101,16 @@ class Nfnetlink:
             self._sock.close()
             raise
 
-    def dump(self, message: int, family: int = 0, attrs: bytes = b"") -> list[Message]:
+    def dump(
+        self, message: int, family: int = 0, attrs: bytes = b"", watch: Callable[[int], None] = lambda count: None
+    ) -> list[Message]:
         """Reads all objects of a kind.
+
+        Args:
+            message: The request for that kind.
+            family: The protocol family, 0 = all.
+            attrs: Attributes of the request.
+            watch: Called with a number of objects that were read, several times in a long dump.
 
         Raises:
             DumpInterrupted: They changed during the dump.
@@ -109,6 +119,8 @@ class Nfnetlink:
         out: list[Message] = []
         for each in self.iter_dump(message, family, attrs):
             out.append(each)
+            if len(out) % WATCHED_EVERY == 0:
+                watch(WATCHED_EVERY)
             if len(out) > MOST:
                 raise TooManyMessages(f"there are more than {MOST} of them")
         return out

@@ -13,6 +13,8 @@ import os
 import resource
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from tracer.node import capabilities, netns
@@ -27,6 +29,8 @@ MOST_MEMORY = 1 << 30
 """Largest address space of a tool, bytes. `nft -j` of a set of a million elements needs twice as much."""
 SECONDS = 60
 """Time limit of a tool, s."""
+WATCH_SECONDS = 0.25
+"""Interval at which the output of a running tool is looked at, s."""
 
 
 def find(name: str) -> str | None:
@@ -46,8 +50,12 @@ def output(name: str, *arguments: str) -> str:
     return printed(path, *arguments)
 
 
-def printed(*command: str) -> str:
+def printed(*command: str, watch: Callable[[bytes], None] | None = None) -> str:
     """Output of a command, through a file in memory: 80,000 rules through a pipe take longer than printing them.
+
+    Args:
+        command: The command and its arguments.
+        watch: Called several times a second with what was printed since the last call; not with what is printed last.
 
     Raises:
         OSError: The command cannot be run, fails or takes too long.
@@ -57,7 +65,7 @@ def printed(*command: str) -> str:
         fcntl.fcntl(out, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         try:
             needed = IPTABLES_RIGHTS if _is_iptables(command[0]) else RIGHTS
-            done = netns.apart(lambda: capabilities.restrict(needed), lambda: _run(command, out.fileno()))
+            done = netns.apart(lambda: capabilities.restrict(needed), lambda: _run(command, out.fileno(), watch))
         except subprocess.TimeoutExpired as e:
             raise OSError(f"{command[0]} took longer than {SECONDS} s") from e
         if done.returncode:
@@ -74,7 +82,7 @@ def _is_iptables(program: str) -> bool:
     return os.path.basename(program).startswith(("iptables", "ip6tables"))
 
 
-def _run(command: tuple[str, ...], out: int) -> subprocess.CompletedProcess[bytes]:
+def _run(command: tuple[str, ...], out: int, watch: Callable[[bytes], None] | None) -> subprocess.CompletedProcess[bytes]:
     """Runs a command with the rights of this thread."""
     arguments, environment = [os.fsencode(word) for word in command], {"PATH": DIRECTORIES, "LC_ALL": "C"}
     with subprocess.Popen(arguments, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment) as tool:
@@ -82,8 +90,23 @@ def _run(command: tuple[str, ...], out: int) -> subprocess.CompletedProcess[byte
         with suppress(OSError):  # it has ended already
             resource.prlimit(tool.pid, resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
         try:
-            _, error = tool.communicate(timeout=SECONDS)
+            error = _watched(tool, out, watch) if watch else tool.communicate(timeout=SECONDS)[1]
         except BaseException:
             tool.kill()
             raise
     return subprocess.CompletedProcess(arguments, tool.returncode, stderr=error)
+
+
+def _watched(tool: subprocess.Popen[bytes], out: int, watch: Callable[[bytes], None]) -> bytes:
+    """As Popen.communicate(SECONDS); returns what the tool wrote to stderr. The tool shares the position in the file."""
+    until, seen = time.monotonic() + SECONDS, 0
+    while True:
+        try:
+            error: bytes = tool.communicate(timeout=WATCH_SECONDS)[1]
+            return error
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= until:
+                raise
+        length = os.lseek(out, 0, os.SEEK_CUR)
+        watch(os.pread(out, length - seen, seen))
+        seen = length

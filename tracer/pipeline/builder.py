@@ -21,8 +21,10 @@ from tracer.pipeline.owner_stage import OwnerStage
 from tracer.pipeline.run import Run
 from tracer.pipeline.source import RunLimits
 from tracer.pipeline.stage import Stage
+from tracer.pipeline.status_stage import StatusStage
 from tracer.render.base import Output
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.util.status_line import StatusLine
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class RunOptions:
         drops_only: only what went wrong is printed.
         is_partial: the probes report only packets that went wrong, so the answer to a SYN may be missing.
         is_judged: SYN verdicts, timelines and findings are made; False: packets are only attributed and printed.
+        is_explained: packets are explained; False: they are only recorded.
+        status: shows what the run has seen so far; None = nothing does.
     """
 
     limits: RunLimits = field(default_factory=RunLimits)
@@ -44,6 +48,8 @@ class RunOptions:
     drops_only: bool = False
     is_partial: bool = False
     is_judged: bool = True
+    is_explained: bool = True
+    status: StatusLine | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,8 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
     judging = _judging_stages(environment, parts, kube, options) if options.is_judged else []
     source, summary = environment.source(kube), RunSummary()
     stack.callback(kube.detach)
-    stages = [OwnerStage(kube, source), DisplayStage(summary, options.drops_only, options.by_connection), *judging]
+    stages: list[Stage] = [StatusStage(summary, options.status, options.is_explained)] if options.status else []
+    stages += [OwnerStage(kube, source), DisplayStage(summary, options.drops_only, options.by_connection), *judging]
     for stage in stages:
         stack.callback(stage.close)
     return BuiltRun(Run(source, assembler, stages, output, options.limits, summary), parts)

@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -26,6 +26,7 @@ from tracer.model.timeline import Timeline
 from tracer.render.base import LostEvents, Output
 from tracer.util.new_file import fresh
 from tracer.util.queued_stream import QueuedStream
+from tracer.util.status_line import StatusLine
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
@@ -185,7 +186,9 @@ def _reason(error: OSError | None) -> str:
 
 
 @contextmanager
-def opened(specs: Sequence[OutputSpec], verbose: bool, recorded: bool = False, waits: bool = False) -> Iterator[Output]:
+def opened(
+    specs: Sequence[OutputSpec], verbose: bool, recorded: bool = False, waits: bool = False, line: StatusLine | None = None
+) -> Iterator[Output]:
     """A block with the outputs of a run.
 
     A single output to standard output has no queue, unless the run is recorded: nothing else could go on.
@@ -195,6 +198,7 @@ def opened(specs: Sequence[OutputSpec], verbose: bool, recorded: bool = False, w
         verbose: Show every hop.
         recorded: The run is also recorded.
         waits: A full queue makes the run wait, as in a replay.
+        line: A status line, perhaps on the terminal of standard output or standard error.
 
     Raises:
         BadOption: Two outputs go to standard output, or to one file.
@@ -203,10 +207,11 @@ def opened(specs: Sequence[OutputSpec], verbose: bool, recorded: bool = False, w
     if len({spec.path for spec in specs}) < len(specs):
         raise BadOption("Each output needs its own file, and one at most goes to standard output: -o text -o json:FILE.")
     if len(specs) == 1 and not specs[0].path and not recorded:
-        yield render.find(specs[0].form)(verbose=verbose)
+        out, err = (line.guarded(stream) if line else stream for stream in (sys.stdout, sys.stderr))
+        yield render.find(specs[0].form)(out, err, verbose=verbose)
         return
     with ExitStack() as stack:
-        made = [_sink(stack, spec, verbose, waits) for spec in specs]
+        made = [_sink(stack, spec, verbose, waits, line) for spec in specs]
         made.sort(key=lambda sink: bool(sink.spec.path))
         for sink in made[1:]:
             sink.output.err = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
@@ -220,15 +225,17 @@ def opened(specs: Sequence[OutputSpec], verbose: bool, recorded: bool = False, w
         sinks.close()
 
 
-def _sink(stack: ExitStack, spec: OutputSpec, verbose: bool, waits: bool) -> Sink:
+def _sink(stack: ExitStack, spec: OutputSpec, verbose: bool, waits: bool, line: StatusLine | None) -> Sink:
     if spec.path:
         fd = _open(spec)
         stack.callback(os.close, fd)
     else:
         sys.stdout.flush()
         fd = sys.stdout.fileno()
-    stream = QueuedStream(fd, spec.name, waits)
-    return Sink(spec, render.find(spec.form)(cast(TextIO, stream), verbose=verbose), stream)
+    guard = line.hidden if line and line.is_live and os.isatty(fd) else nullcontext
+    stream = QueuedStream(fd, spec.name, waits, guard=guard)
+    err = line.guarded(sys.stderr) if line else sys.stderr
+    return Sink(spec, render.find(spec.form)(cast(TextIO, stream), err, verbose=verbose), stream)
 
 
 def _open(spec: OutputSpec) -> int:

@@ -11,13 +11,13 @@ Colours are escape sequences, too. `style` marks them with a random token, new i
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Callable
 from json import JSONEncoder
 from typing import Any
 
-_OWN = f"\x1b{secrets.token_hex(8)}"
+_OWN = f"\x1b{os.urandom(8).hex()}"
 _STYLE = re.compile(rf"{_OWN}(\x1b\[[0-9;]*m|\n)")
 BREAK = f"{_OWN}\n"
 """A line break of the layout, not of the data."""

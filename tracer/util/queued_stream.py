@@ -17,6 +17,8 @@ import stat
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from tracer.util.worker import Worker
 
@@ -38,6 +40,7 @@ class QueuedStream(io.TextIOBase):
         name: Name of the thread.
         waits: A full queue makes the writer wait; False: the record is shed.
         most_bytes: Bound of the queue.
+        guard: Gives a block in which each system call is made, such as one without a status line on the same terminal.
 
     Attributes:
         shed: Records that were not written. The last one may have been written in part.
@@ -45,9 +48,16 @@ class QueuedStream(io.TextIOBase):
         is_last: Records are accepted although the queue is full. For the end of a run, which must not be shed.
     """
 
-    def __init__(self, fd: int, name: str, waits: bool = False, most_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        fd: int,
+        name: str,
+        waits: bool = False,
+        most_bytes: int = 0,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         self._fd, self._waits, self._most_bytes = fd, waits, most_bytes or QUEUE_BYTES
-        self._own_fd = _never_blocking(fd)
+        self._own_fd, self._guard = _never_blocking(fd), guard
         self._records: deque[bytes] = deque()
         self._bytes = 0
         self._written_of_first = 0
@@ -109,7 +119,8 @@ class QueuedStream(io.TextIOBase):
         fd, left = self._fd if self._own_fd is None else self._own_fd, memoryview(batch)
         while left and not self._is_given_up:  # the caller may have closed the descriptor
             try:
-                written = os.write(fd, left)
+                with self._guard():
+                    written = os.write(fd, left)
             except BlockingIOError:
                 select.select([], [fd], [], PAUSE_SECONDS)
                 continue

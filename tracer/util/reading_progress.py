@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -28,15 +28,30 @@ class ReadingProgress:
             with self._lock:
                 self._readers -= 1
 
-    def expect(self, count: int) -> None:
-        """That many rules will be read."""
-        with self._lock:
-            self._expected += count
-
     def add(self, count: int) -> None:
-        """That many rules were read."""
+        """That many rules were read, of an unknown number."""
         with self._lock:
             self._read += count
+
+    @contextmanager
+    def table(self, count: int) -> Iterator[Callable[[int], None]]:
+        """A block that reads `count` rules; all of them count as read at its end.
+
+        Yields:
+            A function that adds to the number of those that were read.
+        """
+        counted = 0
+
+        def add(more: int) -> None:
+            nonlocal counted
+            more = min(more, count - counted)
+            counted += more
+            self.add(more)
+
+        with self._lock:
+            self._expected += count
+        yield add
+        add(count)
 
     def phrase(self) -> str:
         """ "12,000 of 80,000 rules read"; without the total where it is not known; "" = none are being read."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -27,16 +28,17 @@ class StatusLine:
 
     Args:
         stream: The terminal; None = stderr.
+        is_wanted: False: the line is never shown.
 
     Attributes:
         is_live: Whether the stream is a terminal that can erase a line. Otherwise nothing is written.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, is_wanted: bool = True) -> None:
         self._stream = stream or sys.stderr
         self._lock = threading.RLock()
         self._is_painted = False
-        self.is_live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self.is_live = is_wanted and self._stream.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(self, text: str) -> None:
         """Replaces the line, unless this process is in the background. What does not fit is cut off."""
@@ -80,6 +82,15 @@ class StatusLine:
         with suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()
+
+
+def is_own(stream: TextIO) -> bool:
+    """Whether no other program can print to the terminal what is written to a stream: it is no pipe and no socket."""
+    try:
+        mode = os.fstat(stream.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode))
 
 
 class GuardedStream(io.TextIOBase):

@@ -182,3 +182,11 @@ def test_btf_cut_in_its_types() -> None:
     whole = vmlinux().blob()
     with pytest.raises(NoBtf):
         Btf(whole[: 24 + 30])
+
+
+def test_freed_types_are_read_again(directory: Path) -> None:
+    types = KernelTypes(directory)
+    before = types.digests(("ip_tables",))
+    types.free()
+    assert "vmlinux" not in vars(types) and not types._modules
+    assert types.digests(("ip_tables",)) == before

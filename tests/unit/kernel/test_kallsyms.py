@@ -83,3 +83,18 @@ def test_a_module_that_was_loaded_later(tmp_path: Path) -> None:
     symbols._checked_at = 0.0
     assert symbols.containing(later) == "nft_do_chain"
     assert symbols.module_of("nft_do_chain") is None, "the functions that can be watched were chosen at the start"
+
+
+def test_freed_lines_are_read_again(tmp_path: Path) -> None:
+    kallsyms, modules = tmp_path / "kallsyms", tmp_path / "modules"
+    kallsyms.write_text(LINES)
+    symbols = Symbols.running(kallsyms, modules)
+    symbols.free()
+    assert symbols._lines is None and symbols._by_address is None
+    kallsyms.write_text(LINES + "ffffffffc0180000 t nft_do_chain\t[nf_tables]\n")
+    assert symbols.containing(0xFFFFFFFFC0180010) == "nft_do_chain", "the addresses of now"
+    assert symbols._lines is None, "names were not asked for"
+    assert symbols.module_of("ipt_do_table") == "ip_tables"
+    given = Symbols(LINES.splitlines())
+    given.free()
+    assert given.module_of("ipt_do_table") == "ip_tables", "lines that cannot be read again are kept"

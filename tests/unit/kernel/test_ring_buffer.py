@@ -23,14 +23,11 @@ BUSY, DISCARDED = 1 << 31, 1 << 30
 
 
 class Writer:
-    """The kernel's side: positions in the first two pages, then the data, which the kernel maps twice in a row.
-
-    A file cannot be mapped twice in a row by one call, so each byte is written to both places.
-    """
+    """The kernel's side: positions in the first two pages, then the data, which continue at their beginning."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ring")
-        os.ftruncate(self.fd, 2 * PAGE + 2 * SIZE)
+        os.ftruncate(self.fd, 2 * PAGE + SIZE)
 
     def start(self, position: int) -> None:
         """Sets both positions, as after long use."""
@@ -44,8 +41,7 @@ class Writer:
 
     def put(self, position: int, data: bytes) -> None:
         for i, byte in enumerate(data):
-            for copy in (0, SIZE):
-                os.pwrite(self.fd, bytes([byte]), 2 * PAGE + (position + i) % SIZE + copy)
+            os.pwrite(self.fd, bytes([byte]), 2 * PAGE + (position + i) % SIZE)
 
     def write(self, value: bytes, mark: int = 0) -> int:
         """Writes one record; returns its position."""

@@ -120,7 +120,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(netns, "entered", entered)
     monkeypatch.setattr(sockopt, "present", lambda family: ["nat", "filter"])
     monkeypatch.setattr(sockopt, "read", read)
-    monkeypatch.setattr(sockopt, "save", lambda family, table: None)
+    monkeypatch.setattr(sockopt, "save", lambda family, table, watch: None)
     return known
 
 

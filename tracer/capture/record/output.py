@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
@@ -16,8 +17,8 @@ from tracer.render.text import TextOutput
 class RecordOutput(TextOutput):
     """Writes everything to `err`: the only result is the file."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        super().__init__()
+    def __init__(self, files: Sequence[Path], err: TextIO | None = None) -> None:
+        super().__init__(err=err)
         self._files = files
 
     def packet(self, packet: Packet) -> None: ...

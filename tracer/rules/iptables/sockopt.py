@@ -11,6 +11,7 @@ import ctypes
 import os
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,12 +100,21 @@ def _getsockopt(s: socket.socket, level: int, option: int, data: bytearray) -> N
         raise OSError(error, os.strerror(error))
 
 
-def save(family: str, table: str) -> str | None:
-    """Output of the legacy iptables-save for a table, without loading modules; None if the tool is missing. Raises OSError."""
+def save(family: str, table: str, watch: Callable[[bytes], None] | None = None) -> str | None:
+    """Output of the legacy iptables-save for a table, without loading modules; None if the tool is missing.
+
+    Args:
+        family: "ip" or "ip6".
+        table: The table.
+        watch: As in tools.printed.
+
+    Raises:
+        OSError: The tool fails.
+    """
     names = ("iptables-legacy-save", "iptables-save") if family == "ip" else ("ip6tables-legacy-save", "ip6tables-save")
     for name in names:
         program = tools.find(name)
         if not program or (name == names[1] and "nf_tables" in tools.printed(program, "-V")):
             continue
-        return tools.printed(program, "-M", "/bin/true", "-t", table)
+        return tools.printed(program, "-M", "/bin/true", "-t", table, watch=watch)
     return None

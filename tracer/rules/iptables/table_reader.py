@@ -22,6 +22,7 @@ from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.table import Table
 from tracer.util.lru_dict import LruDict
+from tracer.util.reading_progress import rules_read
 from tracer.util.worker import Worker, user_warnings
 
 _log = logging.getLogger(__name__)
@@ -117,9 +118,10 @@ class TableReader:
         request = self._requests.get()
         if request is None or self._closing:
             return False
-        for table in [] if request.table else self._tables(request):
-            self._snapshots.put(self._snapshot(TableRequest(request.netns, request.family, table)))
-        self._snapshots.put(self._snapshot(request) if request.table else TableSnapshot(request, 0, 0, 0))
+        with rules_read.reading():
+            for table in [] if request.table else self._tables(request):
+                self._snapshots.put(self._snapshot(TableRequest(request.netns, request.family, table)))
+            self._snapshots.put(self._snapshot(request) if request.table else TableSnapshot(request, 0, 0, 0))
         return True
 
     def _tables(self, request: TableRequest) -> list[str]:
@@ -229,10 +231,11 @@ def read_here(
         raise OSError(f"there is no table {name} any more")
     raw = sockopt.read(family, name, max_bytes)
     table = BlobTable(family, name, *raw)
-    try:
-        text = sockopt.save(family, name)
-    except OSError:
-        text = None
+    with rules_read.table(sum(table.size(chain) for chain in table.chains)) as add:
+        try:
+            text = sockopt.save(family, name, lambda printed: add(printed.count(b"\n-A ")))
+        except OSError:
+            text = None
     if not table.is_same(sockopt.read(family, name, max_bytes).blob):
         return None
     return table, join_text(table, text), raw.blob, text

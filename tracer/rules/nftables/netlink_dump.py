@@ -17,6 +17,7 @@ from tracer.rules.nftables import verdict_maps
 from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap, element
 from tracer.rules.xt_targets import NO_HOTDROP_MATCHES
 from tracer.util.lazy import LazyList
+from tracer.util.reading_progress import rules_read
 
 GETTABLE, GETCHAIN, GETRULE, GETSET, GETSETELEM, GETGEN = 1, 4, 7, 10, 13, 16
 DROP, ACCEPT, RETURN = 0, 1, 0xFFFFFFFB
@@ -104,7 +105,7 @@ def read(nfnetlink: Nfnetlink) -> Dump:
         a = attributes(raw)
         tables[NFT_FAMILIES.get(family, str(family)), text(a.get(1))] = number(a.get(4))
     of_chain: dict[tuple[int, bytes, bytes], tuple[list[int], list[bytes]]] = {}
-    for _, family, raw in nfnetlink.dump(GETRULE):
+    for _, family, raw in nfnetlink.dump(GETRULE, watch=rules_read.add):
         table, chain, handle = _rule_key(raw)
         handles, raws = of_chain.setdefault((family, table, chain), ([], []))
         handles.append(handle)

@@ -25,6 +25,7 @@ from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.namespace_snapshots import OBJECTS_KEPT, NamespaceTable, SnapshotHistory
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
 from tracer.util.bounded_queue import BoundedQueue
+from tracer.util.reading_progress import rules_read
 from tracer.util.worker import Worker, user_warnings
 
 _log = logging.getLogger(__name__)
@@ -216,7 +217,8 @@ class RulesetWatcher:
     def _refresh(self, space: _Namespace) -> None:
         before = space.seen, bool(space.snapshots), space.gone
         try:
-            space.refresh()
+            with rules_read.reading():
+                space.refresh()
             space.gone = False
         except TooManyMessages as e:
             user_warnings.add(

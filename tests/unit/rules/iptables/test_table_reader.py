@@ -32,7 +32,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         blob = build({"INPUT": found.pop(0) if len(found) > 1 else found[0]}, family, table)
         return sockopt.RawTable(bytearray(blob.data), blob.hooks, blob.underflows)
 
-    def save(family: str, table: str) -> object:
+    def save(family: str, table: str, watch: object) -> object:
         if known["text"] is OSError:
             raise OSError("no")
         return known["text"]

@@ -104,7 +104,7 @@ class Endless:
     def __init__(self) -> None:
         self.sent = 0
 
-    def dump(self, kind: int) -> list[Message]:
+    def dump(self, kind: int, watch: object = None) -> list[Message]:
         names = (attribute(2, name) + attribute(6, netlink_dump._VERDICT_TYPE) for name in ("few", "many"))
         return [(kind, 2, attribute(1, "t") + raw) for raw in names]
 

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that was freed goes back to the kernel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracer.util import memory
+
+ROOT = Path(__file__).resolve().parents[3]
+KEPT = """
+import os
+from tracer.util import memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+blocks = [bytes(100_000) for _ in range(600)]
+last = bytes(100_000)  # keeps the end of the heap where it is
+before = resident()
+del blocks
+kept = resident()
+memory.trim()
+print(before - kept, before - resident())
+"""
+
+
+def test_freed_blocks_go_back() -> None:
+    ran = subprocess.run([sys.executable, "-c", KEPT], cwd=ROOT, capture_output=True, text=True, check=True)
+    _, given_back = map(int, ran.stdout.split())
+    assert given_back > 30_000_000
+
+
+def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    memory.trim()

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line that changes: on a real terminal it never mixes with other text."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import until
+from tracer.util.queued_stream import QueuedStream
+from tracer.util.status_line import ERASE, StatusLine, is_own
+
+
+def screen(data: str) -> list[str]:
+    """The lines on a terminal after it was sent `data`: the line that is erased before anything else is written is gone."""
+    lines = []
+    for line in data.replace("\r\n", "\n").split("\n"):
+        shown = ""
+        for part in re.split(f"({re.escape(ERASE)})", line):
+            shown = "" if part == ERASE else shown + part
+        lines.append(shown)
+    return lines
+
+
+class Terminal:
+    """A terminal; what was written to it is read by a thread."""
+
+    def __init__(self) -> None:
+        self._reader, self.fd = pty.openpty()
+        self.stream = open(self.fd, "w", encoding="utf-8", closefd=False)
+        self._data = b""
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._reader, 1 << 16):
+                self._data += data
+        except OSError:  # the other side is closed
+            return
+
+    @property
+    def text(self) -> str:
+        return self._data.decode()
+
+    def close(self) -> None:
+        self.stream.close()
+        os.close(self.fd)
+        self._thread.join()
+        os.close(self._reader)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    opened = Terminal()
+    yield opened
+    opened.close()
+
+
+def test_text_and_line_never_mix(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread writes text, one writes it through a queue, and the line is shown all the time."""
+    monkeypatch.setenv("TERM", "xterm")
+    line = StatusLine(terminal.stream)
+    out = line.guarded(terminal.stream)
+    assert line.is_live and out is not terminal.stream and out.isatty() and out.fileno() == terminal.fd
+    stream = QueuedStream(terminal.fd, "text", guard=line.hidden)
+
+    def write() -> None:
+        for number in range(200):
+            out.write(f"direct {number}\n")
+            out.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    for number in range(200):
+        stream.write(f"queued {number}\n")
+        line.show(f"status {number}")
+    writer.join()
+    stream.drain(10)
+    line.show("status at the end")
+    line.erase()
+    out.write("the end\n")
+    until(lambda: "the end" in terminal.text)
+    shown = screen(terminal.text)
+    assert sorted(shown) == sorted(
+        ["", "the end", *(f"{kind} {number}" for kind in ("direct", "queued") for number in range(200))]
+    )
+    assert terminal.text.count("status") > 100
+
+
+def test_a_long_line_is_cut_to_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((20, 24)))
+    line = StatusLine(terminal.stream)
+    line.show("a\nb" + "x" * 100)
+    until(lambda: "x" in terminal.text)
+    assert screen(terminal.text) == ["a\\nb" + "x" * 15]
+
+
+def test_nothing_in_the_background(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(os, "tcgetpgrp", lambda fd: os.getpgrp() + 1)
+    line = StatusLine(terminal.stream)
+    line.show("a")
+    with line.hidden():
+        terminal.stream.write("b")
+        terminal.stream.flush()
+    until(lambda: "b" in terminal.text)
+    assert terminal.text == "b"
+
+
+@pytest.mark.parametrize(("term", "is_wanted"), [("dumb", True), ("xterm", False)])
+def test_no_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, term: str, is_wanted: bool) -> None:
+    monkeypatch.setenv("TERM", term)
+    line = StatusLine(terminal.stream, is_wanted)
+    line.show("a")
+    line.erase()
+    assert not line.is_live and line.guarded(terminal.stream) is terminal.stream
+    terminal.stream.write("b")
+    terminal.stream.flush()
+    until(lambda: "b" in terminal.text)
+    assert terminal.text == "b"
+
+
+def test_elsewhere_nothing_is_written() -> None:
+    stream = io.StringIO()
+    line = StatusLine(stream)
+    line.show("a")
+    line.erase()
+    assert not line.is_live and stream.getvalue() == "" and line.guarded(stream) is stream
+
+
+def test_what_another_program_may_print(tmp_path: Path, terminal: Terminal) -> None:
+    """The reader of a pipe may print to the same terminal, as `| jq` does."""
+    with open(tmp_path / "file", "w") as file:
+        assert is_own(file) and is_own(terminal.stream)
+    reader, writer = os.pipe()
+    with open(reader, "rb"), open(writer, "w") as pipe:
+        assert not is_own(pipe)
+    one, other = socket.socketpair()
+    with one, other, one.makefile("w") as stream:
+        assert not is_own(stream)
+    assert not is_own(io.StringIO())
