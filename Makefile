@@ -41,8 +41,8 @@
 #              a capture cut at every byte and damaged at random: its reader must not crash, and must report the damage; then hostile
 #              captures with correct checksums, files of --objects and answers of the API: no crash, no hang, bounded memory
 # make owners  the owner of each rule of many real nodes, compared with the API objects
-# make bench   the cost of tracing, with and without, in one virtual machine; writes bench/results.json and its table in
-#              docs/performance.md; BENCH='--rounds 1': options of bench/run.py
+# make bench   the cost of tracing, with and without, in two virtual machines; writes bench/results.json and its table in
+#              docs/performance.md; BENCH='--rounds 1 live': options of bench/run.py, and parts: only those with goals, for example
 # make vagrant-check KERNEL=6.12
 #              `vagrant up` without KVM, an incident found inside, `vagrant destroy`: nothing may be left behind
 
@@ -176,7 +176,9 @@ fuzz: setup
 	@$(PYTHON) -m tests.fuzz.damaged_captures --seconds $(SECONDS) --seed $(SEED)
 	@$(PYTHON) -m tests.fuzz --cases $(CASES) --seed $(SEED)
 
+# What the tracer needs on a node: starts are measured natively with the distribution's Python.
 bench: setup
+	@sh vagrant/setup.sh $(VENV) python3-bpfcc python3-click python3-numpy python3-pyroute2 python3-rich python3-yaml
 	$(PYTHON) -m bench.run $(BENCH)
 
 owners: setup

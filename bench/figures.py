@@ -96,9 +96,9 @@ def native_start(way: str) -> Callable[[Results], float]:
     """CPU seconds of a native start. way: "native" = it compiles, "native, warm" = with kept programs."""
 
     def value(results: Results) -> float:
-        found = part(results, "startup").get(way)
+        found = part(results, "starts").get(way)
         if not found:
-            raise NotMeasured("no Python here has bcc")
+            raise NotMeasured("no Python here has bcc, or the machine did not copy its kernel")
         return float(found["total"])
 
     return value

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs inside the virtual machine: builds the scene, makes all measurements in it, writes the results as JSON.
 
-    python3 -m bench.inside DIRECTORY ROUNDS SECONDS [PART]...
+    python3 -m bench.inside DIRECTORY ROUNDS SECONDS PART...
 
 The error of a part that fails is written to the results, and the other parts run. The results are written after each part, so
 that a machine that reaches its time limit leaves those of the finished parts.
@@ -23,7 +23,7 @@ from typing import Any
 
 from bench import beside, costs, drain, live, scenes, startup, throughput, tools
 
-OWN_SCENE = frozenset({"scenes"})
+OWN_SCENE = frozenset({"kernel", "scenes"})
 """Parts that build their own scene; all others need throughput.flow()."""
 _began = time.monotonic()
 
@@ -33,12 +33,17 @@ def report(text: str) -> None:
     print(f"[{time.monotonic() - _began:5.0f} s] {text}", file=sys.stderr, flush=True)
 
 
-def starts(directory: Path) -> dict[str, Any]:
-    """CPU seconds of a start, with the tracer's choice of probe types and with kprobes only; copies the kernel for the host.
+def kernel(directory: Path) -> dict[str, Any]:
+    """Copies the kernel's types and symbols for the host, which measures starts natively with them."""
+    startup.save(directory / "kernel")
+    return {"files": len(list((directory / "kernel").rglob("*")))}
+
+
+def starts() -> dict[str, Any]:
+    """CPU seconds of a start, with the tracer's choice of probe types and with kprobes only.
 
     Each twice: the second start finds the programs of the first one in the cache.
     """
-    startup.save(directory / "kernel")
     found = {}
     with tempfile.TemporaryDirectory() as cache:
         environment = os.environ | {"K8SNET_TRACE_CACHE": cache}
@@ -51,10 +56,12 @@ def starts(directory: Path) -> dict[str, Any]:
 def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> int:
     """Returns exit status 1 when a part failed."""
     parts: dict[str, Callable[[], Any]] = {
+        "kernel": lambda: kernel(directory),
         "scenes": lambda: scenes.run(directory, report),
         "live": lambda: live.run(report),
-        "startup": lambda: starts(directory),
-        "throughput": lambda: throughput.run(rounds, seconds, report),
+        "throughput": lambda: throughput.run(rounds, seconds, report, throughput.GOALS),
+        "variants": lambda: throughput.run(rounds, seconds, report, throughput.OTHERS),
+        "starts": starts,
         "drain": lambda: drain.run(directory / "events.npy"),
         "costs": lambda: costs.run(seconds),
         "beside": lambda: beside.run(report),
@@ -65,16 +72,19 @@ def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> 
         "machine": {"kernel": uname.release, "cpus": os.cpu_count(), "versions": tools.versions()},
         "rounds": rounds,
         "seconds": seconds,
-        "parts": requested or list(parts),
+        "parts": requested,
         "failed": {},
+        "part_seconds": {},
     }
-    for name in results["parts"]:
+    for name in requested:
         report(name)
+        began = time.monotonic()
         try:
             with nullcontext() if name in OWN_SCENE else throughput.flow():
                 results[name] = parts[name]()
         except Exception:
             results["failed"][name] = traceback.format_exc()
+        results["part_seconds"][name] = time.monotonic() - began
         (directory / "guest.json").write_text(json.dumps(results, indent=1))
     report("done")
     return 1 if results["failed"] else 0

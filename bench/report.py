@@ -104,7 +104,7 @@ def drain(found: dict[str, Any]) -> list[str]:
 
 def startup(found: dict[str, Any]) -> list[str]:
     ways = [way for way in found if found[way]]
-    steps = list(found["fentry"])
+    steps = list(dict.fromkeys(step for way in ways for step in found[way]))
     rows = [[step, *(f"{found[way][step]:.2f}" if step in found[way] else "-" for way in ways)] for step in steps]
     return table(["CPU seconds", *ways], rows)
 
@@ -139,14 +139,17 @@ def text(results: dict[str, Any]) -> str:
     lines = [f"kernel {machine['kernel']}, CPUs: {machine['cpus']}; {versions}", f"clock: {results['clock']}"]
     if "throughput" in results:
         lines += ["", "== throughput", *throughput(results["throughput"], machine)]
-    if "nftables" in results:
-        lines += ["", "== throughput, rules in iptables-nft", *throughput(results["nftables"], machine)]
+    for part, title in (("variants", "throughput, other tools and options"), ("nftables", "throughput, rules in iptables-nft")):
+        if part in results:
+            lines += ["", f"== {title}", *throughput(results[part], machine)]
     titles: dict[str, Callable[[Any], list[str]]]
-    titles = {"explain": explain, "live": live, "beside": beside, "costs": costs, "drain": drain, "startup": startup}
+    titles = {"explain": explain, "live": live, "beside": beside, "costs": costs, "drain": drain, "starts": startup}
     for title, show in titles.items():
         if title in results:
             lines += ["", f"== {title}", *show(results[title])]
     for part, error in results["failed"].items():
         lines += ["", f"== {part} FAILED", error]
-    lines += ["", f"took {results['wall_seconds']:.0f} s", "", *table(figures.HEAD, figures.rows(figures.figures(results)))]
+    parts = ", ".join(f"{part} {seconds:.0f}" for part, seconds in results["part_seconds"].items())
+    lines += ["", f"took {results['wall_seconds']:.0f} s; seconds of the machine's clock: {parts}", ""]
+    lines += table(figures.HEAD, figures.rows(figures.figures(results)))
     return "\n".join(lines)

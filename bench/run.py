@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boots one virtual machine, runs every benchmark in it, then the native benchmarks; prints tables and ratios.
+"""Boots virtual machines, runs every benchmark in them, then the native benchmarks; prints tables and ratios.
 
     python3 bench/run.py [--clock instructions|time] [--rounds N] [--seconds S] [--only WORDS] [PART]...
 
-PART: scenes, live, startup, throughput, drain, costs, beside, nftables; all by default. The default clock is real time where
-KVM works, else counted instructions in an emulator (bench/counted.py). Results: build/bench/results.json. A run of all parts
-also writes bench/results.json and the table of docs/performance.md (bench/figures.py). Exit status 1 when a part could not be
-measured; a missed goal is only printed.
+PART: kernel, scenes, live, throughput, which have goals, and variants, starts, drain, costs, beside, nftables; all by default.
+The two groups run in two machines, each with its own time limit: at the same time with counted instructions, because the load
+of the host has no effect then, else one after the other. The default clock is real time where KVM works, else counted
+instructions in an emulator (bench/counted.py). Results: build/bench/results.json. A run of all parts also writes
+bench/results.json and the table of docs/performance.md (bench/figures.py). Exit status 1 when a part could not be measured; a
+missed goal is only printed.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,11 +35,13 @@ from bench import figures, report  # noqa: E402
 OUT = Path("build/bench")
 """Path in the repository, which is also the guest's working directory."""
 KERNEL = "6.12"
-TIME_LIMIT = 3600
-"""Limit of the machine's run, s; on a busy host it takes twice as long as on an idle one."""
+GROUPS = (("kernel", "scenes", "live", "throughput"), ("variants", "starts", "drain", "costs", "beside", "nftables"))
+"""Parts of one machine, in order: those with goals, and the others."""
+TIME_LIMIT = 2700
+"""Limit of one machine's run, s; on a busy host it takes twice as long as on an idle one."""
 CLOCKS = {
     "time": ("real", ROOT / "vagrant/lab/lab", 5, 3.0),
-    "instructions": ("1 s is 10^9 instructions, of one CPU", ROOT / "bench/counted.py", 3, 0.4),
+    "instructions": ("1 s is 10^9 instructions, of one CPU", ROOT / "bench/counted.py", 2, 0.4),
 }
 """Clock -> description, program that runs the machine, rounds, seconds per blast."""
 MEMORY = 3072
@@ -44,23 +50,50 @@ REPEATS = 3
 
 
 def usual_clock() -> str:
-    """The clock "time" where KVM works, else "instructions"."""
-    from lab import accel, kernels
+    """The clock "time" where KVM works, else "instructions". Builds the machine's images: finding out boots one."""
+    from lab import accel, cli, kernels
 
-    return "time" if accel.choose(kernels.find(KERNEL)).name == "kvm" else "instructions"
+    kernel = kernels.find(KERNEL)
+    cli.ensure(kernel)
+    return "time" if accel.choose(kernel).name == "kvm" else "instructions"
+
+
+def directory(parts: list[str]) -> Path:
+    """Where a machine with these parts writes. Each group of parts has its own directory."""
+    return OUT / ("goals" if set(parts) <= set(GROUPS[0]) else "others")
 
 
 def in_machine(lab: Path, rounds: int, seconds: float, only: str, parts: list[str]) -> dict[str, Any]:
-    """The guest's results. Raises SystemExit when the machine wrote none."""
-    result = ROOT / OUT / "guest.json"
-    result.unlink(missing_ok=True)
+    """The guest's results; every part has failed when the machine wrote none."""
+    out = directory(parts)
+    shutil.rmtree(ROOT / out, ignore_errors=True)
+    (ROOT / out).mkdir(parents=True)
     machine = ["run", "--kernel", KERNEL, "--mem", str(MEMORY), "--timeout", str(TIME_LIMIT)]
-    python = ["env", "PYTHONPATH=.:vagrant", "PYTHONDONTWRITEBYTECODE=1", f"BENCH_ONLY={only}", "python3"]
-    words = [*python, "-m", "bench.inside", str(OUT), str(rounds), str(seconds), *parts]
+    # As in an installation: modules are compiled once, not at each start.
+    python = ["env", "PYTHONPATH=.:vagrant", "PYTHONPYCACHEPREFIX=/tmp/pycache", f"BENCH_ONLY={only}", "python3"]
+    words = [*python, "-m", "bench.inside", str(out), str(rounds), str(seconds), *parts]
     status = subprocess.run([sys.executable, str(lab), *machine, "--", *words], check=False).returncode
-    if not result.exists():
-        raise SystemExit(f"bench: the virtual machine left no results (status {status})")
-    return with_missing(json.loads(result.read_text()), status)
+    result = ROOT / out / "guest.json"
+    return with_missing(json.loads(result.read_text()) if result.exists() else {"parts": parts, "failed": {}}, status)
+
+
+def in_machines(lab: Path, rounds: int, seconds: float, only: str, groups: list[list[str]], at_once: bool) -> dict[str, Any]:
+    """The results of all groups as of one machine.
+
+    Raises:
+        SystemExit: No machine wrote any.
+    """
+    with ThreadPoolExecutor(len(groups) if at_once else 1) as threads:
+        found = list(threads.map(lambda parts: in_machine(lab, rounds, seconds, only, parts), groups))
+    results: dict[str, Any] = {}
+    for each in reversed(found):
+        results |= each
+    if "machine" not in results:
+        raise SystemExit("bench: the virtual machines left no results")
+    results["parts"] = [part for each in found for part in each["parts"]]
+    results["part_seconds"] = {part: seconds for each in found for part, seconds in each.get("part_seconds", {}).items()}
+    results["failed"] = {part: why for each in found for part, why in each["failed"].items()}
+    return results
 
 
 def with_missing(found: dict[str, Any], status: int) -> dict[str, Any]:
@@ -71,23 +104,31 @@ def with_missing(found: dict[str, Any], status: int) -> dict[str, Any]:
     return found
 
 
-def native(module: str, needs: str, *arguments: str, repeats: int = REPEATS) -> list[dict[str, Any]]:
+def native(module: str, needs: str, *arguments: str, repeats: int = REPEATS, warm_up: int = 0) -> list[dict[str, Any]]:
     """`python -m MODULE ARGUMENTS` several times with a Python here that can import `needs`; [] without one.
 
-    The first one has an empty cache directory, which the others use, too.
+    Args:
+        module: The module.
+        needs: Modules, with commas between.
+        arguments: Its arguments.
+        repeats: Number of runs.
+        warm_up: Number of runs before that are not returned. The first run compiles the Python modules, which the other ones
+            find, as in an installation.
     """
     with tempfile.TemporaryDirectory() as cache:
         paths = os.pathsep.join([str(ROOT), str(ROOT / "vagrant"), os.environ.get("PYTHONPATH", "")])
-        return _native(module, needs, arguments, os.environ | {"PYTHONPATH": paths, "XDG_CACHE_HOME": cache}, repeats)
+        environment = os.environ | {"PYTHONPATH": paths, "XDG_CACHE_HOME": cache, "PYTHONPYCACHEPREFIX": f"{cache}/pycache"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        return _native(module, needs, arguments, environment, warm_up + repeats)[warm_up:]
 
 
-def _native(module: str, needs: str, arguments: tuple[str, ...], environment: dict[str, str], repeats: int) -> list[Any]:
+def _native(module: str, needs: str, arguments: tuple[str, ...], environment: dict[str, str], runs: int) -> list[Any]:
     for python in (sys.executable, "/usr/bin/python3"):
         can = [python, "-c", f"import {needs}"]
         if subprocess.run(can, env=environment, check=False, capture_output=True).returncode:
             continue
         found = []
-        for _ in range(repeats):
+        for _ in range(runs):
             done = subprocess.run(
                 [python, "-m", module, *arguments], env=environment, cwd=ROOT, stdout=subprocess.PIPE, check=False
             )
@@ -105,7 +146,7 @@ def medians(runs: list[dict[str, float]]) -> dict[str, float]:
 def explained() -> dict[str, Any]:
     """Packets explained natively per CPU second, by recorded scene and output format."""
     found = {}
-    for path in sorted((ROOT / OUT).glob("*.k8st")):
+    for path in sorted((ROOT / OUT / "goals").glob("*.k8st")):
         runs = native("bench.explain", "numpy", str(path), repeats=1)
         if runs:
             found[path.stem] = runs[0]
@@ -119,32 +160,43 @@ def native_machine() -> str:
     return f"{model}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
 
 
+NEEDS = "bcc, click, numpy, pyroute2, rich, yaml"
+"""What the tracer imports: the packages of the README, which `make bench` installs."""
+
+
+def native_starts(kernel: Path) -> dict[str, dict[str, float]]:
+    """CPU seconds of native starts with the lab's kernel: each one compiles, or finds kept programs. {} = no Python has bcc."""
+    found = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name, place in (("native", "off"), ("native, warm", cache)):
+            os.environ["K8SNET_TRACE_CACHE"] = place
+            found[name] = medians(native("bench.startup", NEEDS, "", str(kernel), warm_up=1))
+    return found
+
+
 def main() -> int:
-    options = argparse.ArgumentParser(description="Benchmarks of k8snet-trace, in one virtual machine.")
+    options = argparse.ArgumentParser(description="Benchmarks of k8snet-trace, in virtual machines.")
     options.add_argument("--clock", choices=sorted(CLOCKS))
-    options.add_argument("--rounds", type=int, help="rounds of throughput (instructions: 3, time: 5)")
+    options.add_argument("--rounds", type=int, help="rounds of throughput (instructions: 2, time: 5)")
     options.add_argument("--seconds", type=float, help="guest time measured per blast (instructions: 0.4, time: 3)")
-    options.add_argument("--only", default="", help="throughput, beside: only tools with these words in their name")
+    options.add_argument("--only", default="", help="throughput, variants, beside: only tools with these words in their name")
     options.add_argument("parts", nargs="*", metavar="PART", help="see above (all)")
     given = options.parse_args()
-    (ROOT / OUT).mkdir(parents=True, exist_ok=True)
-    for old in (ROOT / OUT).glob("*.k8st"):
-        old.unlink()
+    if unknown := set(given.parts) - set(sum(GROUPS, ())):
+        options.error(f"no such part: {', '.join(sorted(unknown))}")
     began = time.monotonic()
     clock = given.clock or usual_clock()
     words, lab, rounds, seconds = CLOCKS[clock]
-    results = in_machine(lab, given.rounds or rounds, given.seconds or seconds, given.only, given.parts)
+    groups = [[part for part in group if part in (given.parts or group)] for group in GROUPS]
+    at_once = clock == "instructions" and (os.cpu_count() or 1) > 1
+    results = in_machines(
+        lab, given.rounds or rounds, given.seconds or seconds, given.only, [group for group in groups if group], at_once
+    )
     results["clock"] = f"{clock} ({words})"
-    if "startup" in results:
-        kernel = str(OUT / "kernel")
-        os.environ["K8SNET_TRACE_CACHE"] = "off"
-        results["startup"]["native"] = medians(native("bench.startup", "bcc", "", kernel))
-        with tempfile.TemporaryDirectory() as cache:
-            os.environ["K8SNET_TRACE_CACHE"] = cache
-            native("bench.startup", "bcc", "", kernel)
-            results["startup"]["native, warm"] = medians(native("bench.startup", "bcc", "", kernel))
+    if "kernel" in results:
+        results["starts"] = results.get("starts", {}) | native_starts(OUT / "goals/kernel")
     if "drain" in results:
-        results["drain"]["native"] = medians(native("bench.drain", "numpy", str(OUT / "events.npy")))
+        results["drain"]["native"] = medians(native("bench.drain", "numpy", str(OUT / "others/events.npy")))
     if "scenes" in results:
         results["explain"] = explained()
     results["native"] = native_machine()

@@ -53,14 +53,13 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
     """way: as Session's `only`. directory: written by save(), None for this machine's own kernel."""
     steps = Steps()
     with steps.step("import"):
+        import tracer.cli.main
+        import tracer.commands.trace  # noqa: F401  (everything that the command imports)
         from tracer.kernel import attach_plan, bcc_library, generated_headers, program_cache, program_source, xt_extensions
         from tracer.kernel.btf import KernelTypes
         from tracer.kernel.kallsyms import Symbols
         from tracer.kernel.loaded_programs import LoadedPrograms
         from tracer.kernel.program_cache import ProgramCache
-
-        if not directory:  # needs numpy, which the host's Python with bcc may not have
-            import tracer.kernel.session  # noqa: F401
     with steps.step("BTF"):
         types = KernelTypes(directory / "btf" if directory else SYS_BTF)
     with steps.step("symbols"):

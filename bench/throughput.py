@@ -164,16 +164,21 @@ def all_variants(tracer: Callable[[str], Tracer]) -> list[Variant]:
     ]
 
 
+GOALS = ("k8snet-trace, ", "tcpdump, ")
+OTHERS = ("k8snet-trace --no-rules, ", "k8snet-trace kprobes, ", "pwru, ")
+"""How the names of the variants begin that have a goal, or are compared with one, and those of the others."""
+
+
 def nftables(rounds: int, seconds: float, report: Callable[[str], None]) -> dict[str, Any]:
     """The tracer's own variants with the same rules in iptables-nft; their hits need the kernel's trace key on. Needs flow()
     around it; its rules stay."""
     rules.flush()
     rules.restore("http-proxy", backend="nft")
-    return run(rounds, seconds, report, "k8snet-trace")
+    return run(rounds, seconds, report, ("k8snet-trace, ", "k8snet-trace --no-rules, "))
 
 
-def run(rounds: int, seconds: float, report: Callable[[str], None], words: str = "") -> dict[str, Any]:
-    """Measures all variants with these words in their name, `rounds` times. Needs flow() around it."""
+def run(rounds: int, seconds: float, report: Callable[[str], None], names: tuple[str, ...]) -> dict[str, Any]:
+    """Measures all variants with a name that begins with one of these, `rounds` times. Needs flow() around it."""
     with ExitStack() as stack:
 
         @cache
@@ -185,7 +190,7 @@ def run(rounds: int, seconds: float, report: Callable[[str], None], words: str =
         only = os.environ.get("BENCH_ONLY", "")
         untraced, variants = (
             Variant("untraced", tools.nothing),
-            [v for v in all_variants(tracer) if only in v.name and words in v.name],
+            [v for v in all_variants(tracer) if only in v.name and v.name.startswith(names)],
         )
         for turn in range(rounds):
             one_round(untraced, in_turn(variants, turn), seconds)

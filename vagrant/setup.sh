@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what a checkout needs on Debian or Ubuntu: packages to build and boot the lab's machines (apt, as root), and a
 # virtual environment with the development tools (pip). Prints nothing when everything is installed.
+#   setup.sh VENV [PACKAGE]...     PACKAGE: installed, too
 set -eu
 venv=$1
+shift
 
 # virtiofsd is in qemu-system-common on Debian 12, and in its own package since then.
-need="mmdebstrap e2fsprogs kmod busybox-static lz4 zstd xz-utils qemu-system-x86 qemu-system-common python3-venv gcc libc6-dev"
+need="mmdebstrap e2fsprogs kmod busybox-static lz4 zstd xz-utils qemu-system-x86 qemu-system-common python3-venv gcc libc6-dev $*"
 missing=
 for package in $need; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"

@@ -130,7 +130,8 @@ def test_the_number_of_programs(kernel: str) -> None:
     rows, _ = attach_plan.plan(k.types, k.symbols, can, verbose=True)
     extensions = xt_extensions.plan(k.types, k.symbols, can)
     texts = generated_headers.headers(k.types, k.symbols, rows, extensions, 256, 2)
-    names = {name for row in (*rows, *extensions) for name, _ in row.programs}
+    programs = [*(row.programs for row in rows), *(row.programs for row in extensions)]
+    names = {name for each in programs for name, _ in each}
     assert program_source.program_count(bpf_source.whole("tracer.c", texts)) == len(names) > 20
 
 

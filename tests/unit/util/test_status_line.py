@@ -35,7 +35,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self._reader, self.fd = pty.openpty()
-        self.stream = open(self.fd, "w", encoding="utf-8", closefd=False)
+        self.stream = open(self.fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - see close()
         self._data = b""
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
