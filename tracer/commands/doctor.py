@@ -22,7 +22,6 @@ from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import PROBES
 from tracer.kernel.program_cache import OFF, VARIABLE, ProgramCache, directory_of_environment
 from tracer.kernel.session import Kernel
-from tracer.kube import checks as kube_doctor
 from tracer.model.check import CheckResult, State
 from tracer.node.capabilities import NEEDED, held, lockdown_mode, lost, mask
 from tracer.node.machine import Machine
@@ -69,6 +68,8 @@ def gather(
 
 def run(form: str, kubeconfig: str | None = None) -> int:
     """The command `k8snet-trace doctor`; returns its exit status."""
+    from tracer.kube import checks as kube_doctor  # with the client of the API, which a run may not need
+
     results = gather() + list(kube_doctor.gather(kubeconfig))
     code = exit_status(results)
     try:

@@ -89,9 +89,10 @@ class SymbolLines:
 
     def variable(self, name: str) -> int:
         """The address of a variable; 0 = there is none, or it is hidden."""
-        for found in re.finditer(rb" %b[\t\n]" % re.escape(name.encode()), self._data):
-            at = found.start()
-            if self._data[at - 1] in _VARIABLE_KINDS and (address := int(self._data[at - 18 : at - 2], 16)):
+        text, at = b" " + name.encode(), -1
+        while (at := self._data.find(text, at + 1)) >= 0:
+            is_name = self._data[at + len(text)] in (_TAB, _NEWLINE)
+            if is_name and self._data[at - 1] in _VARIABLE_KINDS and (address := int(self._data[at - 18 : at - 2], 16)):
                 return address
         return 0
 
