@@ -9,12 +9,12 @@ import time
 from scenes import topology, traffic
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import COMMAND, ENVIRONMENT
-from tests.support.terminal import Terminal, screen
+from tests.support.pseudo_terminal import PseudoTerminal, screen
 from tests.support.waiting import until
 
 
 def test_the_line_on_a_terminal(node: None) -> None:
-    terminal = Terminal()
+    terminal = PseudoTerminal()
     words = [*COMMAND, "--no-kube", "--port", str(traffic.NODEPORT_HTTP), "--count", "10"]
     run = subprocess.Popen(
         words, stdin=terminal.fd, stdout=terminal.fd, stderr=terminal.fd, env=ENVIRONMENT | {"TERM": "xterm"}, cwd=ROOT

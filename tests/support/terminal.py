@@ -1,50 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A terminal, and what is on its screen."""
+"""An output that is a terminal."""
 
 from __future__ import annotations
 
-import os
-import pty
-import re
-import threading
-
-from tracer.util.status_line import ERASE
+import io
 
 
-def screen(data: str) -> list[str]:
-    """The lines on a terminal after it was sent `data`: the line that is erased before anything else is written is gone."""
-    lines = []
-    for line in data.replace("\r\n", "\n").split("\n"):
-        shown = ""
-        for part in re.split(f"({re.escape(ERASE)})", line):
-            shown = "" if part == ERASE else shown + part
-        lines.append(shown)
-    return lines
-
-
-class Terminal:
-    """A terminal; what was written to it is read by a thread."""
-
-    def __init__(self) -> None:
-        self._reader, self.fd = pty.openpty()
-        self.stream = open(self.fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - see close()
-        self._data = b""
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self) -> None:
-        try:
-            while data := os.read(self._reader, 1 << 16):
-                self._data += data
-        except OSError:  # the other side is closed
-            return
-
-    @property
-    def text(self) -> str:
-        return self._data.decode()
-
-    def close(self) -> None:
-        self.stream.close()
-        os.close(self.fd)
-        self._thread.join()
-        os.close(self._reader)
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

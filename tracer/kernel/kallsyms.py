@@ -47,10 +47,16 @@ class SymbolLines:
         starts = np.concatenate((np.zeros(min(1, len(ends)), ends.dtype), ends[:-1] + 1))
         self._starts = starts[np.isin(self._bytes[starts + _KIND], np.frombuffer(_FUNCTION_KINDS, np.uint8))]
 
+    def _parts(self, at: int, length: int) -> npt.NDArray[np.uint8]:
+        """A copy of the bytes from `at` on of each function's line, as an array of shape (functions, length)."""
+        count = max(0, len(self._bytes) - length + 1)
+        windows = np.lib.stride_tricks.as_strided(self._bytes, (count, length), (1, 1), writeable=False)
+        return windows[self._starts + at]
+
     @cached_property
     def _by_prefix(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
         """The sorted first bytes of all functions' names, and where their lines begin; equal ones in the order of the lines."""
-        first = self._bytes[self._starts[:, None] + np.arange(_NAME, _NAME + _PREFIX_BYTES)]
+        first = self._parts(_NAME, _PREFIX_BYTES)
         first[np.logical_or.accumulate((first == _TAB) | (first == _NEWLINE), axis=1)] = 0
         prefixes = first.view(np.uint64)[:, 0] if len(first) else np.zeros(0, np.uint64)
         order = np.argsort(prefixes, kind="stable")
@@ -59,9 +65,10 @@ class SymbolLines:
     @cached_property
     def _by_address(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.intp]]:
         """The sorted addresses of all functions, and where their lines begin."""
-        digits = self._bytes[self._starts[:, None] + np.arange(16)]
-        values = np.where(digits >= ord("a"), digits - (ord("a") - 10), digits - ord("0")).astype(np.uint64)
-        addresses = values @ (np.uint64(1) << np.arange(60, -4, -4, dtype=np.uint64)) if len(digits) else np.zeros(0, np.uint64)
+        digits = self._parts(0, 16)
+        values = np.where(digits >= ord("a"), digits - (ord("a") - 10), digits - ord("0"))
+        octets = np.ascontiguousarray(values[:, ::2] << 4 | values[:, 1::2])
+        addresses = octets.view(">u8")[:, 0].astype(np.uint64) if len(octets) else np.zeros(0, np.uint64)
         order = np.argsort(addresses, kind="stable")
         return addresses[order], self._starts[order]
 

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.terminal import Terminal, screen
+from tests.support.pseudo_terminal import PseudoTerminal, screen
 from tests.support.waiting import until
 from tracer.util.queued_stream import QueuedStream
 from tracer.util.status_line import StatusLine, is_own
 
 
 @pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    opened = Terminal()
+def terminal() -> Iterator[PseudoTerminal]:
+    opened = PseudoTerminal()
     yield opened
     opened.close()
 
 
-def test_text_and_line_never_mix(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_and_line_never_mix(terminal: PseudoTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread writes text, one writes it through a queue, and the line is shown all the time."""
     monkeypatch.setenv("TERM", "xterm")
     line = StatusLine(terminal.stream)
@@ -56,7 +56,7 @@ def test_text_and_line_never_mix(terminal: Terminal, monkeypatch: pytest.MonkeyP
     assert terminal.text.count("status") > 100
 
 
-def test_a_long_line_is_cut_to_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_line_is_cut_to_the_terminal(terminal: PseudoTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((20, 24)))
     line = StatusLine(terminal.stream)
@@ -65,7 +65,7 @@ def test_a_long_line_is_cut_to_the_terminal(terminal: Terminal, monkeypatch: pyt
     assert screen(terminal.text) == ["a\\nb" + "x" * 15]
 
 
-def test_nothing_in_the_background(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_in_the_background(terminal: PseudoTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(os, "tcgetpgrp", lambda fd: os.getpgrp() + 1)
     line = StatusLine(terminal.stream)
@@ -78,7 +78,7 @@ def test_nothing_in_the_background(terminal: Terminal, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("term", "is_wanted"), [("dumb", True), ("xterm", False)])
-def test_no_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, term: str, is_wanted: bool) -> None:
+def test_no_line(terminal: PseudoTerminal, monkeypatch: pytest.MonkeyPatch, term: str, is_wanted: bool) -> None:
     monkeypatch.setenv("TERM", term)
     line = StatusLine(terminal.stream, is_wanted)
     line.show("a")
@@ -98,7 +98,7 @@ def test_elsewhere_nothing_is_written() -> None:
     assert not line.is_live and stream.getvalue() == "" and line.guarded(stream) is stream
 
 
-def test_what_another_program_may_print(tmp_path: Path, terminal: Terminal) -> None:
+def test_what_another_program_may_print(tmp_path: Path, terminal: PseudoTerminal) -> None:
     """The reader of a pipe may print to the same terminal, as `| jq` does."""
     with open(tmp_path / "file", "w") as file:
         assert is_own(file) and is_own(terminal.stream)
