@@ -53,9 +53,9 @@ def starts() -> dict[str, Any]:
     return found
 
 
-def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> int:
-    """Returns exit status 1 when a part failed."""
-    parts: dict[str, Callable[[], Any]] = {
+def all_parts(directory: Path, rounds: int, seconds: float) -> dict[str, Callable[[], Any]]:
+    """What measures each part, by its name in bench/run.py."""
+    return {
         "kernel": lambda: kernel(directory),
         "scenes": lambda: scenes.run(directory, report),
         "live": lambda: live.run(report),
@@ -67,6 +67,11 @@ def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> 
         "beside": lambda: beside.run(report),
         "nftables": lambda: throughput.nftables(rounds, seconds, report),
     }
+
+
+def main(directory: Path, rounds: int, seconds: float, requested: list[str]) -> int:
+    """Returns exit status 1 when a part failed."""
+    parts = all_parts(directory, rounds, seconds)
     uname = os.uname()
     results: dict[str, Any] = {
         "machine": {"kernel": uname.release, "cpus": os.cpu_count(), "versions": tools.versions()},

@@ -12,7 +12,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vagrant"))
 
-from bench import figures, live, run
+from bench import figures, inside, live, run, tools
+from bench import throughput as forwarding
 from bench.figures import FIGURES, PAGE, RESULTS
 
 KEYS = {figure.key for figure in FIGURES}
@@ -109,3 +110,38 @@ def test_the_kept_rate_is_that_of_the_fastest_complete_burst() -> None:
 def test_a_part_that_the_machine_did_not_reach_has_failed() -> None:
     found = run.with_missing({"parts": ["live", "costs", "beside"], "live": {}, "failed": {"costs": "ToolFailed: x"}}, 124)
     assert found["failed"] == {"costs": "ToolFailed: x", "beside": "the machine ended before this part did (status 124)"}
+
+
+def test_both_machines_have_all_parts() -> None:
+    goals, others = run.GROUPS
+    assert sorted((*goals, *others)) == sorted(inside.all_parts(Path(), 1, 1.0))
+    assert run.directory(["live", "kernel"]) != run.directory(["costs"])
+
+
+def test_each_variant_is_measured_once() -> None:
+    variants = forwarding.all_variants(tools.Tracer)  # which starts none
+    for variant in variants:
+        assert variant.name.startswith(forwarding.GOALS) != variant.name.startswith(forwarding.OTHERS), variant.name
+    named = {figure.key for figure in FIGURES if figure.key.startswith("forward.")}
+    assert len(named) == sum(v.name.startswith(forwarding.GOALS) for v in variants)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_two_machines_give_one_result(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
+    """The machine of the parts with goals describes the results, if it wrote any."""
+    machine = {"machine": {"kernel": "6.12.1", "cpus": 1}, "rounds": 1, "failed": {}}
+
+    def in_machine(lab: Path, rounds: int, seconds: float, only: str, parts: list[str]) -> dict[str, Any]:
+        if parts == ["beside"]:
+            return run.with_missing({"parts": parts, "failed": {}}, 124)
+        return {**machine, "parts": parts, "part_seconds": {parts[0]: 2.5}, parts[0]: {"of": parts[0]}}
+
+    monkeypatch.setattr(run, "in_machine", in_machine)
+    found = run.in_machines(Path(), 1, 1.0, "", [["live"], ["costs"], ["beside"]], at_once)
+    assert (
+        found["parts"] == ["live", "costs", "beside"] and found["live"] == {"of": "live"} and found["costs"] == {"of": "costs"}
+    )
+    assert found["failed"] == {"beside": "the machine ended before this part did (status 124)"}
+    assert found["part_seconds"] == {"live": 2.5, "costs": 2.5} and found["rounds"] == 1
+    with pytest.raises(SystemExit, match="left no results"):
+        run.in_machines(Path(), 1, 1.0, "", [["beside"]], at_once)
