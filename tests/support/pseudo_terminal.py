@@ -39,6 +39,10 @@ class PseudoTerminal:
         except OSError:  # the other side is closed
             return
 
+    def type(self, keys: bytes) -> None:
+        """Sends what a person types."""
+        os.write(self._reader, keys)
+
     @property
     def text(self) -> str:
         return self._data.decode()

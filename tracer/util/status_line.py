@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import stat
 import sys
 import threading
@@ -41,11 +42,19 @@ class StatusLine:
         self.is_live = is_wanted and self._stream.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(self, text: str) -> None:
-        """Replaces the line, unless this process is in the background. What does not fit is cut off."""
-        with self._lock:
-            if self.is_live and self._is_foreground():
+        """Replaces the line. What does not fit is cut off.
+
+        Never waits: nothing is shown in the background, on a terminal that takes nothing (Ctrl-S), and while another thread
+        writes to it.
+        """
+        if not self.is_live or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._is_foreground() and self._is_writable():
                 self._write(ERASE + escaped_line(text)[: self._columns() - 1])
                 self._is_painted = True
+        finally:
+            self._lock.release()
 
     def erase(self) -> None:
         with self._lock:
@@ -74,6 +83,13 @@ class StatusLine:
         """Whether this process may write to its terminal; True where this is not known."""
         try:
             return os.tcgetpgrp(self._stream.fileno()) == os.getpgrp()
+        except (OSError, ValueError):
+            return True
+
+    def _is_writable(self) -> bool:
+        """Whether the terminal takes text now; True where this is not known."""
+        try:
+            return bool(select.select([], [self._stream], [], 0)[1])
         except (OSError, ValueError):
             return True
 
