@@ -34,29 +34,32 @@ def test_text_and_line_never_mix(terminal: PseudoTerminal, monkeypatch: pytest.M
     assert line.is_live and out is not terminal.stream and out.isatty() and out.fileno() == terminal.fd
     stream = QueuedStream(terminal.fd, "text", guard=line.hidden)
 
+    done, counts = threading.Event(), {"direct": 0, "queued": 0}
+
     def write() -> None:
-        for number in range(200):
-            out.write(f"direct {number}\n")
-            out.flush()
+        while not done.is_set():
+            out.write(f"direct {counts['direct']}\n")
+            counts["direct"] += 1
             time.sleep(0.001)
 
     writer = threading.Thread(target=write)
     writer.start()
-    for number in range(200):
-        stream.write(f"queued {number}\n")
-        line.show(f"status {number}")
-        time.sleep(0.001)
+
+    def enough() -> bool:
+        stream.write(f"queued {counts['queued']}\n")
+        counts["queued"] += 1
+        line.show("status")
+        return terminal.text.count("status") >= 20
+
+    until(enough, pause=0.001)
+    done.set()
     writer.join()
     stream.drain(10)
-    line.show("status at the end")
     line.erase()
     out.write("the end\n")
     until(lambda: "the end" in terminal.text)
-    shown = screen(terminal.text)
-    assert sorted(shown) == sorted(
-        ["", "the end", *(f"{kind} {number}" for kind in ("direct", "queued") for number in range(200))]
-    )
-    assert terminal.text.count("status") > 10
+    shown = [f"{kind} {number}" for kind, count in counts.items() for number in range(count)]
+    assert sorted(screen(terminal.text)) == sorted(["", "the end", *shown])
 
 
 def test_a_long_line_is_cut_to_the_terminal(terminal: PseudoTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
