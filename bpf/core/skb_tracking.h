@@ -232,12 +232,30 @@ static __always_inline int is_related(u64 nfct)
     return info == 1 || info == 4; /* IP_CT_RELATED, IP_CT_RELATED_REPLY */
 }
 
-/* The entry of the packet in skb, a new one if the filter selects it now; NULL if the packet is unwanted. The caller has set
- * nfct, hook, pf, priority, returned, netns, in, out; the rest of *s is filled here. unseen = 1: the header need not be parsed again. */
-static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff *skb, struct observation *s, u8 unseen)
+/* 1 if the packet in skb, with no entry e and without a connection, is unwanted because of its ports: checked before the rest
+ * of *s is read. The caller has set nfct, hook, pf, returned; at a hook also netns. */
+static __always_inline int excluded_by_ports(struct call *c, struct sk_buff *skb, struct observation *s, struct tracked_skb *e)
+{
+    int zero = 0;
+    struct filter *f;
+
+    if (e || s->nfct & NFCT_POINTER)
+        return 0;
+    f = filters.lookup(&zero);
+    if (!f || ports_may_match(c, skb, f))
+        return 0;
+    s->has_flow = 0;
+    decide_against((u64)skb, s, f);
+    return 1;
+}
+
+/* The entry of the packet in skb, a new one if the filter selects it now; NULL if the packet is unwanted. e: the entry of its
+ * address. The caller has set nfct, hook, pf, priority, returned, netns, in, out; the rest of *s is filled here. unseen = 1: the
+ * header need not be parsed again. */
+static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff *skb, struct observation *s,
+                                                 struct tracked_skb *e, u8 unseen)
 {
     u64 key = (u64)skb;
-    struct tracked_skb *e = tracked_recently(key, s);
     int zero = 0, going;
     struct filter *f = filters.lookup(&zero);
 
@@ -248,10 +266,6 @@ static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff 
     if (!f)
         return 0;
     s->has_flow = 0;
-    if (!e && !(s->nfct & NFCT_POINTER) && !ports_may_match(c, skb, f)) {
-        decide_against(key, s, f);
-        return 0;
-    }
     if (!parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
         return 0;
     going = e && is_same_packet(e, s);
@@ -280,18 +294,23 @@ static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff 
 /* The entry of a packet at a probe outside the hooks: socket, drop. Fills *s. */
 static __always_inline struct tracked_skb *track_outside_hook(struct call *c, struct sk_buff *skb, struct observation *s)
 {
-    struct net_device *dev = READ(c, skb, dev);
+    struct net_device *dev;
+    struct tracked_skb *e;
 
     if (!s)
         return 0;
     s->nfct = READ(c, skb, _nfct);
     s->hook = NO_HOOK;
     s->pf = 0;
-    s->priority = UNKNOWN_PRIORITY;
     s->returned = 0;
+    e = tracked_recently((u64)skb, s);
+    if (excluded_by_ports(c, skb, s, e))
+        return 0;
+    dev = READ(c, skb, dev);
+    s->priority = UNKNOWN_PRIORITY;
     s->by_loopback = 0;
     s->netns = netns_of_skb(c, skb);
     s->in = dev ? READ(c, dev, ifindex) : 0;
     s->out = 0;
-    return track(c, skb, s, 0);
+    return track(c, skb, s, e, 0);
 }

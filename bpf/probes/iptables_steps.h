@@ -76,13 +76,17 @@ static __always_inline int table_begin_entered(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct xt_table *table = (void *)c->arg[1];
-    struct runs *runs = runs_here();
-    u64 now = bpf_jiffies64();
+    struct runs *runs;
+    u64 now;
     u32 free = RUNS - 1;
     struct run *r;
 
-    if (!runs || in_negative_cache(READ(c, skb, _nfct)))
+    if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
+    runs = runs_here();
+    if (!runs)
+        return 0;
+    now = bpf_jiffies64();
 #pragma unroll
     for (int i = RUNS - 1; i >= 0; i--)
         if (!runs->skb[i] || runs->skb[i] == c->arg[0] || now > runs->until[i])

@@ -25,19 +25,24 @@ static __always_inline int write_table(struct call *c, int cpu)
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_hook_state *state = (void *)c->arg[1];
     struct xt_table *table = (void *)c->arg[2];
-    struct run *run = end_run(c->arg[0], cpu);
     u8 verdict = c->ret & 255;
     struct tracked_skb *e;
+    struct hook_step step;
     struct reserved r;
+    struct run *run;
     int from;
     struct observation *s;
 
     if (verdict == NF_STOLEN || in_negative_cache(READ(c, skb, _nfct)))
         return cpu;
     s = observation_of(c);
-    e = track_in_hook(c, skb, state, 0, priority_of_table(table), s);
+    step = observe_in_hook(c, skb, state, 0, s);
+    if (!s || step.unwanted)
+        return cpu;
+    e = track_in_hook(c, skb, state, step, priority_of_table(table), s);
     if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return cpu;
+    run = end_run(c->arg[0], cpu);
     if (!run) {
         from = moved_from(c->arg[0], c->arg[2]);
         if (from < CPUS) {

@@ -71,11 +71,13 @@ static __always_inline int nat_entered(struct call *c)
     struct reserved r;
     struct observation *s;
 
-    e = find_tracked(c->arg[0]);
-    if (in_negative_cache(nfct) || (only_drops() && !begins_connection(nfct) && !(e && e->opens)))
+    if (in_negative_cache(nfct))
         return 0;
     s = observation_of(c);
     if (!s)
+        return 0;
+    e = tracked_recently(c->arg[0], s);
+    if (only_drops() && !begins_connection(nfct) && !(e && e->opens))
         return 0;
     s->nfct = nfct;
     dev = READ(c, skb, dev);
@@ -87,7 +89,7 @@ static __always_inline int nat_entered(struct call *c)
     s->returned = 0;
     s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
     s->hook = hook_of_rewrite(e, source, READ(c, skb, skb_iif));
-    e = track(c, skb, s, 0);
+    e = track(c, skb, s, e, 0);
     if (!e || drops_only_excludes(e, nfct))
         return 0;
     r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);
@@ -120,9 +122,13 @@ static __always_inline int nat_hook_returned(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     u8 verdict = c->ret & 255;
     struct observation *s = observation_of(c);
-    struct tracked_skb *e = track_in_hook(c, skb, (void *)c->arg[1], 0, UNKNOWN_PRIORITY, s);
+    struct hook_step step = observe_in_hook(c, skb, (void *)c->arg[1], 0, s);
+    struct tracked_skb *e;
     struct reserved r;
 
+    if (!s || step.unwanted)
+        return 0;
+    e = track_in_hook(c, skb, (void *)c->arg[1], step, UNKNOWN_PRIORITY, s);
     if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_NAT_HOOK, skb, s, (void *)c->arg[1]);

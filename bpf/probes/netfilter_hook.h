@@ -22,29 +22,47 @@ static __always_inline u8 ip_hook(u8 pf, u8 hook)
     return is_ip(pf) && hook <= POSTROUTING ? hook : NO_HOOK;
 }
 
-/* The entry of a packet inside a hook (with returned = 1: directly after it). priority: of the function that has it, or
- * UNKNOWN_PRIORITY. Fills *s. */
-static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
-                                                         u8 returned, s32 priority, struct observation *s)
+/* A packet inside a hook. unwanted = 1: the filter rejects it, whatever else is read. entry: of its address, or NULL. */
+struct hook_step {
+    struct tracked_skb *entry;
+    int unwanted;
+};
+
+/* Begins the observation *s of a packet inside a hook (with returned = 1: directly after it), with the cheapest checks first.
+ * track_in_hook does the rest. */
+static __always_inline struct hook_step observe_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
+                                                        u8 returned, struct observation *s)
 {
-    struct net_device *in, *out;
+    struct hook_step step = {0, 1};
 
     if (!s)
-        return 0;
+        return step;
     s->pf = READ(c, state, pf);
     s->nfct = READ(c, skb, _nfct);
     s->netns = netns_of(c, READ(c, state, net));
     s->hook = ip_hook(s->pf, READ(c, state, hook));
     s->returned = returned;
-    s->priority = priority;
     if (!(s->nfct & NFCT_POINTER) && s->hook != NO_HOOK && passed_over((u64)skb, s->netns, s->pf, stage_of(s->hook, returned)))
-        return 0;
+        return step;
+    step.entry = tracked_recently((u64)skb, s);
+    step.unwanted = excluded_by_ports(c, skb, s, step.entry);
+    return step;
+}
+
+/* The entry of a packet inside a hook, NULL = unwanted. Fills the rest of *s. priority: of the function that has the packet, or
+ * UNKNOWN_PRIORITY. */
+static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
+                                                         struct hook_step step, s32 priority, struct observation *s)
+{
+    struct net_device *in, *out;
+
+    s->priority = priority;
     in = READ(c, state, in);
     out = READ(c, state, out);
     s->in = in ? READ(c, in, ifindex) : 0;
     s->out = out ? READ(c, out, ifindex) : 0;
     s->by_loopback = in && (READ(c, in, flags) & IFF_LOOPBACK);
-    return track(c, skb, s, !returned && s->hook != NO_HOOK);
+    return track(c, skb, s, step.entry, !s->returned && s->hook != NO_HOOK);
 }
 
 /* Reserves an event of a packet inside a hook. */
@@ -103,6 +121,7 @@ static __always_inline int hook_returned(struct call *c)
     struct reserved r;
     struct tracked_skb *e;
     struct observation *s;
+    struct hook_step step;
 
     if (!is_ip(READ(c, state, pf)))
         return 0;
@@ -113,7 +132,10 @@ static __always_inline int hook_returned(struct call *c)
     if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
     s = observation_of(c);
-    e = track_in_hook(c, skb, state, 1, UNKNOWN_PRIORITY, s);
+    step = observe_in_hook(c, skb, state, 1, s);
+    if (!s || step.unwanted)
+        return 0;
+    e = track_in_hook(c, skb, state, step, UNKNOWN_PRIORITY, s);
     if (!e || drops_only_excludes(e, s->nfct))
         return 0;
     r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);

@@ -150,6 +150,7 @@ static __always_inline int chain_returned(struct call *c)
     struct tracked_skb *e;
     struct reserved r;
     struct observation *s;
+    struct hook_step step;
 
     if (verdict == NF_STOLEN) {
         if ((u32)c->ret >> 16)
@@ -163,7 +164,10 @@ static __always_inline int chain_returned(struct call *c)
     s = observation_of(c);
     if (s)
         s->whole = 1; /* for the chain's name */
-    e = track_in_hook(c, skb, state, 0, priority_of_chain((u64)chain), s);
+    step = observe_in_hook(c, skb, state, 0, s);
+    if (!s || step.unwanted)
+        return 0;
+    e = track_in_hook(c, skb, state, step, priority_of_chain((u64)chain), s);
     if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return 0;
     r = begin_hook_event(c, e, EVENT_CHAIN, skb, s, state);

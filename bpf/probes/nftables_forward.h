@@ -52,12 +52,16 @@ static __always_inline int nft_fwd_entered(struct call *c)
     struct tracked_skb *e;
     struct reserved r;
     struct observation *s;
+    struct hook_step step;
 
     if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
     state = CHAIN_STATE(c, pkt);
     s = observation_of(c);
-    e = track_in_hook(c, skb, state, 0, UNKNOWN_PRIORITY, s);
+    step = observe_in_hook(c, skb, state, 0, s);
+    if (!s || step.unwanted)
+        return 0;
+    e = track_in_hook(c, skb, state, step, UNKNOWN_PRIORITY, s);
     if (!e)
         return 0;
     save_entered((u64)pkt, e->packet);

@@ -132,15 +132,22 @@ static __always_inline u64 nft_handle(u64 rule)
 static __always_inline struct tracked_skb *track_in_run(struct call *c, struct nft_run *run, struct sk_buff *skb,
                                                     struct nf_hook_state *state, u64 chain, u64 pkt, u8 gone)
 {
+    struct observation *s = observation_of(c);
     struct tracked_skb *e = 0;
+    struct hook_step step;
 
     if (run->skb == (u64)skb && run->chain == chain) {
         if (run->packet)
             e = find_tracked((u64)skb);
         if (e && e->packet != run->packet)
             e = 0;
+    } else if (gone) {
+        e = stolen_in_run(pkt, (u64)skb);
+        run->depth = 0;
     } else {
-        e = gone ? stolen_in_run(pkt, (u64)skb) : track_in_hook(c, skb, state, 0, priority_of_chain(chain), observation_of(c));
+        step = observe_in_hook(c, skb, state, 0, s);
+        if (s && !step.unwanted)
+            e = track_in_hook(c, skb, state, step, priority_of_chain(chain), s);
         run->depth = 0;
     }
     run->skb = (u64)skb;
