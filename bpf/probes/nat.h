@@ -8,10 +8,10 @@
  * MASQUERADE is SNAT that stores its interface: only then nf_conn_nat.masq_index is set. */
 
 #ifdef HAVE_nf_conn
-static __always_inline int is_masquerade(struct nf_conn *ct)
+static __always_inline int is_masquerade(struct call *c, struct nf_conn *ct)
 {
 #if defined(HAVE_nf_ct_ext) && defined(HAVE_nf_conn_nat_masq_index)
-    struct nf_ct_ext *ext = PEEK(ct, ext);
+    struct nf_ct_ext *ext = READ(c, ct, ext);
     struct nf_conn_nat *nat;
     u8 offset = 0;
 
@@ -100,7 +100,7 @@ static __always_inline int nat_entered(struct call *c)
     r.out->pf = s->tuple[HEADER].family == 4 ? 2 : 10;
     r.out->verdict = NF_ACCEPT;
     r.out->manip = !source | reply << 1;
-    if (source != reply && is_masquerade(ct))
+    if (source != reply && is_masquerade(c, ct))
         r.out->flags |= FLAG_MASQ;
     submit_event(r);
     write_rewrite(e, s, source, reply);
