@@ -233,15 +233,30 @@ def _info(fd: int, length: int) -> bytes:
     return info.raw
 
 
-def recursion_misses(program: int) -> int:
+class MissCounter:
     """Number of times the kernel skipped a program because one was running on that CPU.
 
-    It is bpf_prog_info.recursion_misses, since 5.12; 0 before.
+    It is bpf_prog_info.recursion_misses, since 5.12; 0 before. The arguments of the system call are made once, because each
+    program is asked ten times a second.
     """
-    try:
-        return int(struct.unpack_from("=Q", _info(program, 320), 208)[0])
-    except OSError:
-        return 0
+
+    def __init__(self, program: int) -> None:
+        """program: its descriptor."""
+        self._info = ctypes.create_string_buffer(_MISSES_AT + 8)
+        attributes = ctypes.create_string_buffer(struct.pack("=IIQ", program, len(self._info), _address(self._info)), 16)
+        number = _NUMBERS.get(platform.machine(), (-1, -1))[0]
+        self._call = ctypes.c_long(number), ctypes.c_int(OBJECT_INFO), attributes, ctypes.c_uint(len(attributes))
+        self._count = ctypes.c_uint64.from_buffer(self._info, _MISSES_AT)
+
+    def read(self) -> int:
+        """The number now; 0 where the kernel does not report it."""
+        # The kernel reads the structure, too: a length there would be that of an array to fill.
+        ctypes.memset(self._info, 0, len(self._info))
+        return self._count.value if _LIBC.syscall(*self._call) == 0 else 0
+
+
+_MISSES_AT = 208
+"""Offset of bpf_prog_info.recursion_misses, bytes."""
 
 
 def run_time(program: int) -> tuple[int, int]:

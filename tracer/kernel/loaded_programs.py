@@ -18,7 +18,7 @@ from typing import Any
 from tracer.errors import CompileFailed, NoProbe
 from tracer.kernel import bpf_syscall
 from tracer.kernel.attach_plan import PlannedProbe, UnavailableProbe
-from tracer.kernel.bpf_syscall import BpfMap, ProgramTarget, Refused
+from tracer.kernel.bpf_syscall import BpfMap, MissCounter, ProgramTarget, Refused
 from tracer.kernel.btf import FUNC, KernelTypes
 from tracer.kernel.bytecode import LICENCE, Bytecode, linked
 from tracer.kernel.xt_extensions import PlannedExtension
@@ -197,9 +197,9 @@ class LoadedPrograms:
             for name, _ in row.programs:
                 os.close(self._links.pop((row.module + ":" + row.symbol, name)))
 
-    def recursion_misses(self, program: int) -> int:
-        """Number of times the kernel skipped a program because one was running on that CPU. program: its descriptor."""
-        return bpf_syscall.recursion_misses(program)
+    def miss_counter(self, program: int) -> MissCounter:
+        """Counts how often the kernel skipped a program because one was running on that CPU. program: its descriptor."""
+        return MissCounter(program)
 
     def run_times(self) -> dict[str, tuple[int, int]]:
         """(ns, number of runs) by "PROGRAM for FUNCTION", while kernel.bpf_stats_enabled is 1."""

@@ -28,7 +28,7 @@ class LossCounters:
     """Reads the loss counters and returns the increase since the last reading. cpus: as given to attach_plan.header."""
 
     def __init__(self, program: LoadedPrograms, rows: list[PlannedProbe], cpus: int) -> None:
-        self._program, self._rows = program, rows
+        self._programs = tuple((row, program.miss_counter(program.functions[row.probe.name])) for row in rows)
         self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in Kind}
         self._kinds[cstruct.define("records/loss_counters.h", "PACKETS_SHED")] = (
             LEFT_OUT,
@@ -52,12 +52,13 @@ class LossCounters:
             # A call may be running on each CPU, so a small difference is no loss.
             missed = self._counters["kept"].sum(0).astype(int) - self._counters["returned"].sum(0) - len(self._counters)
             for row in self._kept:
-                yield Loss(row.probe.name, -1, max(0, int(missed[row.number])), MISSED)
+                if missed[row.number] > 0:
+                    yield Loss(row.probe.name, -1, int(missed[row.number]), MISSED)
 
     def _misses(self) -> Iterator[Loss]:
-        for row in self._rows:
-            fd = self._program.functions[row.probe.name]
-            yield Loss(row.probe.name, -1, self._program.recursion_misses(fd), "another probe was running")
+        for row, counter in self._programs:
+            if count := counter.read():
+                yield Loss(row.probe.name, -1, count, "another probe was running")
 
     def poll(self) -> None:
         """Reads the counters when the interval is over, so that the time of a loss is known within a short interval."""

@@ -78,7 +78,8 @@ def test_a_program_is_loaded_or_refused() -> None:
         program = bpf_syscall.load_program("on_hook", RETURN_ZERO, "GPL", target)
     except Refused as e:
         pytest.skip(f"no programs here: {e.strerror}")
-    assert bpf_syscall.recursion_misses(program) == 0 and bpf_syscall.run_time(program) == (0, 0)
+    counter = bpf_syscall.MissCounter(program)
+    assert counter.read() == counter.read() == 0 and bpf_syscall.run_time(program) == (0, 0)
     os.close(program)
     with pytest.raises(Refused) as refused:
         bpf_syscall.load_program("on_hook", RETURN_ZERO[:8], "GPL", target)
