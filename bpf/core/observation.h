@@ -35,17 +35,36 @@ static __always_inline struct observation *observation_of(struct call *c)
     return observations.lookup(&number);
 }
 
+/* 1 if this tuple is that of the packets in the other direction of the packet's connection. */
+static __always_inline u8 is_opposite(struct observation *s, int tuple)
+{
+    u8 is_reply = (s->nfct & ~NFCT_POINTER) > IP_CT_NEW;
+    return tuple != HEADER && (tuple == REPLY) != is_reply;
+}
+
+/* 1 if the filter selects the packet, leaving out its TCP flags: for a packet of a connection, the result is valid for all
+ * packets of that direction. */
 static __always_inline int filter_wants(struct filter *f, struct observation *s)
 {
+    u8 roles = 0, is_wanted = 0;
+
     if (f->netns && f->netns != s->netns)
         return 0;
     if (f->ifindex && !(f->if_netns == s->netns && (f->ifindex == s->in || f->ifindex == s->out)))
         return 0;
 #pragma clang loop unroll(disable)
-    for (int i = HEADER; i <= (s->has_flow ? REPLY : HEADER); i++)
-        if (tuple_matches(f, &s->tuple[i]))
-            return 1;
-    return 0;
+    for (int i = HEADER; i <= (s->has_flow ? REPLY : HEADER); i++) {
+        if (is_wanted_kind(f, &s->tuple[i])) {
+            is_wanted = 1;
+            roles |= roles_of_tuple(f, &s->tuple[i], is_opposite(s, i));
+        }
+    }
+    return is_wanted && has_wanted_roles(f, roles);
+}
+
+static __always_inline int wants_tcp_flags(struct filter *f, struct observation *s)
+{
+    return tcp_flags_match(f, s->tuple[HEADER].protocol, s->packet.tcp_flags);
 }
 
 /* 0 if the packet has no options or extensions and its ports are unwanted; without a connection it is then unwanted. This is
@@ -60,11 +79,11 @@ static __always_inline int ports_may_match(struct call *c, struct sk_buff *skb, 
     struct port_set *set;
     int zero = 0;
 
-    if (!f->ports)
+    if (!(f->wanted & (AT_EITHER_END | AT_SOURCE | AT_DESTINATION)))
         return 1;
     at += READ(c, skb, network_header);
     if (bpf_probe_read_kernel(&h, sizeof(h), at) || h.ip[0] != 0x45)
         return 1;
     set = ports.lookup(&zero);
-    return !set || port_matches(set, bpf_ntohs(h.sport)) || port_matches(set, bpf_ntohs(h.dport));
+    return !set || (roles_of_port(set, bpf_ntohs(h.sport)) | roles_of_port(set, bpf_ntohs(h.dport))) & f->wanted;
 }

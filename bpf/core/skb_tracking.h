@@ -258,6 +258,7 @@ static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff 
     u64 key = (u64)skb;
     int zero = 0, going;
     struct filter *f = filters.lookup(&zero);
+    u8 wanted;
 
     if (unseen && !is_related(s->nfct) && may_be_short(e, s) && steps_on(e, s) && same_place(&e->emitted, s)) {
         s->same = 1;
@@ -279,12 +280,14 @@ static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff 
             e->fingerprint = s->packet.fingerprint; /* a fragment has none; the last one's buffer gets the whole packet */
         return move_on(e, s);
     }
-    if (!filter_wants(f, s)) {
+    wanted = filter_wants(f, s);
+    if (!wanted || !wants_tcp_flags(f, s)) {
         if (e && in_tunnel(c, skb, e, s))
             return 0;
         if (e)
             tracked_skbs.delete(&key);
-        decide_against(key, s, f);
+        if (!wanted)
+            decide_against(key, s, f); /* other packets of the connection may have the wanted TCP flags */
         return 0;
     }
     e = begin(key, s);

@@ -93,7 +93,7 @@ static __always_inline struct tracked_skb *track_ipvs(struct call *c, struct sk_
     e = tracked_recently(key, s);
     if (e && is_same_packet(e, s))
         return move_on(e, s);
-    if (!filter_wants(f, s))
+    if (!filter_wants(f, s) || !wants_tcp_flags(f, s))
         return 0;
     e = begin(key, s);
     return e ? move_on(e, s) : 0;

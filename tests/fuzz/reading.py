@@ -14,7 +14,7 @@ from tracer.analysis.collector import PacketCollector
 from tracer.analysis.result_table import show
 from tracer.capture.replay import runner
 from tracer.capture.replay.capture_reader import CaptureReader
-from tracer.capture.replay.display_filter import DisplayFilter
+from tracer.selection.display_filter import DisplayFilter
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.commands.analyze import capture_info
 from tracer.errors import CaptureUnreadable, DamagedCapture, NewerCapture, TraceError

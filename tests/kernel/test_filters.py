@@ -10,8 +10,11 @@ from scenes import topology, traffic
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter, parse_host
 from tracer.model.hop import RewriteHop, SocketHop, verdict_of
+from tracer.model.port_list import parse_ports
+from tracer.model.tcp_flags import parse_tcp_flags
 from tracer.node.namespaces import Namespaces, interface_index
 from tracer.packets.outcome import BAD
+from tracer.selection.display_filter import DisplayFilter
 
 NODE, POD = topology.NODE4, topology.PODS[0].addr4
 
@@ -99,3 +102,63 @@ def test_icmp_echo_is_delivered_to_the_kernel(watch: Watch) -> None:
     requests = [p for p in seen.packets if p.endpoints.dst == NODE]
     assert [p.verdict for p in requests] == ["delivered to node's kernel"] * 2
     assert len(seen.packets) == 4
+
+
+def test_ranges_and_lists_of_ports(watch: Watch) -> None:
+    with watch(Filter(ports=parse_ports(["30000-32767", "1"]), protocol=17)) as seen:
+        ask_everything()
+        assert traffic.udp_ask(POD, 5353, ns=None).outcome == "answered"
+    assert len(seen.packets) == 4 and {p.protocol for p in seen.packets} == {"UDP"}, "two requests to the NodePort, two answers"
+
+
+def test_source_and_destination_are_those_of_the_packets_direction(watch: Watch) -> None:
+    with watch(Filter(sources=(parse_host(topology.CLIENT4),), protocol=17)) as seen:
+        assert traffic.udp_ask().outcome == "answered"
+    (request,) = seen.packets
+    assert (request.endpoints.src, request.endpoints.dport) == (topology.CLIENT4, traffic.NODEPORT_UDP)
+    with watch(Filter(destinations=(parse_host(topology.CLIENT4),), protocol=17)) as seen:
+        assert traffic.udp_ask().outcome == "answered"
+    (answer,) = seen.packets
+    assert answer.endpoints.src in {pod.addr4 for pod in topology.PODS}, "the answer goes to the client, after translation"
+
+
+def test_the_destination_after_translation(watch: Watch) -> None:
+    client_to_pod = Filter(sources=(parse_host(topology.CLIENT4),), destinations=(parse_host("10.244.0.8/29"),), protocol=17)
+    with watch(client_to_pod) as seen:
+        assert traffic.udp_ask().outcome == "answered"
+    (request,) = seen.packets
+    assert [h.nat.kind for h in request.hops if isinstance(h, RewriteHop)] == ["DNAT", "MASQUERADE"]
+    with watch(Filter(destination_ports=(5353,))) as seen:
+        assert traffic.udp_ask().outcome == "answered"
+    assert [p.endpoints.dport for p in seen.packets] == [traffic.NODEPORT_UDP]
+    with watch(Filter(source_ports=(5353,))) as seen:
+        assert traffic.udp_ask().outcome == "answered"
+    assert [p.endpoints.sport for p in seen.packets] == [5353]
+
+
+def test_excluded_ports_and_hosts(watch: Watch) -> None:
+    with watch(Filter(hosts=(parse_host(topology.CLIENT4),), excluded_ports=(5353, traffic.NODEPORT_UDP), family=4)) as seen:
+        ask_everything()
+    assert {p.protocol for p in seen.packets} >= {"TCP"} and "UDP" not in {p.protocol for p in seen.packets}
+    with watch(Filter(protocol=17, excluded_hosts=(parse_host(topology.CLIENT4),))) as seen:
+        ask_everything()
+    client = DisplayFilter(excluded_hosts=(parse_host(topology.CLIENT4),))
+    later = [p for p in seen.packets if p.family == "IPv4"]
+    assert all(p.netns.startswith("pod-") and not client(p) for p in later), "it has the client's address after translation only"
+    assert len([p for p in seen.packets if client(p)]) == 2
+
+
+def test_tcp_flags_select_packets_of_a_connection_whose_other_packets_they_reject(watch: Watch) -> None:
+    port = (traffic.NODEPORT_HTTP,)
+    with watch(Filter(ports=port, tcp_flags=parse_tcp_flags(["SYN"]))) as seen:
+        assert traffic.http_get().outcome == "answered"
+    assert [p.tcp_flags for p in seen.packets] == ["SYN", "SYN ACK"]
+    assert seen.packets[0].handshake and seen.packets[0].handshake.accepted, "followed to the listener"
+    with watch(Filter(ports=port, tcp_flags=parse_tcp_flags(["FIN", "SYN,not-ACK"]))) as seen:
+        assert traffic.http_get().outcome == "answered"
+    flags = [set(p.tcp_flags.split()) for p in seen.packets]
+    assert flags[0] == {"SYN"} and len(flags) == 3, "one SYN, and a FIN of each side"
+    assert all("FIN" in each for each in flags[1:])
+    with watch(Filter(tcp_flags=parse_tcp_flags(["RST"]))) as seen:
+        ask_everything()
+    assert {p.protocol for p in seen.packets} <= {"TCP"} and all("RST" in p.tcp_flags for p in seen.packets)

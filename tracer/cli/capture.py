@@ -11,12 +11,10 @@ import click
 
 from tracer import export as exports
 from tracer.analysis import stats as statistics
+from tracer.cli import filters
 from tracer.cli.options import alternatives
 
-FILTERS = frozenset({
-    "ports", "hosts", "services", "pods", "node_ports", "host_ports", "proto", "family", "iface", "netns", "drops_only",
-    "no_rules", "count",
-})  # fmt: skip
+FILTERS = filters.NAMES | {"no_rules", "count"}
 """The options of `trace` that select packets."""
 
 _output_option = click.Option(
@@ -26,13 +24,13 @@ _output_option = click.Option(
 
 def commands(trace: click.Command) -> list[click.Command]:
     """Returns all of these commands. trace: the command from which they copy the filter options."""
-    filters = [copy(p) for p in trace.params if p.name in FILTERS]
+    selecting = [copy(p) for p in trace.params if p.name in FILTERS]
 
     def make(name: str, run: Callable[..., int], *params: click.Parameter, form: bool = True) -> click.Command:
         extra = [_output_option] if form else []
         settings = {"help_option_names": ["-h", "--help"]}
         return click.Command(
-            name, callback=run, params=[*params, *extra, *filters], help=run.__doc__, context_settings=settings
+            name, callback=run, params=[*params, *extra, *selecting], help=run.__doc__, context_settings=settings
         )
 
     files = click.Argument(["files"], metavar="FILE...", nargs=-1, required=True)

@@ -14,6 +14,7 @@ from tracer import __version__, log, render
 from tracer.cli import standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
+from tracer.cli.filters import with_filters
 from tracer.cli.options import (
     OutputFormat,
     alternatives,
@@ -65,27 +66,8 @@ def with_kube(function: Any) -> Any:
 
 
 @command.command("trace", cls=TraceCommand, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "-p",
-    "--port",
-    "ports",
-    type=int,
-    multiple=True,
-    metavar="PORT",
-    help="At either end, before or after NAT; repeatable.",
-)
-@click.option("--host", "hosts", multiple=True, metavar="CIDR", help="Address or network, matched like --port.")
-@click.option("--service", "services", multiple=True, metavar="NS/NAME[:PORT]", help="A Service, by any of its addresses.")
-@click.option("--pod", "pods", multiple=True, metavar="NS/NAME", help="A pod's own address.")
-@click.option("--node-port", "node_ports", type=int, multiple=True, metavar="PORT", help="A NodePort on this node.")
-@click.option("--host-port", "host_ports", type=int, multiple=True, metavar="PORT", help="A hostPort of this node's pods.")
+@with_filters
 @with_kube
-@click.option("--proto", type=click.Choice(sorted(PROTOCOLS)), metavar="PROTO", help="tcp, udp, sctp, icmp or icmpv6.")
-@click.option("-4", "family", flag_value=4, type=int, help="IPv4 only.")
-@click.option("-6", "family", flag_value=6, type=int, help="IPv6 only.")
-@click.option("--iface", metavar="NAME", help="Packets that pass this interface.")
-@click.option("--netns", metavar="NAME", help="Packets in a namespace: node, NAME, pid:N, PATH.")
-@click.option("--drops-only", is_flag=True, help="Only packets that did not reach their destination.")
 @click.option("-n", "--count", type=click.IntRange(0), default=0, metavar="N", help="Stop after N packets.")
 @click.option("--duration", type=click.FloatRange(0), default=0, metavar="S", help="Stop after S seconds.")
 @click.option(

@@ -8,28 +8,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracer.capture.replay import runner
-from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.file_series import opened
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import BadOption
-from tracer.kube.selectors import Selectors
-from tracer.model.filter import Filter, parse_host
-from tracer.model.namespace_name import Netns
+from tracer.kube.selectors import NOT_COMBINED, Selectors
 from tracer.pipeline import sinks
 from tracer.pipeline.shutdown import reading
+from tracer.selection.filter_options import FilterOptions
 
 
 def replay_request(options: dict[str, Any]) -> ReplayRequest:
     """Makes the replay request from the options of `trace`. Raises BadOption."""
-    selectors = Selectors(*(tuple(options.get(name) or ()) for name in ("services", "pods", "node_ports", "host_ports")))
-    ports, hosts = tuple(options.get("ports") or ()), tuple(parse_host(h) for h in options.get("hosts") or ())
-    if selectors and (ports or hosts):
-        raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
-    Filter(ports=ports, hosts=hosts)
-    names = options.get("iface") or "", Netns(options.get("netns") or "")
-    display_filter = DisplayFilter(ports, hosts, options.get("proto") or "", options.get("family") or 0, *names)
+    selectors, filters = Selectors.of(options), FilterOptions.of(options)
+    if selectors and (filters.ports or filters.hosts):
+        raise BadOption(NOT_COMBINED)
     return ReplayRequest(
-        display_filter,
+        filters.capture_filter(),
         selectors,
         options.get("drops_only", False),
         options.get("count", 0),

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from tracer.commands import doctor, filter_options
+from tracer.commands import doctor
 from tracer.commands.start_notes import StartNotes
 from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.kernel.session import Announcements, Kernel, Session
@@ -33,6 +33,9 @@ from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output, hang_up
+from tracer.selection import stored_filter
+from tracer.selection.display_filter import DisplayFilter
+from tracer.selection.filter_options import FilterOptions
 from tracer.util import memory
 from tracer.util.reading_progress import rules_read
 from tracer.util.status_line import StatusLine, is_own
@@ -81,7 +84,11 @@ def trace(
     line = notes.line if is_status_shown(notes.line, cmd) else None
     with ExitStack() as stack:
         stack.callback(environment.close)
-        kube = _kube(options, environment)
+        filters = FilterOptions.of(options)
+        kube = _kube(options, environment, filters)
+        live_filter = filters.live_filter()
+        if live_filter.expression and not snaplen:
+            live_filter.expression.require_recorded()
         require_tracing()
         notes.report("reading the kernel's types")
         kernel = Kernel.running()
@@ -102,7 +109,8 @@ def trace(
         session = stack.enter_context(probes)
         give_up()
         notes.report("reading rules", rules_read.phrase)
-        request = TraceRequest(_options_text(sys.argv[1:]), count, duration, no_rules, verbose, record_only, follow)
+        said = _options_text(sys.argv[1:])
+        request = TraceRequest(said, count, duration, no_rules, verbose, record_only, follow, live_filter)
         stop, command = StopSignals(), None
         try:
             run = prepare(stack, kernel, session, kube, environment, output, request, all_results, line)
@@ -154,12 +162,13 @@ def is_status_shown(line: StatusLine, cmd: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """The options of a run, without its filter. Stored in a capture.
+    """The options of a run, without the kernel's filter. Stored in a capture.
 
     Attributes:
         said: The options as typed.
         count: Stop after this many packets; 0 = no limit.
         duration: Stop after this time, s; 0 = no limit.
+        conditions: What user space evaluates of the filter.
     """
 
     said: str = ""
@@ -169,6 +178,12 @@ class TraceRequest:
     verbose: bool = False
     record_only: bool = False
     follow: bool = False
+    conditions: DisplayFilter = field(default_factory=DisplayFilter)
+
+    def stored(self) -> dict[str, Any]:
+        """The fields as a capture stores them."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        return plain | {"conditions": stored_filter.encoded(self.conditions)}
 
 
 def prepare(
@@ -195,24 +210,24 @@ def prepare(
         has_rules=not request.no_rules,
         by_connection=request.follow,
         drops_only=drops_only,
-        is_partial=drops_only,
         is_explained=not request.record_only,
         status=line,
+        is_partial=kube.current.is_one_sided or request.conditions.is_one_sided,
+        filters=(request.conditions,) if stored_filter.encoded(request.conditions) else (),
     )
     built = builder.build(environment, kube, output, options, stack)
     results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
-    request_fields = asdict(request) | {"drops_only": drops_only, "words": asdict(kube.selectors)}
+    request_fields = request.stored() | {"drops_only": drops_only, "words": asdict(kube.selectors)}
     environment.start(RunStart(kube, built.parts, results, request_fields))
     return built.run
 
 
-def _kube(options: dict[str, Any], environment: TracingEnvironment) -> OwnerResolver:
-    """Removes the Kubernetes options from `options`; the remaining ones make the filter."""
+def _kube(options: Mapping[str, Any], environment: TracingEnvironment, filters: FilterOptions) -> OwnerResolver:
+    """Makes the resolver of the objects that the options name."""
     source = ObjectSource(
-        options.pop("objects") or "", options.pop("kubeconfig") or "", options.pop("no_kube"), environment.cluster_view
+        options["objects"] or "", options["kubeconfig"] or "", options["no_kube"], environment.cluster_view
     )
-    selectors = Selectors(*(options.pop(name) for name in ("services", "pods", "node_ports", "host_ports")))
-    return OwnerResolver(source, selectors, filter_options.packet_filter(**options))
+    return OwnerResolver(source, Selectors.of(options), filters.kernel_filter())
 
 
 def limitations(session: Session) -> list[CheckResult]:

@@ -110,7 +110,11 @@ def pod(body: Object) -> Pod | None:
         if p.get("hostPort")
     )
     numbers = tuple(dict.fromkeys(int(p["containerPort"]) for p in ports if p.get("containerPort")))
-    return Pod(*key(body), spec.get("nodeName") or "", addresses, bool(spec.get("hostNetwork")), host_ports, numbers)
+    meta = body.get("metadata") or {}
+    labels = tuple(sorted((str(k), str(v)) for k, v in (meta.get("labels") or {}).items()))
+    controllers = tuple((str(o.get("kind")), str(o.get("name"))) for o in meta.get("ownerReferences") or () if o.get("controller"))
+    node_name, has_host_network = spec.get("nodeName") or "", bool(spec.get("hostNetwork"))
+    return Pod(*key(body), node_name, addresses, has_host_network, host_ports, numbers, labels, controllers)
 
 
 def _host(address: str | None) -> str:

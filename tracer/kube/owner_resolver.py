@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Maximum wait for the API if an option names an object, s. Nothing else waits for the API."""
+NAMED = "--service, --pod, --namespace, --workload and -l"
+"""The options that name objects."""
 UNCHECKED = (
     "The kubeconfig {} has insecure-skip-tls-verify: the API server is not authenticated. An attacker on the network path can"
     " read the token and forge names."
@@ -64,9 +66,9 @@ class OwnerResolver:
 
     def __init__(self, source: ObjectSource, words: Selectors, base: Filter) -> None:
         if words and (base.ports or base.hosts):
-            raise BadOption("--service, --pod, --node-port and --host-port cannot be combined with --port or --host.")
+            raise BadOption(selectors.NOT_COMBINED)
         if source.none and not source.replayed and words.need_names:
-            raise BadOption("--service and --pod need Kubernetes' objects: leave --no-kube out.")
+            raise BadOption(f"{NAMED} need Kubernetes' objects: leave --no-kube out.")
         if bool(source.objects) + bool(source.kubeconfig) + source.none > 1:
             raise BadOption("--objects, --kubeconfig and --no-kube exclude each other.")
         self.selectors, self._base = words, base
@@ -95,7 +97,7 @@ class OwnerResolver:
                 )
                 self._renewal = FilterRenewal(words, base, self.cluster) if words else None
             elif words.need_names:
-                raise NoObjects("--service and --pod need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")
+                raise NoObjects(f"{NAMED} need Kubernetes' objects: give --kubeconfig FILE or --objects FILE.")
         self._have_all = bool(source.objects)
         if self._have_all:
             self._check()
@@ -120,7 +122,7 @@ class OwnerResolver:
                 if not self._have_all or self._watch.troubled:
                     why = self._watch.troubled or f"The Kubernetes API has not answered within {PATIENCE:.0f} s."
                     self._watch.close()
-                    raise NoObjects(f"--service and --pod need the Kubernetes API. {why}")
+                    raise NoObjects(f"{NAMED} need the Kubernetes API. {why}")
                 try:
                     self._check()
                 except (NoObjects, NoSuchObject):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts the options --service, --pod, --node-port and --host-port into addresses and ports.
+"""Converts the options that name Kubernetes' objects into addresses and ports.
 
 The kernel's filter has separate sets of addresses and ports (tracer/model/filter.py), so it lets more packets pass than
 requested. Then `matches` checks each packet with the exact pairs.
@@ -8,16 +8,23 @@ requested. Then `matches` checks each packet with the exact pairs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tracer.errors import BadOption, NoSuchObject
+from tracer.kube import pod_selectors
 from tracer.kube.catalog import ClusterView
+from tracer.kube.pod_selectors import pods_of_labels, pods_of_workload
 from tracer.model.endpoints import Endpoints
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
 from tracer.model.hop import RewriteHop
-from tracer.model.kube import ServicePort
+from tracer.model.kube import Pod, ServicePort
 from tracer.model.packet import Packet
+
+NOT_COMBINED = (
+    "--service, --pod, --node-port, --host-port, --namespace, --workload and -l cannot be combined with --port or --host."
+)
 
 NOBODY = parse_host("240.0.0.1")
 """In place of an object without an address: it must match nothing, but an empty filter would match everything."""
@@ -33,12 +40,38 @@ _NAME = re.compile(r"(?:(?P<ns>[a-z0-9-]+)/)?(?P<name>[a-z0-9.-]+)(?::(?P<port>[
 
 @dataclass(frozen=True)
 class Selectors:
-    """The options as given. A packet matches if any of them matches."""
+    """The options as given. A packet matches if any of them matches.
+
+    Attributes:
+        services: NS/NAME or NS/NAME:PORT.
+        pods: NS/NAME.
+        node_ports: NodePorts.
+        host_ports: hostPorts.
+        namespaces: Namespaces; with a name or a label, the namespaces that it is looked up in.
+        workloads: NS/KIND/NAME.
+        labels: Label selectors.
+    """
 
     services: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
     node_ports: tuple[int, ...] = ()
     host_ports: tuple[int, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Selectors:
+        """Takes these options out of all options of a command. A name without a namespace gets that of --namespace."""
+        found = {name: tuple(options.get(name) or ()) for name in cls.__dataclass_fields__}
+        namespaces = found["namespaces"]
+        for name, slashes in (("services", 1), ("pods", 1), ("workloads", 2)):
+            bare = [word for word in found[name] if word.count("/") < slashes]
+            if bare and len(namespaces) > 1:
+                raise BadOption(f"{bare[0]!r} has no namespace, and there are several --namespace: write NS/{bare[0]}.")
+            if bare and namespaces:
+                found[name] = tuple(f"{namespaces[0]}/{word}" if word in bare else word for word in found[name])
+        return cls(**found)
 
     def __post_init__(self) -> None:
         for option, words in (("--service", self.services), ("--pod", self.pods)):
@@ -47,18 +80,24 @@ class Selectors:
                 if not found or (option == "--pod" and found["port"]):
                     form = "namespace/name or namespace/name:port" if option == "--service" else "namespace/name"
                     raise BadOption(f"{option} {word!r} is no name: write {form}.")
+        pod_selectors.check_words(self.namespaces, self.workloads, self.labels)
         for option, ports in (("--node-port", self.node_ports), ("--host-port", self.host_ports)):
             for port in ports:
                 if not 0 < port < 65536:
                     raise BadOption(f"{option} {port} does not exist: ports go from 1 to 65535.")
 
     def __bool__(self) -> bool:
-        return bool(self.services or self.pods or self.node_ports or self.host_ports)
+        return bool(self.need_names or self.node_ports or self.host_ports)
 
     @property
     def need_names(self) -> bool:
         """Whether tracing needs the API's objects before it can start."""
-        return bool(self.services or self.pods)
+        return bool(self.services or self.pods or self.namespaces or self.workloads or self.labels)
+
+    @property
+    def whole_namespaces(self) -> tuple[str, ...]:
+        """The namespaces of which every object is selected: no name and no label chooses among their objects."""
+        return () if self.services or self.pods or self.workloads or self.labels else self.namespaces
 
 
 def check(selectors: Selectors, cluster: ClusterView) -> None:
@@ -69,6 +108,15 @@ def check(selectors: Selectors, cluster: ClusterView) -> None:
     for word in selectors.pods:
         if not cluster.store.pods.all(_name(word)) and not _addresses(word, cluster):
             raise NoSuchObject(f"There is no pod {'/'.join(_name(word))} on this node or behind a Service.")
+    for word in selectors.workloads:
+        if not list(pods_of_workload(word, cluster.store)):
+            raise NoSuchObject(f"There is no pod of {word} on this node.")
+    for word in selectors.labels:
+        if not list(pods_of_labels(word, selectors.namespaces, cluster.store)):
+            raise NoSuchObject(f"There is no pod with the labels {word} on this node.")
+    for word in selectors.whole_namespaces:
+        if not list(_namespace_ends(word, cluster)):
+            raise NoSuchObject(f"There is no Service in namespace {word}, and no pod of it on this node.")
     for port in selectors.node_ports:
         if not any(cluster.store.by_node_port.all((port, proto)) for proto in ("tcp", "udp", "sctp")):
             raise NoSuchObject(f"No Service has NodePort {port}.")
@@ -111,6 +159,14 @@ def _ends(selectors: Selectors, cluster: ClusterView) -> Iterator[End]:
             yield from _service_ends(port, cluster)
     for word in selectors.pods:
         yield from _pod_ends(word, cluster)
+    for word in selectors.whole_namespaces:
+        yield from _namespace_ends(word, cluster)
+    for word in selectors.workloads:
+        for pod in pods_of_workload(word, cluster.store):
+            yield from _ends_of_pod(pod)
+    for word in selectors.labels:
+        for pod in pods_of_labels(word, selectors.namespaces, cluster.store):
+            yield from _ends_of_pod(pod)
     for number in selectors.node_ports:
         yield LOCAL, number, ""
         for proto in ("tcp", "udp", "sctp"):
@@ -150,7 +206,26 @@ def _pod_ends(word: str, cluster: ClusterView) -> Iterator[End]:
         yield address, 0, ""
     for pod in cluster.store.pods.all(_name(word)):
         if pod.host_network:
-            yield from ((LOCAL, port, "") for port in pod.ports)
+            yield from _ends_of_pod(pod)
+
+
+def _ends_of_pod(pod: Pod) -> Iterator[End]:
+    """Yields the addresses of a pod; of a pod in the host's network, its ports."""
+    if pod.host_network:
+        yield from ((LOCAL, port, "") for port in pod.ports)
+    else:
+        yield from ((address, 0, "") for address in pod.addresses)
+
+
+def _namespace_ends(namespace: str, cluster: ClusterView) -> Iterator[End]:
+    """Yields the addresses of all Services and pods of a namespace; of pods on other nodes, those behind Services."""
+    store = cluster.store
+    for port in store.services.values():
+        if port.namespace == namespace:
+            yield from _service_ends(port, cluster)
+    for pod in store.pods.values():
+        if pod.namespace == namespace:
+            yield from _ends_of_pod(pod)
 
 
 def _host_ends(number: int, cluster: ClusterView) -> Iterator[End]:
@@ -176,7 +251,8 @@ def kernel_filter(base: Filter, wanted: frozenset[End], cluster: ClusterView) ->
     hosts = tuple(parse_host(a) for a in sorted(addresses))
     ports = () if any(port == 0 for _, port, _ in wanted) else tuple(sorted({port for _, port, _ in wanted}))
     local_unknown = not cluster.local and any(address == LOCAL for address, _, _ in wanted)
-    if ports and (len(hosts) > MAX_HOSTS or local_unknown):
+    room = MAX_HOSTS - len(base.sources) - len(base.destinations) - len(base.excluded_hosts)
+    if len(hosts) > room or (ports and local_unknown):
         hosts = ()
     return replace(base, hosts=hosts, ports=ports)
 

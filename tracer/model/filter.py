@@ -16,17 +16,27 @@ MAX_HOSTS = 256
 
 @dataclass(frozen=True)
 class Filter:
-    """Selects a packet when its header, or its connection's original or reply tuple, meets every condition that is set.
+    """Selects packets in the kernel.
+
+    A packet is selected when it meets every condition that is set. A condition on ports or hosts is met by the packet's header,
+    or by its connection's original or reply tuple. Source and destination are those of the packet's direction.
 
     Attributes:
-        ports: Wanted ports; empty = any.
-        hosts: Wanted networks; empty = any.
+        ports: Wanted ports of either end; empty = any.
+        hosts: Wanted networks of either end; empty = any.
         protocol: IP protocol number, 0 = any.
         family: IP version, 4 or 6; 0 = any.
         netns: Inode of a namespace, 0 = any.
         ifindex: Index of an interface in namespace if_netns, 0 = any.
         if_netns: Inode of the namespace of ifindex.
         drops_only: Only write events that end a packet.
+        source_ports: Wanted source ports; empty = any.
+        destination_ports: Wanted destination ports; empty = any.
+        excluded_ports: Ports that neither end may have.
+        sources: Wanted networks of the source; empty = any.
+        destinations: Wanted networks of the destination; empty = any.
+        excluded_hosts: Networks that neither end may be in.
+        tcp_flags: Wanted values of the byte of TCP flags; empty = any packet, also of other protocols.
     """
 
     ports: tuple[int, ...] = ()
@@ -37,13 +47,38 @@ class Filter:
     ifindex: int = 0
     if_netns: int = 0
     drops_only: bool = False
+    source_ports: tuple[int, ...] = ()
+    destination_ports: tuple[int, ...] = ()
+    excluded_ports: tuple[int, ...] = ()
+    sources: tuple[Network, ...] = ()
+    destinations: tuple[Network, ...] = ()
+    excluded_hosts: tuple[Network, ...] = ()
+    tcp_flags: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        for port in self.ports:
-            if not 0 < port < 65536:
-                raise BadOption(f"Port {port} does not exist: ports go from 1 to 65535.")
-        if len(self.hosts) > MAX_HOSTS:
-            raise BadOption(f"{len(self.hosts)} --host options are too many: {MAX_HOSTS} at most.")
+        for ports in self.ports_by_role:
+            for port in ports:
+                if not 0 < port < 65536:
+                    raise BadOption(f"Port {port} does not exist: ports go from 1 to 65535.")
+        count = sum(map(len, self.hosts_by_role))
+        if count > MAX_HOSTS:
+            raise BadOption(f"{count} --host options are too many: {MAX_HOSTS} at most, with --src, --dst and --not-host.")
+
+    @property
+    def ports_by_role(self) -> tuple[tuple[int, ...], ...]:
+        """Ports in the order of `enum role` in bpf/records/filter.h: either end, source, destination, excluded."""
+        return self.ports, self.source_ports, self.destination_ports, self.excluded_ports
+
+    @property
+    def hosts_by_role(self) -> tuple[tuple[Network, ...], ...]:
+        """Networks in the same order."""
+        return self.hosts, self.sources, self.destinations, self.excluded_hosts
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether the packets of one direction of a connection may be selected without those of the other one."""
+        one_sided = (self.source_ports, self.destination_ports, self.sources, self.destinations, self.tcp_flags)
+        return self.drops_only or any(one_sided)
 
 
 def parse_host(text: str) -> Network:

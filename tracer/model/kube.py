@@ -190,6 +190,8 @@ class Pod:
         host_network: It uses the node's network, so its address is the node's.
         host_ports: Its hostPorts.
         ports: Its container ports.
+        labels: Its labels, key and value.
+        controllers: The objects that control it, kind and name: ("ReplicaSet", "web-5d4f8c7b9").
     """
 
     namespace: str
@@ -199,6 +201,8 @@ class Pod:
     host_network: bool = False
     host_ports: tuple[HostPort, ...] = ()
     ports: tuple[int, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    controllers: tuple[tuple[str, str], ...] = ()
 
     def owner(self, detail: str = "", evidence: str = "", program: str = "") -> Owner:
         return Owner("Pod", self.namespace, self.name, "", program, detail, "", "", evidence)

@@ -19,11 +19,13 @@ from tracer.pipeline.environment import Environment
 from tracer.pipeline.finding_stage import FindingStage
 from tracer.pipeline.owner_stage import OwnerStage
 from tracer.pipeline.run import Run
+from tracer.pipeline.selection_stage import SelectionStage
 from tracer.pipeline.source import RunLimits
 from tracer.pipeline.stage import Stage
 from tracer.pipeline.status_stage import StatusStage
 from tracer.render.base import Output
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.selection.display_filter import DisplayFilter
 from tracer.util.status_line import StatusLine
 
 
@@ -36,8 +38,9 @@ class RunOptions:
         has_rules: the rules that packets met are resolved.
         by_connection: timelines of connections are printed instead of packets.
         drops_only: only what went wrong is printed.
-        is_partial: the probes report only packets that went wrong, so the answer to a SYN may be missing.
+        is_partial: not all packets of a connection are selected, so the answer to a SYN may be missing.
         is_judged: SYN verdicts, timelines and findings are made; False: packets are only attributed and printed.
+        filters: what user space evaluates; a packet is selected when all of them select it.
         is_explained: packets are explained; False: they are only recorded.
         status: shows what the run has seen so far; None = nothing does.
     """
@@ -48,6 +51,7 @@ class RunOptions:
     drops_only: bool = False
     is_partial: bool = False
     is_judged: bool = True
+    filters: tuple[DisplayFilter, ...] = ()
     is_explained: bool = True
     status: StatusLine | None = None
 
@@ -87,6 +91,7 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
     source, summary = environment.source(kube), RunSummary()
     stack.callback(kube.detach)
     stages: list[Stage] = [StatusStage(summary, options.status, options.is_explained)] if options.status else []
+    stages += [SelectionStage(options.filters)] if options.filters else []
     stages += [OwnerStage(kube, source), DisplayStage(summary, options.drops_only, options.by_connection), *judging]
     for stage in stages:
         stack.callback(stage.close)

@@ -23,7 +23,7 @@ from tracer.capture.journal import JournaledProcesses, ReplayedNamespaces
 from tracer.capture.record.buffer import LONG_BATCH_SLOTS, Chunk, RecordBuffer
 from tracer.capture.record.carry_over import MAX_READINGS, CarryOver
 from tracer.capture.record.prefetch import Prefetcher
-from tracer.capture.replay.display_filter import DisplayFilter
+from tracer.selection.display_filter import DisplayFilter
 from tracer.events.record import DTYPE, SLOT
 from tracer.findings.nodeport_host_process import PORTS
 from tracer.findings.syn_dropped import RECYCLE

@@ -16,10 +16,10 @@ import pytest
 from tests.support import captures
 from tracer import __version__, errors, render
 from tracer.cli import main
-from tracer.commands import filter_options
 from tracer.errors import BadOption, TraceError
 from tracer.model.filter import Filter, parse_host
 from tracer.pipeline.sinks import OutputSpec
+from tracer.selection.filter_options import FilterOptions
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -49,15 +49,28 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     ("args", "status", "sentence"),
     [
         (["--port", "99999"], 2, r"Port 99999 does not exist: ports go from 1 to 65535\."),
-        (["--port", "http"], 2, r".*'http' is not a valid integer\."),
+        (["--port", "http"], 2, r"--port 'http' is no list of ports: write 80, 80,443 or 30000-32767\."),
         (["--host", "10.0.0"], 2, r"'10\.0\.0' is no IP address or CIDR\."),
+        (["--port", "443-80"], 2, r"--port '443-80' is no range: the first port is higher than the last one\."),
+        (["--dport", "80,0"], 2, r"Port 0 does not exist: ports go from 1 to 65535\."),
+        (["--not-port", "80-"], 2, r"--not-port '80-' is no list of ports: .*"),
+        (["--src", "web"], 2, r"'web' is no IP address or CIDR\."),
+        (["--tcp-flags", "SYN,not-SYN"], 2, r"--tcp-flags 'SYN,not-SYN' contradicts itself: no packet can match\."),
+        (["--tcp-flags", "SYNC"], 2, r"--tcp-flags 'SYNC' is no list of TCP flags: choose from FIN, .*, as in SYN,not-ACK\."),
+        (["--filter", "tcp prot 80"], 2, r"--filter 'tcp prot 80' is no pcap-filter expression: .*syntax error.*\."),
+        (["--filter", "ip[8] < 5"], 2, r"--filter 'ip\[8\] < 5' reads parts of the packet that are recorded only with .*\."),
+        (["--workload", "web"], 2, r"--workload 'web' is no workload: write deploy/NAME or NS/deploy/NAME; also .*\."),
+        (["-l", "app in (a)"], 2, r"-l 'app in \(a\)' is no label selector: write app=web, .*\."),
+        (["--namespace", "Shop"], 2, r"--namespace 'Shop' is no name of a namespace\."),
+        (["--namespace", "a", "--namespace", "b", "--pod", "x"], 2, r"'x' has no namespace, .*: write NS/x\."),
+        (["-r", "x", "-l", "a=b", "--port", "1"], 2, r"--service, .* cannot be combined with --port or --host\."),
         (["--proto", "quic"], 2, r".*'quic' is not one of .*'tcp'.*"),
         (["--iface", "nosuch0"], 2, r"There is no interface 'nosuch0' here \(there are: .*\)\."),
         (["--service", "Shop Cart"], 2, r"--service 'Shop Cart' is no name: write namespace/name or namespace/name:port\."),
         (["--pod", "a/b:c"], 2, r"--pod 'a/b:c' is no name: write namespace/name\."),
         (["--node-port", "70000"], 2, r"--node-port 70000 does not exist: ports go from 1 to 65535\."),
         (["--service", "a/b", "--port", "1"], 2, r"--service, .* cannot be combined with --port or --host\."),
-        (["--pod", "a/b", "--no-kube"], 2, r"--service and --pod need Kubernetes' objects: leave --no-kube out\."),
+        (["--pod", "a/b", "--no-kube"], 2, r"--service, .* and -l need Kubernetes' objects: leave --no-kube out\."),
         (["--objects", "/no/file", "--no-kube"], 2, r"--objects, --kubeconfig and --no-kube exclude each other\."),
         (["--objects", "/no/file"], 8, r"--objects /no/file cannot be read: No such file or directory\."),
         (["--kubeconfig", "/no/file"], 8, r"The kubeconfig /no/file cannot be read: No such file or directory\."),
@@ -103,7 +116,7 @@ def test_help_fits_on_a_screen(run: Any, args: list[str]) -> None:
     ended: Ended = run(*args)
     assert (ended.status, ended.err) == (0, "")
     lines = ended.out.splitlines()
-    assert len(lines) <= 48
+    assert len(lines) <= 64
     assert max(map(len, lines)) <= 100
     assert lines[0].startswith("Usage: k8snet-trace ")
 
@@ -116,6 +129,8 @@ def test_help_names_every_option_and_every_other_command(run: Any) -> None:
         assert re.search(rf"\b{name}\b", others), name
     for option in ("--port", "--host", "--service", "--pod", "--node-port", "--host-port",
                    "--kubeconfig", "--objects", "--no-kube", "--proto", "-4", "-6",
+                   "--sport", "--dport", "--src", "--dst", "--not-port", "--not-host", "--workload", "--selector", "--namespace",
+                   "--tcp-flags", "--filter", "--pid", "--comm",
                    "--iface", "--netns", "--drops-only", "--count", "--duration",
                    "--output", "--verbose", "--attach", "--no-rules", "--follow", "--write", "--read",
                    "--ready-file"):  # fmt: skip
@@ -162,7 +177,7 @@ def test_options_and_command_are_separated(run: Any, monkeypatch: pytest.MonkeyP
     assert cmd == ("curl", "-o", "json", "--port", "1")
     parsed = {name: options[name] for name in ("ports", "family", "count", "duration", "outputs", "attach", "verbose")}
     assert parsed == {
-        "ports": (80, 443), "family": 6, "count": 3, "duration": 1.5, "outputs": (OutputSpec("text"),),
+        "ports": ("80", "443"), "family": 6, "count": 3, "duration": 1.5, "outputs": (OutputSpec("text"),),
         "attach": "auto", "verbose": False,
     }  # fmt: skip
 
@@ -190,13 +205,10 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
 
 def test_filter_of_options(elsewhere: tuple[int, int]) -> None:
     node, own = elsewhere
-    nothing: dict[str, Any] = {"ports": (), "hosts": (), "proto": None, "family": None, "iface": None, "netns": None}
-    assert filter_options.packet_filter(**nothing, drops_only=False) == Filter()
-    options = {**nothing, "ports": (80,), "hosts": ("10.244.0.0/16",), "proto": "udp", "family": 4, "netns": "node"}
-    assert filter_options.packet_filter(**options, drops_only=True) == Filter(
-        (80,), (parse_host("10.244.0.0/16"),), 17, 4, node, drops_only=True
-    )
-    found = filter_options.packet_filter(**{**nothing, "iface": "lo"}, drops_only=False)
+    assert FilterOptions().kernel_filter() == Filter()
+    options = FilterOptions(ports=("80",), hosts=("10.244.0.0/16",), proto="udp", family=4, netns="node", drops_only=True)
+    assert options.kernel_filter() == Filter((80,), (parse_host("10.244.0.0/16"),), 17, 4, node, drops_only=True)
+    found = FilterOptions(iface="lo").kernel_filter()
     assert (found.ifindex, found.if_netns, found.netns) == (1, own, 0)
 
 
@@ -204,8 +216,8 @@ def test_an_interface_belongs_to_the_current_namespace(elsewhere: tuple[int, int
     node, own = elsewhere
     for name in ("node", str(node)):
         with pytest.raises(BadOption, match=r"^--iface needs an interface of the current namespace: for another namespace"):
-            filter_options.packet_filter((), (), None, None, "lo", name, False)
-    found = filter_options.packet_filter((), (), None, None, "lo", "pid:77", False)
+            FilterOptions(iface="lo", netns=name).kernel_filter()
+    found = FilterOptions(iface="lo", netns="pid:77").kernel_filter()
     assert (found.ifindex, found.if_netns, found.netns) == (1, own, own)
 
 

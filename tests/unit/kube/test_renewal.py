@@ -183,7 +183,7 @@ class Array(dict[Any, Any]):
 @pytest.mark.parametrize("count", [2, MAX_HOSTS])
 def test_a_host_that_stays_selected_passes_all_the_time(count: int) -> None:
     log: list[tuple[str, int]] = []
-    sizes = {"filters": filter_maps.filter_record(Filter()).nbytes, "ports": filter_maps.port_bits(()).nbytes}
+    sizes = {"filters": filter_maps.filter_record(Filter()).nbytes, "ports": filter_maps.port_roles(((), (), (), ())).nbytes}
     maps: dict[str, Any] = {"hosts": Hosts(log), **{name: Array(name, size, log) for name, size in sizes.items()}}
     hosts = [parse_host(f"10.0.{n >> 8}.{n & 255}") for n in range(2 * count)]
     filter_maps.write(maps, Filter(ports=(80,), hosts=tuple(hosts[:count])))

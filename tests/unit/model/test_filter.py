@@ -55,7 +55,7 @@ def test_any_text_is_a_network_or_one_sentence(text: str) -> None:
 def test_too_many_hosts() -> None:
     hosts = tuple(parse_host(f"10.0.{i >> 8}.{i & 255}") for i in range(MAX_HOSTS + 1))
     assert len(Filter(hosts=hosts[:-1]).hosts) == MAX_HOSTS
-    with pytest.raises(BadOption, match=r"^257 --host options are too many: 256 at most\.$"):
+    with pytest.raises(BadOption, match=r"^257 --host options are too many: 256 at most, with --src, --dst and --not-host\.$"):
         Filter(hosts=hosts)
 
 

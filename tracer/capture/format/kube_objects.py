@@ -17,6 +17,7 @@ Shape = dict[str, Any] | None
 
 META: Shape = {"namespace": None, "name": None, "labels": {"kubernetes.io/service-name": None}}
 _REF: Shape = {"kind": None, "namespace": None, "name": None}
+_CONTROLLER: Shape = {"kind": None, "name": None, "controller": None}
 _CONTAINERS: Shape = {"ports": None}
 _ADDRESSES: Shape = {"ip": None, "targetRef": _REF, "nodeName": None}
 
@@ -40,6 +41,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     },
     "Endpoints": {"subsets": {"addresses": _ADDRESSES, "notReadyAddresses": _ADDRESSES, "ports": None}},
     "Pod": {
+        "metadata": {"namespace": None, "name": None, "labels": None, "ownerReferences": _CONTROLLER},
         "spec": {"nodeName": None, "hostNetwork": None, "initContainers": _CONTAINERS, "containers": _CONTAINERS},
         "status": {"phase": None, "podIP": None, "podIPs": None},
     },

@@ -75,7 +75,10 @@ DECODED_META: dict[str, Any] = {
 """Types of `meta`: as plain JSON, and after decoding by the codec. RecordLayout checks the layout."""
 
 _SELECTORS = dict[str, tuple[str | int, ...]]
-_OPTIONS = {"said": str, "count": int, "words": _SELECTORS | list[Any], "drops_only": bool, "no_rules": bool, "follow": bool}
+_OPTIONS = {
+    "said": str, "count": int, "words": _SELECTORS | list[Any], "drops_only": bool, "no_rules": bool, "follow": bool,
+    "conditions": dict[str, Any],
+}  # fmt: skip
 
 _COUNTERS, _OWNER = dict[str, int], tuple[int, str]
 HOOKS = range(5)

@@ -37,6 +37,8 @@ API_WORD_KEYS = frozenset({
 })  # fmt: skip
 """Keys with fixed words of the API."""
 KEPT_META = frozenset({"program", "clock", "layout", "ring", "probes", "acts", "drop_reasons", "tracking"})
+UNREDACTED_WORDS = frozenset({"workloads", "labels"})
+"""Selectors that are left out: a redacted capture has no labels. Its replay shows all packets that were recorded."""
 REDACTED = "(redacted)"
 ADDRESSES_KEPT = 1 << 16
 """Most pseudonyms of addresses kept. That of another address is computed again, and is the same."""
@@ -94,11 +96,12 @@ class RecordRedactor:
         selectors = {
             name: tuple(self._object_name(value) if isinstance(value, str) else value for value in values)
             for name, values in options["words"].items()
+            if name not in UNREDACTED_WORDS
         }
         names = {inode: self.namespace(name) for inode, name in from_json(namespaces["names"]).items()}
         return kept | {
             "host": {**meta["host"], "name": self.name(meta["host"]["name"])},
-            "options": to_json({**options, "said": REDACTED, "words": selectors}),
+            "options": to_json({**options, "said": REDACTED, "words": selectors, "conditions": {}}),
             "facts": to_json(self._pseudonymizer.redact(from_json(meta["facts"]))),
             "namespaces": {**namespaces, "names": to_json(names)},
             "addresses": sorted(map(self.address, meta["addresses"])),
@@ -177,7 +180,8 @@ class RecordRedactor:
     def _object(self, value: Any, key: str = "", is_port: bool = False) -> Any:
         """Redacts a part of an object. key: its key. is_port: it belongs to a list of ports; their names stay."""
         if isinstance(value, dict):
-            return {k: self._object(v, k, is_port or k == "ports") for k, v in value.items()}
+            kept = {k: v for k, v in value.items() if key != "labels" or k in NAME_KEYS}
+            return {k: self._object(v, k, is_port or k == "ports") for k, v in kept.items()}
         if isinstance(value, list):
             return [self._object(v, key, is_port) for v in value]
         if not isinstance(value, str) or key in API_WORD_KEYS or (is_port and key == "name"):

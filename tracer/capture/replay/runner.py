@@ -11,7 +11,6 @@ from typing import Any
 
 from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.replay.capture_reader import CaptureReader
-from tracer.capture.replay.display_filter import DisplayFilter
 from tracer.capture.replay.environment import ReplayEnvironment
 from tracer.errors import BadOption, DamagedCapture
 from tracer.kube import selectors as kube_selectors
@@ -27,6 +26,8 @@ from tracer.pipeline.builder import RunOptions
 from tracer.pipeline.shutdown import StopRequest
 from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output
+from tracer.selection import stored_filter
+from tracer.selection.display_filter import DisplayFilter
 from tracer.util import timezone
 from tracer.util.escape import escaped
 
@@ -36,7 +37,7 @@ class ReplayRequest:
     """Selects packets of a capture, in addition to the options of its run.
 
     Attributes:
-        display_filter: selects packets by ports, hosts, interfaces.
+        display_filter: selects packets by ports, hosts, interfaces and the like.
         selectors: selects packets by Kubernetes objects.
         drops_only: only packets with a bad outcome.
         count: number of packets; 0 = as many as the run had printed.
@@ -60,7 +61,7 @@ class ReplayedOwnerResolver(OwnerResolver):
         self._request, self._request_ends, self._version = request, frozenset[kube_selectors.End](), -1
 
     def wants(self, packet: Packet) -> bool:
-        if not super().wants(packet) or not self._request.display_filter(packet):
+        if not super().wants(packet):
             return False
         if not self._request.selectors:
             return True
@@ -125,12 +126,14 @@ def replay(
         run_selectors = Selectors()
     kube = ReplayedOwnerResolver(environment.cluster_view(), run_selectors, request)
     was_partial = run_options.get("drops_only") is True
+    filters = (_run_conditions(capture), request.display_filter)
     run = RunOptions(
         RunLimits(request.count or _int(run_options.get("count")), stops_at_count=bool(request.count)),
         has_rules=not (request.no_rules or run_options.get("no_rules") is True),
         by_connection=request.follow or run_options.get("follow") is True,
         drops_only=request.drops_only or was_partial,
-        is_partial=was_partial,
+        is_partial=was_partial or any(each.is_one_sided for each in filters),
+        filters=filters,
     )
     with kube, ExitStack() as stack:
         kube.filter()
@@ -138,6 +141,16 @@ def replay(
         built.run.begin()
         built.run.run(stop)
     return built.run.summary
+
+
+def _run_conditions(capture: CaptureReader) -> DisplayFilter:
+    """What user space evaluated of the recorded run's filter."""
+    found = options(capture).get("conditions", {})
+    try:
+        return stored_filter.decoded(found)
+    except ValueError:
+        capture.missed += 1
+        return DisplayFilter()
 
 
 def _int(value: object) -> int:
