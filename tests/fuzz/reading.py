@@ -14,7 +14,6 @@ from tracer.analysis.collector import PacketCollector
 from tracer.analysis.result_table import show
 from tracer.capture.replay import runner
 from tracer.capture.replay.capture_reader import CaptureReader
-from tracer.selection.display_filter import DisplayFilter
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.commands.analyze import capture_info
 from tracer.errors import CaptureUnreadable, DamagedCapture, NewerCapture, TraceError
@@ -25,6 +24,7 @@ from tracer.pipeline.shutdown import StopRequest
 from tracer.render.base import Output
 from tracer.render.json import JsonOutput
 from tracer.render.text import TextOutput
+from tracer.selection.display_filter import DisplayFilter
 
 REQUESTS = (
     ReplayRequest(), ReplayRequest(), ReplayRequest(follow=True), ReplayRequest(no_rules=True),

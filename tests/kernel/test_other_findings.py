@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from incidents import objects
 from scenes import nfnetlink, packets, rules, scene, servers, topology
 from scenes import traffic as ask
+from scenes.netns import entered
 from tests.kernel import incident_runs, question_scenes
 from tests.kernel.watching import Watch
 from tracer.findings import Findings
@@ -140,3 +143,29 @@ def test_a_packet_too_long(watch: Watch) -> None:
     question_scenes.small_bridge()
     found = find(watch, Filter(ports=(servers.UDP_PORT,)), question_scenes.send_too_long, cluster())
     assert names(found) == [("mtu", True)] and "is too long for cni0, whose MTU is 1000" in found[0].cause
+
+
+SLOW_PORT = 9140
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_process_that_reads_too_slowly(watch: Watch, reads: bool) -> None:
+    """With the healthy twin: the same datagrams, and a process that reads each of them."""
+    pod = topology.PODS[0]
+    with entered(pod.name):
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with server, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        server.bind((pod.addr4, SLOW_PORT))
+
+        def send() -> None:
+            for _ in range(12):
+                client.sendto(bytes(1000), (pod.addr4, SLOW_PORT))
+                if reads:
+                    server.recv(2000)
+
+        found = find(watch, Filter(ports=(SLOW_PORT,)), send, cluster())
+    assert names(found) == ([] if reads else [("rcvbuf_full", True)])
+    if found:
+        place = f"UDP socket {pod.addr4}:{SLOW_PORT} in {pod.name}"
+        assert f"(pid {os.getpid()}) reads too slowly from its {place}" in found[0].cause and found[0].packets >= 5

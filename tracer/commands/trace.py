@@ -224,9 +224,7 @@ def prepare(
 
 def _kube(options: Mapping[str, Any], environment: TracingEnvironment, filters: FilterOptions) -> OwnerResolver:
     """Makes the resolver of the objects that the options name."""
-    source = ObjectSource(
-        options["objects"] or "", options["kubeconfig"] or "", options["no_kube"], environment.cluster_view
-    )
+    source = ObjectSource(options["objects"] or "", options["kubeconfig"] or "", options["no_kube"], environment.cluster_view)
     return OwnerResolver(source, Selectors.of(options), filters.kernel_filter())
 
 

@@ -112,7 +112,8 @@ def pod(body: Object) -> Pod | None:
     numbers = tuple(dict.fromkeys(int(p["containerPort"]) for p in ports if p.get("containerPort")))
     meta = body.get("metadata") or {}
     labels = tuple(sorted((str(k), str(v)) for k, v in (meta.get("labels") or {}).items()))
-    controllers = tuple((str(o.get("kind")), str(o.get("name"))) for o in meta.get("ownerReferences") or () if o.get("controller"))
+    owners = [owner for owner in meta.get("ownerReferences") or () if owner.get("controller")]
+    controllers = tuple((str(owner.get("kind")), str(owner.get("name"))) for owner in owners)
     node_name, has_host_network = spec.get("nodeName") or "", bool(spec.get("hostNetwork"))
     return Pod(*key(body), node_name, addresses, has_host_network, host_ports, numbers, labels, controllers)
 

@@ -16,7 +16,7 @@ KINDS = {
 }  # fmt: skip
 """Kinds of workloads by kubectl's names for them."""
 TEMPLATE_HASH = "pod-template-hash"
-"""The label that a Deployment gives to its ReplicaSets and their pods; a ReplicaSet's name is the Deployment's with this hash."""
+"""The label of a Deployment's ReplicaSets and pods. A ReplicaSet's name is that of its Deployment with this hash."""
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _WORKLOAD = re.compile(r"(?:(?P<ns>[a-z0-9-]+)/)?(?P<kind>[a-z]+)/(?P<name>[a-z0-9.-]+)")

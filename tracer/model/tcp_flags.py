@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tracer.errors import BadOption
 
 TCP_FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32}
-"""The bit of each flag, in the TCP header's order. The flags of ECN are not named: they do not depend on the connection's state."""
+"""The bit of each flag, in the TCP header's order. The flags of ECN are not named."""
 NOT = "NOT-"
 
 

@@ -22,7 +22,6 @@ from tracer.model.tcp_flags import flags_value
 from tracer.selection.pcap_expression import PcapExpression
 
 
-
 @dataclass(frozen=True)
 class DisplayFilter:
     """Selects a packet that meets every condition that is set.

@@ -90,7 +90,12 @@ def _transport_of(packet: Packet, number: int) -> list[Ternary]:
 
 
 def _laid_out(
-    family: int, length: list[Ternary], number: int, addresses: list[Ternary], transport: list[Ternary], is_fragment: bool = False
+    family: int,
+    length: list[Ternary],
+    number: int,
+    addresses: list[Ternary],
+    transport: list[Ternary],
+    is_fragment: bool = False,
 ) -> RecordedHeader:
     """length: of the whole packet, two bytes. is_fragment: a fragment that is not the first one."""
     total = length[0].shifted(8).bitwise_or(length[1])
@@ -101,7 +106,8 @@ def _laid_out(
         ip = [_VERSIONS[6], *[_UNKNOWN] * 3, *parts, protocol, _UNKNOWN, *addresses]
     else:
         fragment = _LATER_FRAGMENT if is_fragment else _WHOLE_PACKET
-        ip = [_VERSIONS[4], _UNKNOWN, *length, _UNKNOWN, _UNKNOWN, *fragment, _UNKNOWN, protocol, _UNKNOWN, _UNKNOWN, *addresses]
+        ip = [_VERSIONS[4], _UNKNOWN, *length, _UNKNOWN, _UNKNOWN, *fragment]
+        ip += [_UNKNOWN, protocol, _UNKNOWN, _UNKNOWN, *addresses]
     return RecordedHeader([*ip, *transport], total, len(ip))
 
 

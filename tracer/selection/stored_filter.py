@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's conditions in its capture: what user space evaluated, so that a replay shows the packets that the run showed.
 
-A pcap-filter expression is stored as the program that libpcap made of it: a reader needs no libpcap, and a hostile capture can make
-it ask no name server.
+A pcap-filter expression is stored as the program that libpcap made of it: a reader needs no libpcap, and a hostile capture
+cannot make it ask name servers.
 """
 
 from __future__ import annotations

@@ -176,6 +176,58 @@ def _race(box: Box) -> BuiltCase:
     return BuiltCase(find, {"conntrack -S": "insert_failed="}, repair=lambda: protocol.__setitem__(0, "TCP"))
 
 
+_READER = """
+import signal, socket, sys, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+sock.bind((sys.argv[1], int(sys.argv[2])))
+def read(*_):
+    while True: sock.recv(2000)
+signal.signal(signal.SIGUSR1, read)
+print("ready", flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+@case("rcvbuf_full", "a process does not read")
+def _slow_reader(box: Box) -> BuiltCase:
+    """The socket's own counter shows whether a datagram was dropped."""
+    port = 8097
+    with netns.entered("pod-a"):
+        server = box.run("python3", "-c", _READER, PODS["pod-a"], str(port))
+    assert server.stdout and server.stdout.readline() == "ready\n"
+    client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    box.at_end(client.close)
+
+    def counted() -> tuple[int, int]:
+        """The inode of the socket, and its number of dropped datagrams."""
+        lines = Path(f"/proc/{server.pid}/net/udp").read_text().splitlines()
+        words = next(line.split() for line in lines if f":{port:04X} " in line)
+        return int(words[9]), int(words[12])
+
+    def find() -> list[Finding]:
+        inode, before = counted()
+        for _ in range(12):
+            client.sendto(bytes(1000), (PODS["pod-a"], port))
+            time.sleep(0.02)
+        if counted()[1] == before:
+            return []
+        ends, pod = Endpoints(NODE, client.getsockname()[1], PODS["pod-a"], port), Netns("pod-a")
+        owner = Socket(inode, "UNCONNECTED", server.pid, "python3")
+        hops = (SocketHop(0, pod, socket=owner), DropHop(1, pod, drop=Drop("SOCKET_RCVBUFF", "udp_queue_rcv_one_skb")))
+        packet = Packet(1, 0, HOST, "", "IPv4", "UDP", ends, "", 1028, hops=hops)
+        verdict, outcome = classify(packet)
+        return box.packet_findings("rcvbuf_full", [replace(packet, verdict=verdict, outcome=outcome)])
+
+    def repair() -> None:
+        server.send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
+
+    whole_machine = {"net.core.rmem_max": "it is a setting of the whole machine"}
+    shown = {"ss -uamn": r"skmem:\(r[1-9]\d*,.*,d[1-9]", "nstat -az": "UdpRcvbufErrors +[1-9]"}
+    return BuiltCase(find, shown, repair=repair, skipped=whole_machine)
+
+
 _SERVER = """
 import socket, sys, time
 sock = socket.socket()

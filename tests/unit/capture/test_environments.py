@@ -23,7 +23,6 @@ from tracer.capture.journal import JournaledProcesses, ReplayedNamespaces
 from tracer.capture.record.buffer import LONG_BATCH_SLOTS, Chunk, RecordBuffer
 from tracer.capture.record.carry_over import MAX_READINGS, CarryOver
 from tracer.capture.record.prefetch import Prefetcher
-from tracer.selection.display_filter import DisplayFilter
 from tracer.events.record import DTYPE, SLOT
 from tracer.findings.nodeport_host_process import PORTS
 from tracer.findings.syn_dropped import RECYCLE
@@ -40,6 +39,7 @@ from tracer.rules.nftables.namespace_snapshots import GENERATIONS_KEPT
 from tracer.rules.nftables.snapshot_cache import SnapshotCache
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.selection.display_filter import DisplayFilter
 from tracer.util import timezone
 from tracer.util.questions import Known, live
 

@@ -129,8 +129,8 @@ def test_help_names_every_option_and_every_other_command(run: Any) -> None:
         assert re.search(rf"\b{name}\b", others), name
     for option in ("--port", "--host", "--service", "--pod", "--node-port", "--host-port",
                    "--kubeconfig", "--objects", "--no-kube", "--proto", "-4", "-6",
-                   "--sport", "--dport", "--src", "--dst", "--not-port", "--not-host", "--workload", "--selector", "--namespace",
-                   "--tcp-flags", "--filter", "--pid", "--comm",
+                   "--sport", "--dport", "--src", "--dst", "--not-port", "--not-host", "--workload", "--selector",
+                   "--namespace", "--tcp-flags", "--filter", "--pid", "--comm",
                    "--iface", "--netns", "--drops-only", "--count", "--duration",
                    "--output", "--verbose", "--attach", "--no-rules", "--follow", "--write", "--read",
                    "--ready-file"):  # fmt: skip

@@ -67,7 +67,8 @@ def test_every_condition_has_its_field() -> None:
 @pytest.mark.parametrize(
     ("given_filter", "wanted", "excluded"),
     [
-        (Filter(source_ports=(80,)), 0x02, 0), (Filter(destination_ports=(80,)), 0x04, 0), (Filter(excluded_ports=(80,)), 0, 0x08),
+        (Filter(source_ports=(80,)), 0x02, 0), (Filter(destination_ports=(80,)), 0x04, 0),
+        (Filter(excluded_ports=(80,)), 0, 0x08),
         (Filter(sources=(parse_host("10.0.0.1"),)), 0x20, 0), (Filter(destinations=(parse_host("10.0.0.1"),)), 0x40, 0),
         (Filter(excluded_hosts=(parse_host("10.0.0.1"),)), 0, 0x80),
         (Filter(ports=(80,), excluded_hosts=(parse_host("10.0.0.1"),)), 0x01, 0x80),
@@ -119,7 +120,7 @@ def longest_prefix(table: dict[bytes, bytes], address: bytes) -> int:
 
 
 NETWORKS = st.lists(
-    st.builds(lambda a, bits: parse_host(f"10.0.{a}/{bits}"), st.sampled_from(("0.0", "0.128", "4.0", "4.7")), st.integers(8, 32)),
+    st.builds(lambda a, n: parse_host(f"10.0.{a}/{n}"), st.sampled_from(("0.0", "0.128", "4.0", "4.7")), st.integers(8, 32)),
     max_size=5,
 )
 

@@ -158,7 +158,6 @@ class EmptyAssembler:
         return iter(())
 
 
-
 def test_the_filter_follows_the_endpoints_while_tracing(tmp_path: Path, server: ApiServer) -> None:
     source = ObjectSource(kubeconfig=server.kubeconfig(tmp_path))
     session = Session()

@@ -21,7 +21,8 @@ from tracer.selection.ternary import Ternary
 
 SYN = sample_packets.node_port()
 """192.168.56.1:40812 -> 192.168.56.10:30285, SYN."""
-DATAGRAM = replace(SYN, protocol="UDP", tcp_flags="", endpoints=Endpoints("fd00::1", 999, "fd00::2", 53), family="IPv6", flow=None)
+QUERY = Endpoints("fd00::1", 999, "fd00::2", 53)
+DATAGRAM = replace(SYN, protocol="UDP", tcp_flags="", endpoints=QUERY, family="IPv6", flow=None)
 ECHO = replace(SYN, protocol="ICMP", tcp_flags="", endpoints=Endpoints("10.0.0.1", 0, "10.0.0.2", 0), icmp=(8, 0), flow=None)
 
 
@@ -53,8 +54,8 @@ def test_a_later_fragment_has_no_ports() -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["ip[8] < 5", "ip[1] & 0xfc == 46 << 2", "tcp[14:2] == 0", "tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420", "ip[6] & 0x40 != 0",
-     "ip[0] & 0xf != 5", "host 10.0.0.1 and ip[8] < 5", "ip6[7] == 1"],
+    ["ip[8] < 5", "ip[1] & 0xfc == 46 << 2", "tcp[14:2] == 0", "tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420", 
+     "ip[6] & 0x40 != 0", "ip[0] & 0xf != 5", "host 10.0.0.1 and ip[8] < 5", "ip6[7] == 1"],
 )  # fmt: skip
 def test_an_expression_on_what_is_not_recorded_is_refused(expression: str) -> None:
     sentence = " reads parts of the packet that are recorded only with -w FILE --snaplen N."
@@ -81,7 +82,7 @@ def test_recorded_bytes_decide_what_an_event_does_not_have() -> None:
     assert not cut(packet) and cut.undecided == 1
 
 
-@pytest.mark.parametrize("expression", ["tcp prot 80", "port 99999", "((", "host 300.1.1.1", "vlan 3", "ether host 1:2:3:4:5:6"])
+@pytest.mark.parametrize("expression", ["tcp prot 80", "port 99999", "((", "host 300.1.1.1", "ether host 1:2:3:4:5:6"])
 def test_a_bad_expression_has_the_message_of_libpcap(expression: str) -> None:
     with pytest.raises(BadOption) as e:
         PcapExpression.compiled(expression)
@@ -108,9 +109,10 @@ def test_without_libpcap_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) 
 
 EXPRESSIONS = (
     "tcp", "udp port 53", "ip[8] < 64", "ip6", "tcp[tcpflags] & tcp-syn != 0", "net 10.0.0.0/8", "portrange 20-60", "not ip",
-    "tcp[((tcp[12] & 0xf0) >> 2):2] = 0x4745", "len >= 50 and ip[1] != 0", "ip[2:2] - 20 > ip[4:2] * 2", "ip[9] / (ip[8] - 3) > 1",
-    "ip proto 6 or ip proto 17", "(ip[0] & 0xf) * 4 = 20", "icmp", "ip[6:2] & 0x1fff = 0", "ip6 proto 6", "ip[8] ^ ip[9] = 3",
-    "ip[10] % 7 = 2", "ip[11] << 2 > 100", "ip[11] >> ip[8] = 0", "-ip[8] < 10", "ip[5] | 3 = 7",
+    "tcp[((tcp[12] & 0xf0) >> 2):2] = 0x4745", "len >= 50 and ip[1] != 0", "ip[2:2] - 20 > ip[4:2] * 2",
+    "ip[9] / (ip[8] - 3) > 1", "ip proto 6 or ip proto 17", "(ip[0] & 0xf) * 4 = 20", "icmp", "ip[6:2] & 0x1fff = 0",
+    "ip6 proto 6", "ip[8] ^ ip[9] = 3", "ip[10] % 7 = 2", "ip[11] << 2 > 100", "ip[11] >> ip[8] = 0", "-ip[8] < 10",
+    "ip[5] | 3 = 7",
 )  # fmt: skip
 FIRST_BYTES = st.sampled_from((b"\x45", b"\x46", b"\x60", b"\x4f"))
 PROTOCOL_BYTES = st.sampled_from((6, 17, 1, 58, 132, 0))
@@ -124,7 +126,7 @@ def test_it_decides_as_libpcap_does(expression: str, first: bytes, rest: bytes, 
         raw[9] = protocol
     program = compile_expression(expression)
     library = ctypes.CDLL(next(name for name in pcap_expression.LIBRARIES if _loads(name)))
-    instructions = (pcap_expression._Insn * len(program))(*program)
+    instructions = (pcap_expression._Insn * len(program))(*(pcap_expression._Insn(*one) for one in program))
     library.bpf_filter.restype = ctypes.c_uint
     truth = library.bpf_filter(instructions, bytes(raw), len(raw), len(raw))
     header = RecordedHeader([Ternary(byte) for byte in raw], Ternary(len(raw)))
