@@ -97,6 +97,9 @@ def findings(paths: Sequence[str], form: str, request: ReplayRequest) -> int:
                 output.finding(finding)
             count = len(totals.findings)
             output.put(f"{count or 'No'} finding{'s' * (count != 1)} in {totals.packets} packets.")
+            if totals.drops_without_finding:
+                drops = totals.drops_without_finding
+                output.put(f"{drops} dropped packet{'s have' if drops > 1 else ' has'} no finding.")
         check_damage(capture)
     return 10 if any(f.certain for f in totals.findings) else 0
 

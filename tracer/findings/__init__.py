@@ -27,9 +27,10 @@ from typing import NamedTuple, TypeVar
 from tracer.findings.context import FindingContext, Questions
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
-from tracer.model.packet import Packet
+from tracer.model.packet import Outcome, Packet
 from tracer.packets.shared_path import SharedPath, shared_hops
 from tracer.util.evictions import evictions
+from tracer.util.lru_dict import LruDict
 from tracer.util.questions import Answer, Journal, Question
 from tracer.util.registry import Registry
 from tracer.util.worker import user_warnings
@@ -43,6 +44,8 @@ _FINDERS: Registry[Finder] = Registry(__name__, "find", _HELPERS, instead=("find
 _SYN_FINDERS: Registry[SynFinder] = Registry(__name__, "find_syn", _HELPERS, instead=("find",))
 
 NUMBERS_KEPT = 10
+MOST_WAITING = 4096
+"""Maximum number of dropped TCP segments without a finding that wait for the verdict of their SYN."""
 MOST_FINDINGS = 1000
 """Maximum number of different findings in one run. Further ones are not shown, and a warning says so."""
 
@@ -80,13 +83,19 @@ class _LookedAt(NamedTuple):
 
 
 class Findings:
-    """The findings of one run."""
+    """The findings of one run.
+
+    Attributes:
+        drops_without: Number of dropped packets that no finding explains.
+    """
 
     def __init__(self, context: FindingContext | None = None) -> None:
         context = context or FindingContext()
         self._context, self._asked = replace(context, journal=self._counted(context.journal)), 0
         self._contexts = {name: self._context.restricted(questions) for name, questions in declared_questions().items()}
         self._found: dict[tuple[object, ...], Finding] = {}
+        self.drops_without = 0
+        self._waiting: LruDict[int, None] = LruDict(MOST_WAITING, "dropped segments without a finding")
 
     @property
     def all(self) -> list[Finding]:
@@ -99,6 +108,7 @@ class Findings:
         earlier = self._earlier(hops.path) if hops else None
         if earlier:
             found = [(name, find(packet, self._contexts[name])) for name, find in earlier.looking]
+            self._count(packet, found)
             return self._join(found, packet) if found else []
         cluster, found, looking, lookups = self._context.cluster, [], [], 0
         version = cluster.version
@@ -112,7 +122,15 @@ class Findings:
                 lookups += cluster.sandboxes.lookups - before
         if hops and version == cluster.version:
             hops.path.kept[self] = _LookedAt(version, lookups, tuple(looking))
+        self._count(packet, found)
         return self._join(found, packet)
+
+    def _count(self, packet: Packet, found: Iterable[tuple[str, Finding | None]]) -> None:
+        """Counts a dropped packet that has no finding. The verdict of its SYN may still give it one."""
+        if packet.outcome is Outcome.DROPPED and not any(finding for _, finding in found):
+            self.drops_without += 1
+            if packet.tcp_flags:
+                self._waiting[packet.number] = None
 
     def _earlier(self, path: SharedPath) -> _LookedAt | None:
         """What looking at an earlier packet of this path showed; None = all findings look at the next one.
@@ -138,7 +156,11 @@ class Findings:
         """Processes a SYN's verdict; returns the findings that have become certain."""
         if not verdict.attempt:
             return []
-        found = ((name, find(verdict, self._contexts[name])) for name, find in syn_finders())
+        found = [(name, finding) for name, find in syn_finders() if (finding := find(verdict, self._contexts[name]))]
+        for packet in (verdict.attempt.syn, *verdict.attempt.acks) if found else ():
+            if packet.number in self._waiting:
+                del self._waiting[packet.number]
+                self.drops_without -= 1
         return self._join(found, verdict.attempt.syn)
 
     def _has_room(self, key: tuple[object, ...]) -> bool:

@@ -38,6 +38,7 @@ class RunSummary:
         outcomes: Packets by outcome.
         seconds: Duration of the run, s.
         findings: The findings at the end of the run.
+        drops_without_finding: Dropped packets that no finding explains.
         causes: SYNs by cause.
         differences: Kernel counters that the packets do not explain in full.
         timelines: Number of timelines, and of those that aged out.
@@ -59,3 +60,4 @@ class RunSummary:
     unexplained: int = 0
     unaddressed: int = 0
     not_written: list[OutputLoss] = field(default_factory=list)
+    drops_without_finding: int = 0

@@ -22,4 +22,4 @@ class FindingStage(Stage):
         return packet
 
     def flush(self, summary: RunSummary, output: Output) -> None:
-        summary.findings = self._findings.all
+        summary.findings, summary.drops_without_finding = self._findings.all, self._findings.drops_without

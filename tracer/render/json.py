@@ -75,6 +75,7 @@ class JsonOutput(Output):
                 for d in summary.differences
             ],
             **({"not_written": [_loss(loss) for loss in summary.not_written]} if summary.not_written else {}),
+            **({"drops_without_finding": summary.drops_without_finding} if summary.drops_without_finding else {}),
             **({"unexplained": summary.unexplained} if summary.unexplained else {}),
             **({"unaddressed": summary.unaddressed} if summary.unaddressed else {}),
         )

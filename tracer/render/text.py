@@ -140,6 +140,9 @@ class TextOutput(Output):
             causes = (f"{n} {name}" for name, n in sorted(summary.causes.items(), key=lambda c: -c[1]))
             lines.append(f"  {count(sum(summary.causes.values()), 'SYN')}: {', '.join(causes)}")
         lines += [f"  {ink('doubt' if d.open else 'quiet', plain(d.text))}" for d in summary.differences]
+        if summary.drops_without_finding:
+            of = count(summary.drops_without_finding, "dropped packet")
+            lines.append("  " + ink("doubt", f"{of} without a finding: no known cause explains the drop"))
         if summary.timelines:
             aged = summary.timelines.get("aged out", 0)
             lines.append(

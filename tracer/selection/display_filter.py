@@ -45,15 +45,15 @@ class DisplayFilter:
         expression: a pcap-filter expression; None = none.
     """
 
-    ports: Collection[int] = ()
+    ports: Collection[int] = frozenset()
     hosts: tuple[Network, ...] = ()
     protocol: str = ""
     family: int = 0
     iface: str = ""
     netns: Netns = NO_NETNS
-    source_ports: Collection[int] = ()
-    destination_ports: Collection[int] = ()
-    excluded_ports: Collection[int] = ()
+    source_ports: Collection[int] = frozenset()
+    destination_ports: Collection[int] = frozenset()
+    excluded_ports: Collection[int] = frozenset()
     sources: tuple[Network, ...] = ()
     destinations: tuple[Network, ...] = ()
     excluded_hosts: tuple[Network, ...] = ()

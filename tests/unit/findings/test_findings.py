@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support import findings as f
+from tests.unit.findings import test_syn_dropped
 from tracer import findings as findings_module
 from tracer.findings import Findings, finders, syn_finders
 from tracer.findings.context import FindingContext
 from tracer.model.endpoints import Endpoints
+from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.hop import HookHop
+from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
+from tracer.model.hop import Drop, DropHop, HookHop, Socket, SocketHop
 from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.node import kube_proxy, procnet
@@ -259,3 +263,36 @@ def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(map(len, new)) == 3 and [each.packets for each in findings.all] == [2, 2, 2]
     assert evictions.read()["findings"] == 14
     assert user_warnings.read() == ["There are more than 3 different findings: further ones are not shown."]
+
+
+def test_dropped_packets_without_a_finding_are_counted() -> None:
+    def dropped(number: int, reason: str) -> Packet:
+        hops = [SocketHop(0, HOST, socket=Socket(7, "LISTEN", 42, "server")), DropHop(1, HOST, drop=Drop(reason, "somewhere"))]
+        return replace(f.packet(hops, Endpoints(f.CLIENT, 40000, "192.168.56.10", 53), number), protocol="UDP")
+
+    findings = Findings()
+    for packet in (dropped(1, "SOCKET_RCVBUFF"), dropped(2, "UDP_CSUM"), dropped(3, "UDP_CSUM")):
+        findings.look(packet)
+    findings.look(f.packet([SocketHop(0, HOST, socket=Socket(7, "", 42, "server"))], Endpoints(f.CLIENT, 1, "10.0.0.1", 2)))
+    assert findings.drops_without == 2 and [each.name for each in findings.all] == ["rcvbuf_full"]
+
+
+def test_a_dropped_syn_has_the_finding_of_its_verdict() -> None:
+    syn = test_syn_dropped.syn(test_syn_dropped.FULL, reason="TCP_OVERFLOW")
+    findings = Findings(FindingContext(node=f.FakeNode()))
+    findings.look(syn)
+    assert findings.drops_without == 1
+    ends, cause = syn.endpoints, Cause("accept queue full", "dropped", Evidence.OBSERVED)
+    verdict = HandshakeVerdict(1, 0, ends, ends, HOST, cause, attempt=ConnectionAttempt(syn, 0))
+    findings.look_syn(verdict)
+    assert findings.drops_without == 0 and [each.name for each in findings.all] == ["syn_dropped"]
+    findings.look_syn(verdict)
+    assert findings.drops_without == 0, "each packet is counted once"
+
+
+def test_waiting_segments_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.findings.MOST_WAITING", 2)
+    findings = Findings(FindingContext(node=f.FakeNode()))
+    for number in range(5):
+        findings.look(test_syn_dropped.syn(test_syn_dropped.FULL, number, "TCP_OVERFLOW"))
+    assert findings.drops_without == 5 and len(findings._waiting) == 2
