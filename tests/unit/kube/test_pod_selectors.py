@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from incidents import objects
 from tracer.capture.format.kube_objects import reduce_object
 from tracer.capture.redact.records import RecordRedactor
 from tracer.errors import BadOption, NoSuchObject
@@ -18,24 +17,38 @@ from tracer.model.filter import MAX_HOSTS, Filter, parse_host
 
 
 def pod(name: str, address: str, labels: dict[str, str], controller: tuple[str, str] | None = None) -> dict[str, Any]:
-    made: dict[str, Any] = objects.pod(name, address, "node-1", 8080)
-    made["metadata"]["labels"] = labels
+    meta: dict[str, Any] = {"namespace": name.partition("/")[0], "name": name.partition("/")[2], "labels": labels}
     if controller:
         kind, owner = controller
-        made["metadata"]["ownerReferences"] = [{"kind": kind, "name": owner, "controller": True, "uid": "1"}]
-    return made
+        meta["ownerReferences"] = [{"kind": kind, "name": owner, "controller": True, "uid": "1"}]
+    return {"kind": "Pod", "metadata": meta, "spec": {"nodeName": "node-1"}, "status": {"podIP": address}}
 
 
+def behind(name: str, address: str) -> dict[str, Any]:
+    """An endpoint of namespace shop."""
+    return {"addresses": [address], "targetRef": {"kind": "Pod", "namespace": "shop", "name": name}}
+
+
+SERVICE = {
+    "kind": "Service",
+    "metadata": {"namespace": "shop", "name": "cart"},
+    "spec": {"clusterIP": "172.30.0.7", "ports": [{"port": 80, "nodePort": 30285}]},
+}
+SLICE = {
+    "kind": "EndpointSlice",
+    "metadata": {"namespace": "shop", "name": "cart-1", "labels": {"kubernetes.io/service-name": "cart"}},
+    "endpoints": [behind("cart-1", "10.244.0.11"), behind("cart-9", "10.244.1.9")],
+    "ports": [{"port": 8080}],
+}
 HASH = {"pod-template-hash": "5d4f8c7b9"}
-BODIES = [
-    objects.node("node-1", "192.168.56.10", "10.244.0.0/24"),
+BODIES: list[dict[str, Any]] = [
     pod("shop/cart-1", "10.244.0.11", {"app": "cart", "tier": "web", **HASH}, ("ReplicaSet", "cart-5d4f8c7b9")),
     pod("shop/cart-2", "10.244.0.12", {"app": "cart", "tier": "test", **HASH}, ("ReplicaSet", "cart-5d4f8c7b9")),
     pod("shop/db-0", "10.244.0.13", {"app": "db"}, ("StatefulSet", "db")),
     pod("other/cart-1", "10.244.0.14", {"app": "cart"}, ("DaemonSet", "cart")),
     pod("default/web", "10.244.0.15", {}, None),
-    objects.service("shop/cart", "172.30.0.7", 80, 30285),
-    objects.endpoints("shop/cart", [("cart-1", "10.244.0.11", "node-1"), ("cart-9", "10.244.1.9", "node-2")], 8080),
+    SERVICE,
+    SLICE,
 ]
 
 
