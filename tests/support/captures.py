@@ -54,6 +54,8 @@ from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.selection import stored_filter
+from tracer.selection.display_filter import DisplayFilter
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)
@@ -264,12 +266,13 @@ def capture(
     end_after: int = 0,
     selectors: Selectors = Selectors(),  # noqa: B008
     renewals: Sequence[RenewedFilter] = (),
+    conditions: DisplayFilter = DisplayFilter(),  # noqa: B008
 ) -> Printed:
     """Makes a capture, and keeps what was printed.
 
     explained: False = only recorded, as `record` does. follow: with timelines of connections. conntrack: source of
     conntrack's events. end_after: number of packets after which the run ends at once, 0 = it explains all. renewals: filters
-    that the probes get, one per batch.
+    that the probes get, one per batch. conditions: what user space evaluates of the filter.
     """
     stop = StopRequest()
     machine, out, err = Machine(str(path), sizes, redacted, explained), io.StringIO(), io.StringIO()
@@ -286,8 +289,9 @@ def capture(
         kube.cluster.store.load([SERVICE])
         machine.attach(cast(Kernel, RUNNING), cast(Session, probes))
         output = find(form)(out, err)
-        built = builder.build(machine, kube, output, RunOptions(by_connection=follow), stack)
+        built = builder.build(machine, kube, output, RunOptions(by_connection=follow, filters=(conditions,)), stack)
         request = {"said": "--port 30285", "words": asdict(selectors), "follow": follow, "record_only": not explained}
+        request["conditions"] = stored_filter.encoded(conditions)
         machine.start(RunStart(kube, built.parts, FACTS, request))
         run = built.run
         if end_after:

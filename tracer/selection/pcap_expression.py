@@ -113,5 +113,5 @@ class PcapExpression:
         """A sentence about packets that could not be decided; "" = there were none."""
         if not self.undecided:
             return ""
-        packets = "1 packet is" if self.undecided == 1 else f"{self.undecided} packets are"
-        return f"{packets} not shown: --filter {self.text!r} reads a part of them that was not recorded."
+        packets, of = ("1 packet is", "it") if self.undecided == 1 else (f"{self.undecided} packets are", "them")
+        return f"{packets} not shown: --filter {self.text!r} reads a part of {of} that was not recorded."
