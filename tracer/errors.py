@@ -112,6 +112,6 @@ class Interrupted(TraceError):
 
 
 class NoLibrary(TraceError):
-    """A library that is needed only to read captures (duckdb, pyarrow, scapy) is not installed."""
+    """A library that only reading captures (duckdb, pyarrow, scapy) or --filter (libpcap) needs is not installed."""
 
     status = 24

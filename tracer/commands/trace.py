@@ -210,14 +210,19 @@ def prepare(
         has_rules=not request.no_rules,
         by_connection=request.follow,
         drops_only=drops_only,
+        is_partial=drops_only,
+        is_one_sided=kube.current.is_one_sided or request.conditions.is_one_sided,
         is_explained=not request.record_only,
         status=line,
-        is_partial=kube.current.is_one_sided or request.conditions.is_one_sided,
         filters=(request.conditions,) if stored_filter.encoded(request.conditions) else (),
     )
     built = builder.build(environment, kube, output, options, stack)
     results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
-    request_fields = request.stored() | {"drops_only": drops_only, "words": asdict(kube.selectors)}
+    request_fields = request.stored() | {
+        "drops_only": drops_only,
+        "one_sided": kube.current.is_one_sided,
+        "words": asdict(kube.selectors),
+    }
     environment.start(RunStart(kube, built.parts, results, request_fields))
     return built.run
 

@@ -23,15 +23,22 @@ class HandshakeAnalyzer:
         inspector: answers questions about namespaces.
         wall_offset: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
         partial: see ConnectionAttempt.
+        one_sided: see ConnectionAttempt.
 
     Attributes:
         by_cause: number of verdicts by cause.
     """
 
-    def __init__(self, inspector: NamespaceInspector | None = None, wall_offset: int = 0, partial: bool = False) -> None:
+    def __init__(
+        self,
+        inspector: NamespaceInspector | None = None,
+        wall_offset: int = 0,
+        partial: bool = False,
+        one_sided: bool = False,
+    ) -> None:
         self._inspector = inspector or NamespaceInspector()
         self._offset = wall_offset
-        self._correlator = HandshakeCorrelator(self._judge, partial)
+        self._correlator = HandshakeCorrelator(self._judge, partial, one_sided)
         self._counter_check = CounterCheck(self._inspector)
         self._snat_clients = SnatClients()
         self._verdicts: list[HandshakeVerdict] = []

@@ -63,13 +63,14 @@ class HandshakeCorrelator:
     Args:
         on_closed: called with each attempt when it is closed.
         partial: see ConnectionAttempt.
+        one_sided: see ConnectionAttempt.
 
     Attributes:
         early: number of attempts that were closed because more than MAX_ATTEMPTS were open.
     """
 
-    def __init__(self, on_closed: Callable[[ConnectionAttempt], None], partial: bool = False) -> None:
-        self._on_closed, self._partial, self._aliases = on_closed, partial, Aliases()
+    def __init__(self, on_closed: Callable[[ConnectionAttempt], None], partial: bool = False, one_sided: bool = False) -> None:
+        self._on_closed, self._partial, self._one_sided, self._aliases = on_closed, partial, one_sided, Aliases()
         self._open: OrderedDict[int, _OpenAttempt] = OrderedDict()
         self._by_next_seq: dict[int, list[int]] = {}
         self._by_alias: dict[Alias, int] = {}
@@ -119,7 +120,7 @@ class HandshakeCorrelator:
             self._changed.add(earlier[-1])
             return
         again = self._open[earlier[-1]].attempt.again + 1 if earlier else 0
-        attempt = ConnectionAttempt(syn, hop_time(syn, 0), again, partial=self._partial)
+        attempt = ConnectionAttempt(syn, hop_time(syn, 0), again, partial=self._partial, one_sided=self._one_sided)
         self._open[syn.identity] = _OpenAttempt(attempt)
         self._by_next_seq.setdefault(next_seq, []).append(syn.identity)
         self._changed.add(syn.identity)

@@ -78,7 +78,7 @@ class Filter:
     def is_one_sided(self) -> bool:
         """Whether the packets of one direction of a connection may be selected without those of the other one."""
         one_sided = (self.source_ports, self.destination_ports, self.sources, self.destinations, self.tcp_flags)
-        return self.drops_only or any(one_sided)
+        return any(one_sided)
 
 
 def parse_host(text: str) -> Network:

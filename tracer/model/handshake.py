@@ -48,6 +48,7 @@ class ConnectionAttempt:
         limited: There were too many attempts or answers: this one was closed early, or answers to it were not kept.
         partial: The run only wrote events that end a packet, and packets that open a connection (--drops-only). The
             client's last ACK is then only seen where a listener of this machine receives it.
+        one_sided: The filter selects packets of one direction: an answer that was not seen proves nothing.
     """
 
     syn: Packet
@@ -62,6 +63,7 @@ class ConnectionAttempt:
     unexplained: bool = False
     limited: bool = False
     partial: bool = False
+    one_sided: bool = False
 
     @property
     def asked(self) -> Endpoints:

@@ -38,7 +38,8 @@ class RunOptions:
         has_rules: the rules that packets met are resolved.
         by_connection: timelines of connections are printed instead of packets.
         drops_only: only what went wrong is printed.
-        is_partial: not all packets of a connection are selected, so the answer to a SYN may be missing.
+        is_partial: the probes report only packets that went wrong, so the last ACK of a handshake may be missing.
+        is_one_sided: the packets of one direction may be selected without those of the other, so answers may be missing.
         is_judged: SYN verdicts, timelines and findings are made; False: packets are only attributed and printed.
         filters: what user space evaluates; a packet is selected when all of them select it.
         is_explained: packets are explained; False: they are only recorded.
@@ -50,6 +51,7 @@ class RunOptions:
     by_connection: bool = False
     drops_only: bool = False
     is_partial: bool = False
+    is_one_sided: bool = False
     is_judged: bool = True
     filters: tuple[DisplayFilter, ...] = ()
     is_explained: bool = True
@@ -103,7 +105,7 @@ def _judging_stages(environment: Environment, parts: AssemblyParts, kube: OwnerR
     changes = environment.change_log()
     changes.connect(parts.rules, kube.cluster.store)
     findings = Findings(FindingContext(kube.cluster, parts.node, parts.journal))
-    handshakes = HandshakeAnalyzer(parts.inspector, parts.clock, options.is_partial)
+    handshakes = HandshakeAnalyzer(parts.inspector, parts.clock, options.is_partial, options.is_one_sided)
     connections = ConnectionTracker(parts.clock) if options.by_connection else None
     conntrack = environment.conntrack_listener()
     return [

@@ -18,7 +18,7 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
-from tracer.model.hop import Drop, DropHop, HookHop, Socket, SocketHop
+from tracer.model.hop import Drop, DropHop, Hop, HookHop, Socket, SocketHop
 from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.node import kube_proxy, procnet
@@ -267,7 +267,10 @@ def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_dropped_packets_without_a_finding_are_counted() -> None:
     def dropped(number: int, reason: str) -> Packet:
-        hops = [SocketHop(0, HOST, socket=Socket(7, "LISTEN", 42, "server")), DropHop(1, HOST, drop=Drop(reason, "somewhere"))]
+        hops: list[Hop] = [
+            SocketHop(0, HOST, socket=Socket(7, "LISTEN", 42, "server")),
+            DropHop(1, HOST, drop=Drop(reason, "somewhere")),
+        ]
         return replace(f.packet(hops, Endpoints(f.CLIENT, 40000, "192.168.56.10", 53), number), protocol="UDP")
 
     findings = Findings()

@@ -124,18 +124,18 @@ def test_a_hostile_capture_has_no_conditions(hostile: dict[str, Any]) -> None:
 
 
 def test_one_direction_of_a_connection_proves_no_missing_answer() -> None:
-    for option in ("--sport", "--dport", "--src", "--dst", "--tcp-flags", "--drops-only"):
+    for option in ("--sport", "--dport", "--src", "--dst", "--tcp-flags"):
         assert FilterOptions.of(VALUES[option]).kernel_filter().is_one_sided, option
     for option in ("--pid", "--comm", "--filter"):
         assert FilterOptions.of(VALUES[option]).live_filter().is_one_sided, option
-    for option in ("--port", "--host", "--not-port", "--not-host", "--proto", "-4"):
+    for option in ("--drops-only", "--port", "--host", "--not-port", "--not-host", "--proto", "-4"):
         options = FilterOptions.of(VALUES[option])
         assert not options.kernel_filter().is_one_sided and not options.capture_filter().is_one_sided, option
 
 
 def test_too_many_networks() -> None:
     many = tuple(f"10.0.{n >> 8}.{n & 255}" for n in range(257))
-    for names in ({"sources": many}, {"hosts": many[:128], "destinations": many[128:]}):
-        for make in (FilterOptions(**names).kernel_filter, FilterOptions(**names).capture_filter):
+    for options in (FilterOptions(sources=many), FilterOptions(hosts=many[:128], destinations=many[128:])):
+        for make in (options.kernel_filter, options.capture_filter):
             with pytest.raises(BadOption, match="257 --host options are too many"):
                 make()

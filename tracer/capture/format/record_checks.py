@@ -77,7 +77,7 @@ DECODED_META: dict[str, Any] = {
 _SELECTORS = dict[str, tuple[str | int, ...]]
 _OPTIONS = {
     "said": str, "count": int, "words": _SELECTORS | list[Any], "drops_only": bool, "no_rules": bool, "follow": bool,
-    "conditions": dict[str, Any],
+    "conditions": dict[str, Any], "one_sided": bool,
 }  # fmt: skip
 
 _COUNTERS, _OWNER = dict[str, int], tuple[int, str]

@@ -132,7 +132,8 @@ def replay(
         has_rules=not (request.no_rules or run_options.get("no_rules") is True),
         by_connection=request.follow or run_options.get("follow") is True,
         drops_only=request.drops_only or was_partial,
-        is_partial=was_partial or any(each.is_one_sided for each in filters),
+        is_partial=was_partial,
+        is_one_sided=run_options.get("one_sided") is True or any(each.is_one_sided for each in filters),
         filters=filters,
     )
     with kube, ExitStack() as stack:

@@ -17,4 +17,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     if attempt.doubtful:
         lost = f"packets were {formatted_loss(attempt)} while its answer was awaited"
         return Cause("not known", f"not known, {lost}: {attempt.syn.verdict}", Evidence.DERIVED)
+    if attempt.one_sided:
+        filtered = "the filter may leave out its answer"
+        return Cause("not known", f"not known, {filtered}: {attempt.syn.verdict}", Evidence.DERIVED)
     return Cause("not known", f"not known: {attempt.syn.verdict}", Evidence.DERIVED)

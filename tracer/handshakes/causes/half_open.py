@@ -19,7 +19,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         by, waiting = format_endpoint(attempt.reached.dst, attempt.reached.dport), ""
     else:
         return None
-    if attempt.partial:
+    if attempt.partial or attempt.one_sided:
         return Cause("answered", f"answered by {by}; what came after it was not recorded", good=True)
     ack = "the client's ACK has not come"
     if attempt.limited:

@@ -13,7 +13,12 @@ from tracer.util.endpoint_format import format_endpoint
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    if attempt.syn.outcome not in (Outcome.FORWARDED, Outcome.SENT) or not attempt.syn.complete or attempt.doubtful:
+    if (
+        attempt.one_sided
+        or attempt.syn.outcome not in (Outcome.FORWARDED, Outcome.SENT)
+        or not attempt.syn.complete
+        or attempt.doubtful
+    ):
         return None
     hop = next((h for h in reversed(attempt.syn.hops) if h.out_iface and not h.clone), None)
     by = f" by {hop.out_iface}" if hop else ""

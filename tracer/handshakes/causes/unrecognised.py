@@ -36,7 +36,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
             return Cause("SYN-ACK not recognised", past + by, Evidence.OBSERVED if reset else Evidence.DERIVED)
         if answer.outcome in BAD:
             return Cause("SYN-ACK not recognised", f"{came}, but did not get back: {answer.verdict}")
-    if reset and not attempt.partial:  # otherwise an ACK may have come before it
+    if reset and not (attempt.partial or attempt.one_sided):  # otherwise an ACK may have come before it
         ends = reset.endpoints
         text = f"the client reset the SYN-ACK: to {format_endpoint(ends.dst, ends.dport)}, while it had asked"
         return Cause("SYN-ACK not recognised", f"{text} {format_endpoint(attempt.asked.dst, attempt.asked.dport)}")

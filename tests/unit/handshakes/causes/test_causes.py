@@ -317,6 +317,22 @@ def test_an_ack_that_was_not_recorded_is_not_reported_as_missing() -> None:
     assert cause(syn(), synack(), aborts)[0] == "SYN-ACK not recognised"
 
 
+def test_with_one_direction_only_no_answer_is_missing() -> None:
+    """As with --src: the SYN-ACK or the last ACK may have come unseen."""
+
+    def cause_of_one_direction(*packets: Packet) -> tuple[str, str]:
+        syns = HandshakeAnalyzer(FakeInspector(), one_sided=True)
+        for each in packets:
+            syns.feed(each)
+        (only,) = syns.flush()
+        return only.cause.name, only.cause.text
+
+    assert cause_of_one_direction(syn()) == (
+        "not known", "not known, the filter may leave out its answer: forwarded to cni0"
+    )  # fmt: skip
+    assert cause_of_one_direction(syn(*at_listener(True)))[0] == "answered"
+
+
 def test_a_syn_sent_again_to_a_half_open_connection() -> None:
     at_half_open = HandshakeHop(10, POD_A, handshake=Handshake("request", False, 0, 128, 1))
     again = syn(at_half_open, at=1000 * MS, identity=9)
