@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which assembled packets are shown: conditions on a packet. It does not know how packets were caught, explained or shown."""
+"""The options that select packets: what the kernel gets of them, and conditions on assembled packets.
+
+Must not know: how packets are caught, explained or shown.
+"""
