@@ -18,7 +18,7 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
-from tracer.model.hop import Drop, DropHop, Hop, HookHop, Socket, SocketHop
+from tracer.model.hop import Drop, DropHop, HookHop, Hop, Socket, SocketHop
 from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
 from tracer.node import kube_proxy, procnet
