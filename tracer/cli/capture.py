@@ -12,6 +12,7 @@ import click
 from tracer import export as exports
 from tracer.analysis import stats as statistics
 from tracer.cli import filters
+from tracer.cli.help import GroupedCommand
 from tracer.cli.options import alternatives
 
 FILTERS = filters.NAMES | {"no_rules", "count"}
@@ -29,7 +30,7 @@ def commands(trace: click.Command) -> list[click.Command]:
     def make(name: str, run: Callable[..., int], *params: click.Parameter, form: bool = True) -> click.Command:
         extra = [_output_option] if form else []
         settings = {"help_option_names": ["-h", "--help"]}
-        return click.Command(
+        return GroupedCommand(
             name, callback=run, params=[*params, *extra, *selecting], help=run.__doc__, context_settings=settings
         )
 

@@ -15,6 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tracer.cli.help import GroupedCommand, write_commands
 from tracer.errors import BadOption
 
 SEPARATOR = "--"
@@ -38,11 +39,12 @@ class TraceByDefault(click.Group):
     """A click group with a default command: `--port 1` means `trace --port 1`."""
 
     default = "trace"
+    command_class = GroupedCommand
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] != "-" and args[0] != "--version"):
+        if not args or (args[0].startswith("-") and args[0] != "-"):
             args = [self.default, *args]
-        elif args[0] not in self.commands and args[0] != "--version":
+        elif args[0] not in self.commands:
             raise unknown(args[0], self.commands)
         return super().parse_args(ctx, args)
 
@@ -57,7 +59,7 @@ class TraceByDefault(click.Group):
             return 0
 
 
-class CommandWithProgram(click.Command):
+class CommandWithProgram(GroupedCommand):
     """A command with the argument `cmd`, which takes everything after the first `--` and nothing else."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -75,7 +77,13 @@ class CommandWithProgram(click.Command):
 
 
 class TraceCommand(CommandWithProgram):
-    """The default command. Its usage line omits its name."""
+    """The default command. Its usage line omits its name, and its help lists the other commands."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.find_root().command_path, " ".join(self.collect_usage_pieces(ctx)))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        group = ctx.find_root().command
+        if isinstance(group, click.Group):
+            write_commands([each for each in group.commands.values() if each is not self], formatter)

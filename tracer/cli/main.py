@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tracer import __version__, log, render
-from tracer.cli import standard_streams
+from tracer.cli import completion, standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
 from tracer.cli.filters import with_filters
@@ -38,18 +38,11 @@ Examples:
   k8snet-trace --service shop/cart:http --drops-only
   k8snet-trace --port 30285 -- curl -m 2 http://192.168.56.10:30285/
 
-\b
-Other commands, each with its own --help:
-  doctor, audit, explain                     check the node, find conflicts, predict a path
-  record FILE                                records without explaining; -r FILE explains later
-  stats, findings, diff, query, export       read recorded captures
-
 The tracer changes nothing on the node: no rule, no sysctl, no counter.
 """
 
 
 @click.group(cls=TraceByDefault, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="k8snet-trace")
 def command() -> None:
     """Show what a Kubernetes node really does to a packet."""
 
@@ -95,6 +88,7 @@ def with_kube(function: Any) -> Any:
 @with_recording
 @click.option("--no-status", is_flag=True, hidden=True, help="No line on a terminal that says how far the run is.")
 @click.option("--ready-file", metavar="PATH", help="Gets the tracer's pid when all probes are on.")
+@click.version_option(__version__, prog_name="k8snet-trace")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
     """Print each packet's path through this node: hooks, NAT, sockets, drops.
@@ -120,7 +114,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
         return tracing.trace(cmd, notes=notes, target=target, sizes=sizes, **options)
 
 
-NOT_RECORDED = frozenset({"read", "outputs", "oneline", "write", "count", "follow"})
+NOT_RECORDED = frozenset({"read", "outputs", "oneline", "write", "count", "follow", "version"})
 """The options of `trace` that `record` does not have."""
 
 
@@ -225,6 +219,8 @@ def _with_debug(each: click.Command) -> None:
 
 for _each in command.commands.values():
     _with_debug(_each)
+    completion.attach(_each)
+completion.register()
 
 
 def main(args: list[str] | None = None) -> None:
