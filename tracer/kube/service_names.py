@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from pathlib import Path
+from dataclasses import replace
 from threading import Thread
 from typing import Any
 
 from tracer.kube import kubeconfig, objects
-from tracer.kube.api_client import ApiClient, ApiResource
+from tracer.kube.api_client import SERVICES, ApiClient
 
 ANSWER_SECONDS = 1.0
 """Time for the API's answer, s."""
@@ -58,7 +58,7 @@ def _in_file(path: str) -> list[Any]:
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_FILE:
         return []
-    return [body for body in objects.read(str(Path(path))) if body.get("kind") == "Service"]
+    return [body for body in objects.read(path) if body.get("kind") == "Service"]
 
 
 def _in_api(path: str, namespace: str) -> list[Any]:
@@ -75,8 +75,8 @@ def _list(path: str, namespace: str, found: list[Any]) -> None:
         access = kubeconfig.find(path or None)
         if access is None or (access.command and not access.token_file):
             return
-        below = f"/namespaces/{namespace}" if namespace else ""
-        items, _ = ApiClient(access, ANSWER_SECONDS).list(ApiResource("Service", f"/api/v1{below}/services"))
+        resource = replace(SERVICES, selector=f"metadata.namespace={namespace}") if namespace else SERVICES
+        items, _ = ApiClient(access, ANSWER_SECONDS).list(resource)
         found += items
     except Exception:  # a completion reports no error
         return
