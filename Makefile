@@ -43,6 +43,12 @@
 # make owners  the owner of each rule of many real nodes, compared with the API objects
 # make bench   the cost of tracing, with and without, in two virtual machines; writes bench/results.json and its table in
 #              docs/performance.md; BENCH='--rounds 1 live': options of bench/run.py, and parts: only those with goals, for example
+# make deb     the Debian package: dist/k8snet-trace_VERSION_all.deb; as root it installs what the build needs
+# make deb-check
+#              builds it, checks it with lintian, installs and uses it in clean roots of Debian 12 and 13; as root, without a virtual
+#              machine; SUITES=trixie for one of them
+# make image-check
+#              builds the container image with buildah, and runs it; as root
 # make vagrant-check KERNEL=6.12
 #              `vagrant up` without KVM, an incident found inside, `vagrant destroy`: nothing may be left behind
 
@@ -70,12 +76,13 @@ REAL ?=
 REAL_PROXY ?= ../shared/real/bin
 # The number of variations of each incident.
 VARIATIONS ?= 10
+SUITES ?= bookworm trixie
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
 .PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
-	bench owners replay-check fuzz untouched stress setup clean
+	bench owners replay-check fuzz untouched stress deb deb-check image-check setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -184,6 +191,15 @@ bench: setup
 owners: setup
 	@$(PYTHON) -m tests.support.check_owners
 
+deb:
+	@package/deb
+
+deb-check:
+	@package/deb_check "$$(package/deb)" $(SUITES)
+
+image-check:
+	@deploy/check
+
 # Installs packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready
 .venv/ready: vagrant/setup.sh pyproject.toml
@@ -191,4 +207,4 @@ setup: .venv/ready
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -11,7 +11,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class VersionFile(BuildHookInterface):  # type: ignore[type-arg,misc]
+class VersionFile(BuildHookInterface):  # type: ignore[type-arg]
     """Adds tracer/VERSION to what is built; the checkout stays as it is."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the manual page, made from the same commands and options as the help.
 
-    PYTHONPATH=. package/man_page.py > k8snet-trace.1
+PYTHONPATH=. package/man_page.py > k8snet-trace.1
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ SEE_ALSO = r"""
 
 
 def _context(command: click.Command, name: str, top: click.Context) -> click.Context:
-    return click.Context(command, info_name=name, parent=top, **{"help_option_names": ["-h", "--help"], **command.context_settings})
+    return click.Context(
+        command, info_name=name, parent=top, **{"help_option_names": ["-h", "--help"], **command.context_settings}
+    )
 
 
 def _usage(name: str, command: click.Command, top: click.Context) -> str:

@@ -73,3 +73,11 @@ def test_no_text_installs_from_a_package_name_that_is_not_ours() -> None:
         if path.suffix in (".py", ".md", ".sh", ".toml", ".yaml", "") and path != Path(__file__):
             found = installs.search(path.read_text(encoding="utf-8", errors="replace"))
             assert not found, f"{path.relative_to(ROOT)}: {found[0]}"
+
+
+def test_no_message_installs_a_package_of_an_index_by_name() -> None:
+    """A message is read by root on a node: it names packages of the distribution, or the checkout itself."""
+    installs = re.compile(r"\b(?:pipx?|uvx?|npm|gem)\s+install\s+(?!'?\.)\S+")
+    printed = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tracer").rglob("*.py"))
+    assert installs.findall(printed) == []
+    assert installs.search("pip install bcc") and not installs.search("pip install '.[analysis]'")

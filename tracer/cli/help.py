@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import click
 
+from tracer.cli import filters
+
 GROUPS = {
-    "Which packets": (
-        "ports", "hosts", "services", "pods", "node_ports", "host_ports", "source", "target", "proto", "family",
-        "iface", "netns", "drops_only",
-    ),
+    "Which packets": filters.NAMES | {"source", "target"},
     "Kubernetes objects": ("kubeconfig", "objects", "no_kube"),
     "Output": ("outputs", "oneline", "form", "verbose", "follow"),
     "Captures": ("write", "read", "ring", "rotate_size", "rotate_time", "snaplen", "redact"),
@@ -66,4 +65,3 @@ def write_commands(commands: Sequence[click.Command], formatter: click.HelpForma
     """Writes the list of commands."""
     with formatter.section("Commands, each with its own --help"):
         formatter.write_dl([(str(each.name), summary(each)) for each in commands if not each.hidden])
-

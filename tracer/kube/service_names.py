@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of Services for the completion of a command line: quickly, or none.
 
-Read from a file of objects or from the API with the credentials of the user. No credential program is started, because it may ask
-for a password.
+Read from a file of objects or from the API with the credentials of the user. No credential program is started, because it
+may ask for a password.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ from types import ModuleType
 
 from tracer.errors import NoLibrary
 
+DEBIAN_PACKAGES = {"scapy": "python3-scapy"}
+"""Libraries that Debian has. For the others the message names the checkout, whose metadata has their names and versions."""
+
 
 def require_optional(name: str, what: str) -> ModuleType:
     """Imports a library.
@@ -17,11 +20,13 @@ def require_optional(name: str, what: str) -> ModuleType:
         what: What needs it, for the message.
 
     Raises:
-        NoLibrary: It is not installed. The message does not name k8snet-trace on PyPI: that name is not this project there.
+        NoLibrary: It is not installed. The message names no package of PyPI: a name there can be another project's.
     """
     try:
         return import_module(name)
     except ImportError as e:
         package = name.partition(".")[0]
-        install = f"pip install {package}, or in a checkout pip install '.[analysis]'"
+        debian = DEBIAN_PACKAGES.get(package)
+        checkout = "in a virtual environment, pip install '.[analysis]' in a checkout"
+        install = f"apt-get install {debian}, or {checkout}" if debian else checkout
         raise NoLibrary(f"{what} needs {package}, which is not installed: {install}. ({e})") from e

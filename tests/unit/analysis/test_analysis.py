@@ -242,4 +242,5 @@ def test_a_query_larger_than_memory_spills_beside_the_tables(run: Any, capture: 
 def test_a_query_without_its_library(run: Any, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     status, out, err = run("query", capture, "SELECT 1")
-    assert (status, out) == (24, "") and "needs pyarrow, which is not installed: pip install pyarrow, or in a checkout" in err
+    assert (status, out) == (24, "")
+    assert "needs pyarrow, which is not installed: in a virtual environment, pip install '.[analysis]' in a checkout" in err

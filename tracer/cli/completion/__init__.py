@@ -37,7 +37,7 @@ class _Completion(ShellComplete):
         before, current = words[1:at], words[at] if at < len(words) else ""
         return [_unquoted(word) for word in before], _unquoted(current)
 
-    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:  # type: ignore[type-arg]
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """The candidates; none where the command line is wrong, or anything else fails: a completion never reports an error."""
         if "--" in args:
             return [CompletionItem("", type="file")]
@@ -47,13 +47,13 @@ class _Completion(ShellComplete):
         except Exception:
             return []
 
-    def _commands(self, incomplete: str) -> list[CompletionItem]:  # type: ignore[type-arg]
+    def _commands(self, incomplete: str) -> list[CompletionItem]:
         """The commands, which stand only as the first word."""
         assert isinstance(self.cli, click.Group)
         names = (name for name in self.cli.commands if name.startswith(incomplete) and name != "trace")
         return [CompletionItem(name, help=summary(self.cli.commands[name])) for name in names]
 
-    def format_completion(self, item: CompletionItem) -> str:  # type: ignore[type-arg]
+    def format_completion(self, item: CompletionItem) -> str:
         return f"{item.type}\t{item.value}\t{' '.join((item.help or '').split())}"
 
     def complete(self) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Candidates for the values of options: names that exist on this machine and in its cluster.
 
-All of them are read without root, within a limited time, and without starting a program. A name with a character that a terminal
-does not print is left out.
+All of them are read without root, within a limited time, and without starting a program. A name with a character that a
+terminal does not print is left out.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Suggested(click.ParamType):  # type: ignore[type-arg]  # not generic befor
     def get_metavar(self, *args: Any, **named: Any) -> str | None:
         return self._kind.get_metavar(*args, **named)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # type: ignore[type-arg]
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The candidates that begin with what was typed; without a source a path, which the shell completes."""
         if self._source is None:
             return [CompletionItem(incomplete, type="file")]

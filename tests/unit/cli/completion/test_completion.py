@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_every_visible_option_of_every_command_is_offered(complete: Complete) ->
 def test_values_of_options(complete: Complete, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: str) -> None:
     (tmp_path / "pod-a").touch()
     monkeypatch.setattr(namespaces, "_directories", lambda: (tmp_path, tmp_path / "absent"))
-    monkeypatch.setattr(candidates.socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "eth1")])
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "eth1")])
     assert values(complete("--iface", "e", shell=shell)) == ["eth0", "eth1"]
     assert values(complete("--iface=e", shell=shell)) == ["eth0", "eth1"]
     assert values(complete("--netns", "", shell=shell)) == ["node", "pod-a"]
@@ -95,7 +96,11 @@ def test_files(complete: Complete) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("nosuch", ""), ("--port", "http", ""), ("record", "--"), ("--service", "'open"), ("-", ""), ("--objects", "/no", "--service", "")]
+    "words",
+    [
+        ("nosuch", ""), ("--port", "http", ""), ("record", "--"), ("--service", "'open"), ("-", ""),
+        ("--objects", "/no", "--service", ""),
+    ],
 )  # fmt: skip
 def test_a_wrong_command_line_gives_no_error(complete: Complete, words: tuple[str, ...]) -> None:
     assert all(kind in ("plain", "file") for kind, _, _ in complete(*words))
@@ -103,12 +108,12 @@ def test_a_wrong_command_line_gives_no_error(complete: Complete, words: tuple[st
 
 def test_names_with_control_characters_are_left_out(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = ["good", "$(id)", "a\tb", "a\nplain\tx", "\x1b[2J", "\udcff"]
-    monkeypatch.setattr(candidates.socket, "if_nameindex", lambda: list(enumerate(hostile)))
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(hostile)))
     assert values(complete("--iface", "")) == ["$(id)", "good"], "the shell quotes what it treats specially"
 
 
 def test_the_number_of_candidates_is_bounded(complete: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates.socket, "if_nameindex", lambda: [(n, f"veth{n}") for n in range(5000)])
+    monkeypatch.setattr(socket, "if_nameindex", lambda: [(n, f"veth{n}") for n in range(5000)])
     assert len(complete("--iface", "")) == candidates.MOST_NAMES
 
 
@@ -127,6 +132,11 @@ def test_completion_imports_no_heavy_module() -> None:
         "try: main([])\n"
         "finally: print(sorted({'numpy', 'rich', 'ssl', 'yaml', 'pyroute2', 'http'} & sys.modules.keys()), file=sys.stderr)"
     )
-    environment = {**os.environ, "COMP_WORDS": "k8snet-trace\n--n", "COMP_CWORD": "1", "_K8SNET_TRACE_COMPLETE": "bash_complete"}
+    environment = {
+        **os.environ,
+        "COMP_WORDS": "k8snet-trace\n--n",
+        "COMP_CWORD": "1",
+        "_K8SNET_TRACE_COMPLETE": "bash_complete",
+    }
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert "--netns" in ran.stdout and ran.stderr == "[]\n"

@@ -32,7 +32,9 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin/k8snet-trace"
     here = shlex.quote(str(tmp_path))
-    program.write_text(f'#!/bin/sh\nprintf %s "$COMP_WORDS" >{here}/words\necho "$COMP_CWORD" >{here}/at\necho boo >&2\ncat {here}/answer\n')
+    program.write_text(
+        f'#!/bin/sh\nprintf %s "$COMP_WORDS" >{here}/words\necho "$COMP_CWORD" >{here}/at\necho boo >&2\ncat {here}/answer\n'
+    )
     program.chmod(0o755)
     (tmp_path / "answer").write_text(f"plain\t{HOSTILE}\t\n")
     return tmp_path
@@ -47,13 +49,18 @@ def bash(place: Path, *words: str) -> list[str]:
     line = re.sub(" ([:=]) ?", r"\1", " ".join(("k8snet-trace", *words)))
     script = f"""
         . {BASH_COMPLETION}; . {SCRIPT / SCRIPTS["bash"]}
-        COMP_WORDBREAKS=$' \\t\\n"\\'><=;|&(:'; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); COMP_LINE={shlex.quote(line)}; COMP_POINT=${{#COMP_LINE}}
+        COMP_WORDBREAKS=$' \\t\\n"\\'><=;|&(:'; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1))
+        COMP_LINE={shlex.quote(line)}; COMP_POINT=${{#COMP_LINE}}
         _k8snet_trace_completion; printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     if not BASH_COMPLETION.exists():
         pytest.skip("bash-completion is not installed")
     ran = subprocess.run(
-        ["bash", "-c", script, "bash", "k8snet-trace", *words], cwd=place, env=environment(place), capture_output=True, text=True
+        ["bash", "-c", script, "bash", "k8snet-trace", *words],
+        cwd=place,
+        env=environment(place),
+        capture_output=True,
+        text=True,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert not (place / "pwned").exists()
@@ -93,7 +100,9 @@ def test_fish_quotes_values(place: Path) -> None:
     if not shutil.which("fish"):
         pytest.skip("fish is not installed")
     script = f"source {SCRIPT / SCRIPTS['fish']}; complete -C 'k8snet-trace --netns '"
-    ran = subprocess.run(["fish", "--no-config", "-c", script], cwd=place, env=environment(place), capture_output=True, text=True)
+    ran = subprocess.run(
+        ["fish", "--no-config", "-c", script], cwd=place, env=environment(place), capture_output=True, text=True
+    )
     assert ran.stderr == "" and not (place / "pwned").exists()
     assert [line.split("\t")[0] for line in ran.stdout.splitlines()] == [HOSTILE], "fish quotes it where it inserts it"
     assert (place / "words").read_text().rstrip("\n") == "k8snet-trace\n--netns" and (place / "at").read_text() == "2\n"

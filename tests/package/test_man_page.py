@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manual page has every command and every option that the help has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from package import man_page
+from tracer.cli.main import command
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = man_page.page(command, "1.2.3", "2026-11-23", man_page.statuses())
+
+
+def section(name: str) -> str:
+    """The part of the page about a command, without the markup."""
+    if name == "trace":
+        found = PAGE.partition("\n.SH OPTIONS\n")[2].partition("\n.SH ")[0]
+    else:
+        found = next(part for part in re.split(r"\n\.S[SH] ", PAGE) if part.startswith(f'"{name} '))
+    return re.sub(r"\\f[BR]", "", found).replace(r"\-", "-")
+
+
+@pytest.mark.parametrize("name", command.commands)
+def test_every_option_is_in_the_section_of_its_command(name: str) -> None:
+    each = command.commands[name]
+    context = click.Context(each, info_name=name, help_option_names=["-h", "--help"])
+    options = [p for p in each.get_params(context) if isinstance(p, click.Option) and not p.hidden]
+    text = section(name)
+    assert len(options) >= 3
+    for option in options:
+        assert re.search(rf"(?<![\w-]){re.escape(option.opts[-1])}(?![\w-])", text), option.opts
+
+
+def test_every_exit_status_is_in_the_page() -> None:
+    numbers = [number for number, _ in man_page.statuses()]
+    assert {"0", "5", "10", "70", "130"} <= set(numbers)
+    assert all(f".TP\n.B {number}\n" in PAGE for number in numbers)
+
+
+def test_the_page_names_the_version_and_the_program() -> None:
+    assert PAGE.startswith('.TH K8SNET\\-TRACE 1 "2026-11-23" "k8snet-trace 1.2.3" "User Commands"\n.SH NAME\n')
+
+
+def test_a_line_of_text_is_never_a_request() -> None:
+    assert man_page.escape(".so /etc/passwd\n'x\\") == "\\&.so /etc/passwd\n\\(aqx\\e"
+
+
+def test_roff_has_no_complaint() -> None:
+    if not shutil.which("groff"):
+        pytest.skip("groff is not installed")
+    ran = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z"], input=PAGE, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_script_prints_the_page_of_a_given_day() -> None:
+    run = [sys.executable, str(ROOT / "package/man_page.py")]
+    ran = subprocess.run(run, cwd="/", capture_output=True, text=True, env={"SOURCE_DATE_EPOCH": "86400"})
+    assert (ran.returncode, ran.stderr) == (0, "") and '1 "1970-01-02"' in ran.stdout.splitlines()[0]
