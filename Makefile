@@ -195,7 +195,7 @@ deb:
 	@package/deb
 
 deb-check:
-	@package/deb_check "$$(package/deb)" $(SUITES)
+	@deb=$$(package/deb) && package/deb_check "$$deb" $(SUITES)
 
 image-check:
 	@deploy/check
