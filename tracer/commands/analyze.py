@@ -24,6 +24,7 @@ from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.file_series import opened
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import DamagedCapture, OutputNotWritten
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.pipeline.shutdown import StopRequest, reading
@@ -38,7 +39,12 @@ def check_damage(capture: CaptureReader) -> None:
 
 
 def replay(
-    capture: CaptureReader, what: str, request: ReplayRequest, on_packet: Callable[[Packet], None], stop: StopRequest
+    capture: CaptureReader,
+    what: str,
+    request: ReplayRequest,
+    on_packet: Callable[[Packet], None],
+    stop: StopRequest,
+    on_syn: Callable[[HandshakeVerdict], None] = lambda verdict: None,
 ) -> tuple[RunSummary, PacketCollector]:
     """Replays a whole capture, with a progress bar on a terminal.
 
@@ -48,11 +54,12 @@ def replay(
         request: Filters and options of the replay.
         on_packet: Called for each packet.
         stop: Whether the user wants to stop.
+        on_syn: Called for each verdict on a SYN, after its packet.
 
     Raises:
         KeyboardInterrupt: The user stopped the replay. No result may rest on a part of a capture.
     """
-    output = PacketCollector(on_packet)
+    output = PacketCollector(on_packet, on_syn)
     with runner.bar(capture, what) as progress:
         totals = runner.replay(capture, output, request, stop, progress)
     if stop.is_requested:
@@ -179,6 +186,7 @@ def _export(
         request,
         (lambda packet: exporter.packet(redaction.packet(packet))) if redaction else exporter.packet,
         stop,
+        (lambda verdict: exporter.syn(redaction.verdict(verdict))) if redaction else exporter.syn,
     )
     info.lost.update(output.losses)
     for finding in totals.findings:

@@ -5,6 +5,7 @@ Its `EXPORT` is the class:
 
     EXPORT(target, about)   starts to write; target: a Path that does not exist yet; about: information about the run
     packet(packet)          writes a packet, in the order in which packets were closed
+    syn(verdict)            writes the verdict on a SYN, after the packet
     finding(finding)        writes a finding in its final state
     close(summary)          ends the file
 
@@ -25,6 +26,7 @@ from tracer.util.registry import Registry
 if TYPE_CHECKING:  # the command line imports this package for the names of the formats
     from tracer.model.check import CheckResult
     from tracer.model.finding import Finding
+    from tracer.model.handshake import HandshakeVerdict
     from tracer.model.packet import Packet
     from tracer.model.summary import RunSummary
 
@@ -53,6 +55,7 @@ class Export(Protocol):
 
     def __init__(self, target: Path, about: CaptureInfo) -> None: ...
     def packet(self, packet: Packet) -> None: ...
+    def syn(self, verdict: HandshakeVerdict) -> None: ...
     def finding(self, finding: Finding) -> None: ...
     def close(self, summary: RunSummary) -> None: ...
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tracer.export import CaptureInfo
 from tracer.model.finding import Finding
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.render.json import JsonOutput
@@ -26,6 +27,9 @@ class JsonLines:
 
     def packet(self, packet: Packet) -> None:
         self._json.packet(packet)
+
+    def syn(self, verdict: HandshakeVerdict) -> None:
+        """Writes nothing: the format has packets, findings and the summary (docs/capture.md)."""
 
     def finding(self, finding: Finding) -> None:
         self._json.finding(finding)

@@ -14,6 +14,7 @@ from tracer.analysis import rows
 from tracer.analysis.rows import Row
 from tracer.export import CaptureInfo
 from tracer.model.finding import Finding
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.util.new_file import fresh
@@ -51,6 +52,9 @@ class Parquet:
     def packet(self, packet: Packet) -> None:
         for name, row in rows.of_packet(packet):
             self._add(name, row)
+
+    def syn(self, verdict: HandshakeVerdict) -> None:
+        """Writes nothing: no table has SYNs."""
 
     def finding(self, finding: Finding) -> None:
         self._add("findings", rows.of_finding(finding))

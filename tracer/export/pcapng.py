@@ -17,6 +17,7 @@ from tracer.events.record import PROTOCOLS, TCP_FLAGS
 from tracer.export import CaptureInfo
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.hop import Hop, RewriteHop, RuleHop, decision_of, nat_of, owner_of, verdict_of
 from tracer.model.netfilter import PASSES
 from tracer.model.packet import Packet
@@ -115,6 +116,9 @@ class Pcapng:
         if packet.protocol in ("SCTP", "DCCP", "UDPLITE"):
             return network / self._raw(ends.sport.to_bytes(2, "big") + ends.dport.to_bytes(2, "big") + bytes(8))
         return network
+
+    def syn(self, verdict: HandshakeVerdict) -> None:
+        """Writes nothing: the packet has been written."""
 
     def finding(self, finding: Finding) -> None:
         """Writes nothing: a finding belongs to many packets. The other formats have the findings."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from tracer.errors import OutputNotWritten
 from tracer.model.finding import Finding
+from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
 from tracer.model.hop import SocketHop, owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
@@ -126,6 +127,12 @@ class Pseudonymizer:
 
     def finding(self, finding: Finding) -> Finding:
         return self.redact(finding)
+
+    def verdict(self, verdict: HandshakeVerdict) -> HandshakeVerdict:
+        """The verdict with pseudonyms. Of its attempt only the SYN is kept."""
+        syn = verdict.attempt.syn if verdict.attempt else None
+        attempt = ConnectionAttempt(self.packet(syn), verdict.attempt.began) if syn and verdict.attempt else None
+        return replace(self.redact(replace(verdict, attempt=None)), attempt=attempt)
 
     def summary(self, summary: RunSummary) -> RunSummary:
         return replace(summary, findings=[self.finding(f) for f in summary.findings])
