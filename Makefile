@@ -41,6 +41,9 @@
 #              a capture cut at every byte and damaged at random: its reader must not crash, and must report the damage; then hostile
 #              captures with correct checksums, files of --objects and answers of the API: no crash, no hang, bounded memory
 # make owners  the owner of each rule of many real nodes, compared with the API objects
+# make report-check
+#              exports, read by other programs: the HTML report in headless Chromium, pcapng by tshark and capinfos (Debian's
+#              packages, which it installs; without them `make test` skips these tests)
 # make bench   the cost of tracing, with and without, in two virtual machines; writes bench/results.json and its table in
 #              docs/performance.md; BENCH='--rounds 1 live': options of bench/run.py, and parts: only those with goals, for example
 # make deb     the Debian package: dist/k8snet-trace_VERSION_all.deb; as root it installs what the build needs
@@ -82,7 +85,7 @@ PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
 .PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
-	bench owners replay-check fuzz untouched stress deb deb-check image-check setup clean
+	bench owners report-check replay-check fuzz untouched stress deb deb-check image-check setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -199,6 +202,12 @@ deb-check:
 
 image-check:
 	@deploy/check
+
+report-check: setup
+	@for each in chromium tshark; do command -v $$each >/dev/null || missing="$$missing $$each"; done; [ -z "$$missing" ] || \
+		{ $(if $(filter 0,$(shell id -u)),,sudo) apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+		$(if $(filter 0,$(shell id -u)),,sudo) apt-get install -y -qq --no-install-recommends $$missing >/dev/null; }
+	$(PYTHON) -m pytest -rs tests/unit/export
 
 # Installs packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready

@@ -28,7 +28,7 @@ Object = dict[str, Any]
 MOST_BAD, MOST_GOOD = 10_000, 10_000
 """Maximum number of packets in the page, with bad and with good outcomes."""
 _OF_HOP = ("time_ns", "acted", "possible")
-_OF_PACKET = ("src", "sport", "dst", "dport", "length", "tcp_flags", "verdict", "outcome", "complete", "unexplained", "netns")
+_OF_PACKET = ("proto", "src", "sport", "dst", "dport", "length", "tcp_flags", "verdict", "outcome", "complete", "unexplained")
 
 
 class ReportPackets:

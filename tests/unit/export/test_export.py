@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -19,7 +18,6 @@ from jsonschema import Draft202012Validator
 from tests.support import captures, sample_packets
 from tracer import export
 from tracer.export import CaptureInfo
-from tracer.export.html import SLICES, Html, OutcomeChart
 from tracer.export.pcapng import LINKTYPE_RAW, Pcapng, as_shown
 from tracer.model.endpoints import Endpoints
 from tracer.model.summary import RunSummary
@@ -156,53 +154,3 @@ def test_the_comments_of_a_packet() -> None:
     assert len(shown) == 3 and [s.ends.dport for s in shown] == [30285, 8080, 8080]
     assert shown[0].comment.startswith("packet ") and "DNAT" in shown[0].comment and "DNAT" in shown[1].comment
     assert shown[0].time < shown[1].time
-
-
-def test_the_report_has_everything_in_one_file(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
-    target = tmp_path / "report.html"
-    assert run("export", capture.path, "--to", "html", target)[0] == 0
-    page = target.read_text()
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
-    assert data["totals"]["packets"] == len(data["packets"]) == 20
-    assert data["lost"] == [["table", "the ring buffer was full", 17]]
-    assert sum(sum(s.values()) for s in data["timeline"]["slices"]) == 20
-    assert not re.search(r'(src|href)="?https?:', page), "the page loads nothing from the network"
-
-
-def test_names_cannot_become_markup(tmp_path: Path) -> None:
-    packet = replace(sample_packets.node_port(), verdict="</script><script>alert(1)</script>")
-    page = Html(tmp_path / "x.html", ABOUT)
-    page.packet(packet)
-    page.close(RunSummary(packets=1))
-    assert "alert(1)</script>" not in (tmp_path / "x.html").read_text()
-
-
-def test_a_timeline_never_grows_beyond_its_slices() -> None:
-    line = OutcomeChart()
-    for second in range(5000):
-        line.add(10**18 + second * 10**9, "sent")
-    chart = line.to_object()
-    assert len(chart["slices"]) <= SLICES and sum(s["sent"] for s in chart["slices"]) == 5000
-    assert chart["length"] * len(chart["slices"]) >= 4999 * 10**9
-
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
-@pytest.mark.skipif(not BROWSER, reason="no browser here")
-def test_the_report_in_a_browser(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
-    """The script of the report runs without an error, and draws the path of a packet."""
-    target = tmp_path / "report.html"
-    run("export", capture.path, "--to", "html", target)
-    words = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--virtual-time-budget=3000",
-        "--dump-dom",
-        f"{target.as_uri()}#packet=1",
-    ]
-    done = subprocess.run([str(BROWSER), *words], capture_output=True, text=True, timeout=120)
-    body = done.stdout.partition("<script type=")[0]
-    for words_shown in ("PREROUTING", "DNAT", "nginx", "20 of 20 packets", "Outcomes of 20 packets"):
-        assert words_shown in body, done.stderr[-500:]

@@ -5,12 +5,11 @@ const openGroups = new Set();
 function connectionRow(item, row) {
   const c = item.connection;
   if (item.member) row.classList.add("member");
-  row.append(el("span", {class: "mono quiet"}, clock(c.first.at)),
-    el("span", {class: "mono"}, `${c.proto} ${item.size > 1 ? `${c.src} → ${address(c.dst, c.dport)}` : ends(c)}`),
+  const p = c.worst, why = c.cause ? c.cause.text : p.verdict, kind = c.cause && !c.failed ? (c.cause.good ? "good" : "bad") : shade(p.outcome);
+  row.append(el("span", {class: "mono"}, `${c.proto} ${item.size > 1 ? `${c.src} → ${address(c.dst, c.dport)}` : ends(c)}`),
     item.size > 1 ? el("button", {class: "times", type: "button", tabindex: -1, "aria-expanded": openGroups.has(c.kind), title: "open or close this group", onclick: event => { event.stopPropagation(); toggleGroup(item); }}, `×${integer(item.size)}`)
-      : el("span", {class: "quiet"}, many(c.packets.length, "packet")));
-  const p = c.worst, why = c.cause && !c.cause.good ? c.cause.text : p.verdict;
-  row.append(el("span", {class: "v quiet"}, c.to || c.from || " "), el("span", {class: `v t-${c.cause && !c.cause.good ? "bad" : shade(p.outcome)}`, title: why}, why + (p.complete ? "" : " (incomplete)")));
+      : el("span", {class: "quiet small"}, many(c.packets.length, "packet")));
+  row.append(el("span", {class: "v quiet"}, [clock(c.first.at), c.to || c.from].filter(Boolean).join(" · ")), el("span", {class: `v t-${kind}`, title: why}, why + (p.complete ? "" : " (incomplete)")));
 }
 const connectionRows = new Rows(by("list"), () => 76, connectionRow, item => openConnection(item.connection), item => item.size > 1 ? toggleGroup(item) : by("steps").focus());
 

@@ -25,7 +25,7 @@ const hasService = (p, name) => ofPath[p.path].services.has(name) || (p.services
 function words(p) {
   const path = ofPath[p.path];
   path.words ||= JSON.stringify(p.hops).toLowerCase();
-  p.words ||= [p.number, connections[p.connection].proto, ends(p), p.tcp_flags, p.verdict, p.outcome, p.netns, p.src_owner, p.dst_owner, p.cause && `${p.cause.cause} ${p.cause.text}`].join(" ").toLowerCase();
+  p.words ||= [p.number, p.proto, ends(p), p.tcp_flags, p.verdict, p.outcome, p.src_owner, p.dst_owner, p.cause && `${p.cause.cause} ${p.cause.text}`].join(" ").toLowerCase();
   return [p.words, path.words];
 }
 

@@ -33,7 +33,7 @@ function arrow(p, count) {
   if (!runs.length && !stop) end.append(svg("path", {d: "M0 -5h26v10h-21", fill: "none", ...line, "marker-end": `url(#arrow-${kind})`}));
   if (stop) end.append(svg("circle", {r: 7.5, fill: color("bad")}), svg("path", {d: "M-3.2 -3.2l6.4 6.4M-3.2 3.2l6.4 -6.4", stroke: "#fff", "stroke-width": 2}));
   const middle = runs.length ? (runs[0][0] + runs[0][runs[0].length - 1]) / 2 : p.lanes[0];
-  box.append(svg("text", {x: x(middle), y: 15, "text-anchor": "middle", "font-size": 11.5, class: "halo"}, `${p.tcp_flags || connections[p.connection].proto} ${integer(p.length)} B`), end);
+  box.append(svg("text", {x: x(middle), y: 15, "text-anchor": "middle", "font-size": 11.5, class: "halo"}, `${p.tcp_flags || p.proto.toUpperCase()} ${integer(p.length)} B`), end);
   return box;
 }
 function stepRow(item, row) {
@@ -41,9 +41,9 @@ function stepRow(item, row) {
   if (filtering() && !item.all.some(wanted)) row.classList.add("other");
   const when = el("div", {class: "when", title: `packet ${p.number}, ${clock(p.at, 9)} UTC`}, el("div", {class: "quiet"}, p === c.first ? clock(p.at) : after(p.at - c.first.at)));
   if (item.all.length > 1) when.append(el("button", {class: "times", type: "button", tabindex: -1, title: "open or close these equal packets", onclick: event => { event.stopPropagation(); toggleRun(item); }}, `×${integer(item.all.length)}`));
-  const about = p.cause ? p.cause.text : nats.join(", ");
-  row.append(when, arrow(p, c.lanes.length), el("div", {class: "end", title: `${p.verdict}\n${about}`}, el("span", {class: `t-${p.complete ? shade(p.outcome) : "doubt"}`}, p.verdict + (p.complete ? "" : " (incomplete)")),
-    about ? el("span", {class: p.cause ? p.cause.good ? "t-good" : "t-bad" : "quiet"}, ` · ${about}`) : null));
+  const about = nats.join(", "), end = p.cause ? p.cause.text : p.verdict, kind = p.cause ? (p.cause.good ? "good" : "bad") : p.complete ? shade(p.outcome) : "doubt";
+  row.append(when, arrow(p, c.lanes.length), el("div", {class: "end", title: [p.verdict, end, about].join("\n")}, el("span", {class: `t-${kind}`}, end + (p.complete ? "" : " (incomplete)")),
+    about ? el("span", {class: "quiet"}, ` · ${about}`) : null));
 }
 const steps = new Rows(by("steps"), () => narrow() ? 68 : 58, stepRow, item => showPacket(item.packet), item => item.all.length > 1 ? toggleRun(item) : by("way").scrollIntoView({block: "nearest"}));
 
@@ -83,11 +83,10 @@ function showNothing() {
 function openPacket(number) {
   const p = byNumber.get(number);
   if (!p) return;
-  chosenConnection = connections[p.connection];
-  chosenPacket = p;
-  if (wanted(p)) listConnections(true); else clearFilter();
-  const at = connectionRows.items.findIndex(i => i.connection === chosenConnection);
-  if (at < 0) { openGroups.add(chosenConnection.kind); listConnections(true); }
-  openConnection(chosenConnection, p);
+  const c = connections[p.connection];
+  if (!wanted(p)) clearFilter();
+  if (by("grouped").checked && connectionRows.items.every(i => i.connection !== c)) openGroups.add(c.kind);
+  [chosenConnection, chosenPacket] = [c, p];
+  listConnections(true);
   by("connections-title").scrollIntoView();
 }

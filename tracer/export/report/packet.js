@@ -18,7 +18,7 @@ function hopRow(h, time) {
 function showPacket(p) {
   chosenPacket = p;
   if (started) history.replaceState(null, "", `#packet=${p.number}`);
-  const line = `packet ${p.number} · ${clock(p.at, 9)} UTC · ${connections[p.connection].proto} ${ends(p)} ${p.tcp_flags || ""} · ${integer(p.length)} B`;
+  const line = `packet ${p.number} · ${clock(p.at, 9)} UTC · ${p.proto.toUpperCase()} ${ends(p)} ${p.tcp_flags || ""} · ${integer(p.length)} B`;
   const head = el("div", {}, el("div", {class: "mono"}, line, copyButton(`${line}\n${p.verdict}`, "packet")));
   if (p.src_owner || p.dst_owner) head.append(el("div", {class: "quiet"}, `${p.src_owner || "unknown"} → ${p.dst_owner || "unknown"}`));
   head.append(el("p", {class: `t-${shade(p.outcome)}`, style: "font-weight:600;font-size:15px;margin:6px 0 12px;overflow-wrap:anywhere"}, `${p.verdict}${p.complete ? "" : " (incomplete: some of its events were lost)"}${p.unexplained ? " (not explained by the run)" : ""}`));
