@@ -37,11 +37,22 @@ def lanes_of(packet: Packet) -> list[Lane]:
     hops = [hop for hop in packet.hops if not hop.clone]
     names = [packet.netns, *(hop.netns for hop in hops)] if packet.netns else [hop.netns for hop in hops]
     found = [Lane(name) for at, name in enumerate(names) if at == 0 or name != names[at - 1]] or [Lane("")]
-    if hops and hops[0].hook in _ARRIVES and hops[0].in_iface not in ("", "lo"):
-        found.insert(0, Lane(hops[0].netns, hops[0].in_iface))
+    if first := _way_in(hops):
+        found.insert(0, first)
     if packet.outcome in _LEAVES and (last := _way_out(hops)):
         found.append(last)
     return found
+
+
+def _way_in(hops: list[HopBase]) -> Lane | None:
+    """What lies behind the interface that the packet came in by; None = a process sent it, or not known."""
+    if not hops or hops[0].hook not in _ARRIVES:
+        return None
+    # Not every kind of hop has the interface.
+    first = next((hop for hop in hops if hop.in_iface), None)
+    if first is None or first.in_iface == "lo" or (first.netns, first.hook) != (hops[0].netns, hops[0].hook):
+        return None
+    return Lane(first.netns, first.in_iface)
 
 
 def _way_out(hops: list[HopBase]) -> Lane | None:

@@ -21,6 +21,8 @@ def packet(outcome: Outcome, *hops: Hop) -> Packet:
 
 
 ARRIVED = hop(0, "hook", "PREROUTING", in_iface="eth0")
+NAMELESS = hop(0, "nat-hook", "PREROUTING", verdict="ACCEPT")
+"""A hop without an interface."""
 SENT = hop(0, "hook", "OUTPUT", "client", out_iface="eth0")
 IN_POD = hop(9, "hook", "INPUT", "pod-a", in_iface="eth0")
 
@@ -30,6 +32,8 @@ IN_POD = hop(9, "hook", "INPUT", "pod-a", in_iface="eth0")
     [
         (Outcome.DELIVERED, (SENT, ARRIVED, IN_POD), [Lane("client"), Lane(HOST), Lane("pod-a")]),
         (Outcome.DELIVERED, (ARRIVED, IN_POD), [Lane(HOST, "eth0"), Lane(HOST), Lane("pod-a")]),
+        (Outcome.DELIVERED, (NAMELESS, ARRIVED, IN_POD), [Lane(HOST, "eth0"), Lane(HOST), Lane("pod-a")]),
+        (Outcome.DELIVERED, (NAMELESS, IN_POD), [Lane(HOST), Lane("pod-a")]),
         (Outcome.SENT, (SENT,), [Lane("client"), Lane("client", "eth0")]),
         (Outcome.DROPPED, (SENT,), [Lane("client")]),
         (Outcome.FORWARDED, (ARRIVED, hop(1, "hook", "POSTROUTING", out_iface="cni0")),

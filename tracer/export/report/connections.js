@@ -5,7 +5,7 @@ const openGroups = new Set();
 function connectionRow(item, row) {
   const c = item.connection;
   if (item.member) row.classList.add("member");
-  const p = c.worst, why = c.cause ? c.cause.text : p.verdict, kind = c.cause && !c.failed ? (c.cause.good ? "good" : "bad") : shade(p.outcome);
+  const p = c.worst, cause = c.cause && !(c.cause.good && c.failed) ? c.cause : null, why = cause ? cause.text : p.verdict, kind = cause ? (cause.good ? "good" : "bad") : shade(p.outcome);
   row.append(el("span", {class: "mono"}, `${c.proto} ${item.size > 1 ? `${c.src} → ${address(c.dst, c.dport)}` : ends(c)}`),
     item.size > 1 ? el("button", {class: "times", type: "button", tabindex: -1, "aria-expanded": openGroups.has(c.kind), title: "open or close this group", onclick: event => { event.stopPropagation(); toggleGroup(item); }}, `×${integer(item.size)}`)
       : el("span", {class: "quiet small"}, many(c.packets.length, "packet")));

@@ -27,5 +27,5 @@ function showPacket(p) {
   const decisive = h => h.nat || h.socket || h.drop || h.handshake || h.owner || h.undecided || !["ACCEPT", "", undefined].includes(h.verdict);
   const kept = p.hops.map((h, at) => [h, p.times[at]]), found = kept.filter(([h]) => decisive(h));
   table.append(...(found.length ? found : kept).map(([h, time]) => hopRow(h, time)));
-  by("way").replaceChildren(head, ...namespacesOf(p).map(each => hookDiagram(each)), el("div", {class: "wide"}, table));
+  by("way").replaceChildren(head, el("div", {class: "wide"}, ...namespacesOf(p).map(hookDiagram)), el("div", {class: "wide"}, table));
 }
