@@ -49,6 +49,7 @@ def commands(trace: click.Command) -> list[click.Command]:
             click.Argument(["target"]),
             click.Option(["--to", "form"], required=True, metavar="FORMAT", help=f"{alternatives(exports.names())}."),
             click.Option(["--redact"], is_flag=True, help="Replace addresses and names, each one always by the same one."),
+            click.Option(["--as-it-came"], is_flag=True, help="pcapng: one copy of each packet, without the rewritten ones."),
             form=False,
         ),
     ]
@@ -92,8 +93,8 @@ def query(files: tuple[str, ...], sql: str, form: str, **options: Any) -> int:
     return analyze.query(files, sql, form, _replay_request(options))
 
 
-def export(files: tuple[str, ...], target: str, form: str, redact: bool, **options: Any) -> int:
+def export(files: tuple[str, ...], target: str, form: str, redact: bool, as_it_came: bool, **options: Any) -> int:
     """Export the packets of a capture: pcapng, JSON lines, Parquet, or an HTML report for offline reading."""
     from tracer.commands import analyze
 
-    return analyze.export_capture(files, form, target, _replay_request(options), redact)
+    return analyze.export_capture(files, form, target, _replay_request(options), redact, exports.ExportOptions(as_it_came))

@@ -138,14 +138,17 @@ def query(paths: Sequence[str], sql: str, form: str, request: ReplayRequest) -> 
     return 0
 
 
-def export_capture(paths: Sequence[str], form: str, target: str, request: ReplayRequest, redact: bool) -> int:
-    """`export FILE --to FORMAT TARGET`. Returns the exit status."""
+def export_capture(
+    paths: Sequence[str], form: str, target: str, request: ReplayRequest, redact: bool, options: export.ExportOptions
+) -> int:
+    """`export FILE --to FORMAT TARGET`. Returns the exit status. Raises BadOption for an option that another format has."""
+    export.check_options(form, options)
     path = Path(target)
     if os.path.lexists(path):
         raise OutputNotWritten(f"{target} already exists.")
     with reading(paths) as stop, opened(paths) as capture:
         try:
-            _export(capture, form, path, request, Pseudonymizer() if redact else None, stop)
+            _export(capture, form, path, request, Pseudonymizer() if redact else None, stop, options)
         except OSError as e:
             raise OutputNotWritten(f"{target} cannot be written: {e.strerror or e}.") from e
         except BaseException:
@@ -176,10 +179,16 @@ def capture_info(capture: CaptureReader, redaction: Pseudonymizer | None) -> exp
 
 
 def _export(
-    capture: CaptureReader, form: str, target: Path, request: ReplayRequest, redaction: Pseudonymizer | None, stop: StopRequest
+    capture: CaptureReader,
+    form: str,
+    target: Path,
+    request: ReplayRequest,
+    redaction: Pseudonymizer | None,
+    stop: StopRequest,
+    options: export.ExportOptions = export.ExportOptions(),  # noqa: B008
 ) -> None:
     info = capture_info(capture, redaction)
-    exporter = export.find(form)(target, info)
+    exporter = export.find(form)(target, info, options)
     totals, output = replay(
         capture,
         f"writing {target.name}",

@@ -3,24 +3,26 @@
 
 Its `EXPORT` is the class:
 
-    EXPORT(target, about)   starts to write; target: a Path that does not exist yet; about: information about the run
+    EXPORT(target, about, options)
+                            starts to write; target: a Path that does not exist yet; about: information about the run
     packet(packet)          writes a packet, in the order in which packets were closed
     syn(verdict)            writes the verdict on a SYN, after the packet
     finding(finding)        writes a finding in its final state
     close(summary)          ends the file
 
-DESCRIPTION is a short description of the format, for docs/capture.md.
+DESCRIPTION is a short description of the format, for docs/capture.md. OPTIONS are the names of the ExportOptions that it has.
 
 Must not know: the format of a capture file, other formats.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from tracer.errors import BadOption
 from tracer.util.registry import Registry
 
 if TYPE_CHECKING:  # the command line imports this package for the names of the formats
@@ -50,10 +52,21 @@ class CaptureInfo:
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ExportOptions:
+    """What was asked of a format.
+
+    Attributes:
+        as_it_came: One copy of each packet, as it came, without the later rewritten ones.
+    """
+
+    as_it_came: bool = False
+
+
 class Export(Protocol):
     """The interface of an export format."""
 
-    def __init__(self, target: Path, about: CaptureInfo) -> None: ...
+    def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ...) -> None: ...
     def packet(self, packet: Packet) -> None: ...
     def syn(self, verdict: HandshakeVerdict) -> None: ...
     def finding(self, finding: Finding) -> None: ...
@@ -72,3 +85,12 @@ def names() -> tuple[str, ...]:
 def find(name: str) -> type[Export]:
     """Returns the class of a format. Raises BadOption for an unknown name."""
     return _EXPORTS.find(name)
+
+
+def check_options(name: str, options: ExportOptions) -> None:
+    """Raises BadOption for an option that the format does not have, and for an unknown format."""
+    _EXPORTS.require(name)
+    given = {each.name for each in fields(options) if getattr(options, each.name)}
+    for other in sorted(given - _EXPORTS.values("OPTIONS", frozenset[str]())[name]):
+        having = [each for each, names in _EXPORTS.values("OPTIONS", frozenset[str]()).items() if other in names]
+        raise BadOption(f"--{other.replace('_', '-')} is an option of {', '.join(having)}, not of {name}.")

@@ -17,7 +17,7 @@ from typing import Any
 from tracer import __version__
 from tracer.analysis import stats
 from tracer.analysis.result_table import ResultTable
-from tracer.export import CaptureInfo
+from tracer.export import CaptureInfo, ExportOptions
 from tracer.export._report_packets import ReportPackets
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
@@ -63,7 +63,7 @@ class OutcomeChart:
 class Html:
     """Collects the data and writes the page at the end."""
 
-    def __init__(self, target: Path, about: CaptureInfo) -> None:
+    def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008
         self._about = about
         self._file = open(fresh(target), "w", encoding="utf-8")  # noqa: SIM115  # closed by close()
         self._statistics = [stats.make(name) for name in stats.in_order()]

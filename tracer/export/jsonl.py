@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from tracer.export import CaptureInfo
+from tracer.export import CaptureInfo, ExportOptions
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
@@ -20,7 +20,7 @@ DESCRIPTION = "one JSON object a line, as -o json"
 class JsonLines:
     """Writes the lines. docs/json.md defines them."""
 
-    def __init__(self, target: Path, about: CaptureInfo) -> None:
+    def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008
         self._file = open(fresh(target), "w", encoding="utf-8")  # noqa: SIM115  # closed by close()
         self._json = JsonOutput(self._file, io.StringIO())
         self._json.begin(about.results, about.options, about.kernel)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tracer.analysis import rows
 from tracer.analysis.rows import Row
-from tracer.export import CaptureInfo
+from tracer.export import CaptureInfo, ExportOptions
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
@@ -28,7 +28,7 @@ GROUP = 50_000
 class Parquet:
     """Writes the rows of each table in groups of GROUP."""
 
-    def __init__(self, target: Path, about: CaptureInfo) -> None:
+    def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008
         self._arrow: Any = require_optional("pyarrow", "Parquet")
         files: Any = require_optional("pyarrow.parquet", "Parquet")
         target.mkdir(mode=0o700)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pcapng export for Wireshark and tshark: each packet's headers, with the decisions about it as a comment.
 
-Each packet is written as it arrived, and again after each rewrite. With `--snaplen` its recorded bytes are written; after a
-rewrite they have the new addresses and ports, and no transport checksum. Without `--snaplen` only headers were recorded.
-They are rebuilt from the known fields, with empty checksums, like a truncated packet (its length is the real one). TTL, window
-and TCP options are then invented.
+Each packet is written as it arrived, and again after each rewrite, unless `--as-it-came` is given; the copies have the same
+packet identity. With `--snaplen` its recorded bytes are written; after a rewrite they have the new addresses and ports, and no
+transport checksum. Without `--snaplen` only headers were recorded. They are rebuilt from the known fields, with empty
+checksums, like a truncated packet (its length is the real one). TTL, window and TCP options are then invented.
+
+The verdict stands in the comment: the format's own option for it (epb_verdict) has values for hardware and for eBPF programs
+at tc and XDP, and none for netfilter.
 """
 
 from __future__ import annotations
@@ -13,8 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tracer import __version__
 from tracer.events.record import PROTOCOLS, TCP_FLAGS
-from tracer.export import CaptureInfo
+from tracer.export import CaptureInfo, ExportOptions
+from tracer.export import _pcapng_blocks as blocks
+from tracer.export._address_names import AddressNames
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
@@ -24,12 +30,14 @@ from tracer.model.packet import Packet
 from tracer.model.rule import format_path
 from tracer.model.summary import RunSummary
 from tracer.util.escape import escaped
+from tracer.util.evictions import evictions
 from tracer.util.new_file import fresh
 from tracer.util.optional import require_optional
 
 DESCRIPTION = "packets' headers with comments, for Wireshark"
-LINKTYPE_RAW = 101
-"""Link type for IPv4 and IPv6; the packet's first bits tell which."""
+OPTIONS = frozenset({"as_it_came"})
+MOST_INTERFACES, MORE_INTERFACES = 65_536, "more interfaces"
+"""Maximum number of interfaces of a file; packets of all others have one interface in common."""
 NUMBERS = {name: number for number, name in PROTOCOLS.items()}
 
 
@@ -59,30 +67,42 @@ def _without_interfaces() -> None:
 
 
 class Pcapng:
-    """Writes the file with scapy, which makes the blocks and the headers."""
+    """Writes the file. scapy makes the headers."""
 
-    def __init__(self, target: Path, about: CaptureInfo) -> None:
+    def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008
         _without_interfaces()
         self._inet: Any = require_optional("scapy.layers.inet", "pcapng")
         self._inet6: Any = require_optional("scapy.layers.inet6", "pcapng")
-        utils: Any = require_optional("scapy.utils", "pcapng")
-        # open(), which scapy calls with this, takes a descriptor as well: the name is not looked up again.
-        self._writer = utils.PcapNgWriter(fresh(target))
-        self._writer.linktype = LINKTYPE_RAW
         self._raw: Any = require_optional("scapy.packet", "pcapng").Raw
+        self._as_it_came = options.as_it_came
+        self._names = AddressNames()
+        self._interfaces: dict[str, int] = {}
+        self._file = open(fresh(target), "wb")  # noqa: SIM115  # closed by close()
+        program = f"k8snet-trace {__version__}"
+        self._file.write(blocks.section_header(escaped(f"Linux {about.kernel}"), program, escaped(about.options)))
 
     def packet(self, packet: Packet) -> None:
-        for shown in as_shown(packet):
-            self._write(packet, shown)
+        self._names.add(packet)
+        shown = as_shown(packet)
+        for each in shown[:1] if self._as_it_came else shown:
+            self._write(packet, each)
 
     def _write(self, packet: Packet, shown: PcapngPacket) -> None:
-        data = self._raw(self._bytes(packet, shown.ends))
-        data.time = shown.time / 1e9
+        data = self._bytes(packet, shown.ends)
+        number = self._interface(escaped(shown.interface))
+        length = max(packet.length, len(data))
         # All newlines in a comment are ours: control characters of untrusted text are made visible before.
-        data.comments = [shown.comment.encode()]
-        data.sniffed_on = escaped(shown.interface)
-        data.wirelen = max(packet.length, len(data))
-        self._writer.write(data)
+        self._file.write(blocks.packet(number, shown.time, data, length, packet.number, shown.comment))
+
+    def _interface(self, name: str) -> int:
+        """The number of an interface, of which the block is written when it is met first."""
+        if name not in self._interfaces:
+            if len(self._interfaces) >= MOST_INTERFACES:
+                evictions.add("interfaces of a file")
+                name = MORE_INTERFACES
+            if name not in self._interfaces:
+                self._file.write(blocks.interface(name))
+        return self._interfaces.setdefault(name, len(self._interfaces))
 
     def _bytes(self, packet: Packet, ends: Endpoints) -> bytes:
         made = bytes(self._headers(packet, ends))
@@ -124,7 +144,9 @@ class Pcapng:
         """Writes nothing: a finding belongs to many packets. The other formats have the findings."""
 
     def close(self, summary: RunSummary) -> None:
-        self._writer.close()
+        with self._file as file:
+            if names := self._names.by_address():
+                file.write(blocks.names(names))
 
 
 def as_shown(packet: Packet) -> list[PcapngPacket]:

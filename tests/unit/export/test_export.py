@@ -5,22 +5,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
-import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.support import captures, sample_packets
+from tests.support import captures
 from tracer import export
 from tracer.export import CaptureInfo
-from tracer.export.pcapng import LINKTYPE_RAW, Pcapng, as_shown
-from tracer.model.endpoints import Endpoints
-from tracer.model.summary import RunSummary
 
 ROOT = Path(__file__).resolve().parents[3]
 ABOUT = CaptureInfo("a.k8st", "node-1", "6.12.0", "--port 1", 0)
@@ -108,49 +102,3 @@ def test_parquet_for_duckdb_and_pandas(run: Any, capture: captures.Printed, tmp_
         " WHERE h.chain_path IS NOT NULL GROUP BY 1"
     )
     assert duckdb.sql(sql).fetchall() == [("INPUT 1", 9)]
-
-
-def test_pcapng_for_wireshark(run: Any, capture: captures.Printed, tmp_path: Path) -> None:
-    pytest.importorskip("scapy")
-    target = tmp_path / "out.pcapng"
-    assert run("export", capture.path, "--to", "pcapng", target)[0] == 0
-    from scapy.utils import PcapNgReader
-
-    with PcapNgReader(str(target)) as reader:
-        packets = list(reader)
-    assert len(packets) == 20 + 2 * 10, "each rewrite adds the packet once more"
-    first = packets[0]
-    assert (first["IP"].src, first["TCP"].dport, first["TCP"].flags) == ("192.168.56.1", 30285, "S")
-    assert first.wirelen == 60 and b"packet 1: delivered to pid 4242 nginx in pod-a" in first.comments[0]
-    if shutil.which("tshark"):
-        fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "ip.src", "-e", "tcp.dstport"]
-        chosen = ["-Y", 'frame.comment contains "rule=INPUT 1"']
-        done = subprocess.run(["tshark", "-r", str(target), *chosen, *fields], capture_output=True, text=True)
-        rows = [line.split("\t") for line in done.stdout.splitlines()]
-        assert rows == [["node/eth0", "192.168.56.1", "8080"]] * 9, done.stderr
-
-
-def test_an_interface_has_packets_of_both_families(tmp_path: Path) -> None:
-    pytest.importorskip("scapy")
-    from scapy.layers.inet import IP
-    from scapy.layers.inet6 import IPv6
-    from scapy.utils import RawPcapNgReader
-
-    four, six = sample_packets.node_port(), sample_packets.node_port()
-    six = replace(six, endpoints=Endpoints("fd00:56::1", 40812, "fd00:56::10", 30285), hops=six.hops[:1])
-    target = tmp_path / "out.pcapng"
-    made = Pcapng(target, ABOUT)
-    for each in (six, four):
-        made.packet(each)
-    made.close(RunSummary())
-    with RawPcapNgReader(str(target)) as reader:
-        (first, of_first), (second, of_second), *_ = list(reader)
-    assert of_first.linktype == of_second.linktype == LINKTYPE_RAW, "the first bits show the IP version"
-    assert (IPv6(first).dst, IP(second).dst) == ("fd00:56::10", "192.168.56.10")
-
-
-def test_the_comments_of_a_packet() -> None:
-    shown = as_shown(sample_packets.node_port())
-    assert len(shown) == 3 and [s.ends.dport for s in shown] == [30285, 8080, 8080]
-    assert shown[0].comment.startswith("packet ") and "DNAT" in shown[0].comment and "DNAT" in shown[1].comment
-    assert shown[0].time < shown[1].time

@@ -66,5 +66,6 @@ def test_a_cause_belongs_to_its_syn_if_that_is_on_the_page() -> None:
     made = collected(syn)
     for packet in (syn, replace(syn, number=99)):
         attempt = ConnectionAttempt(packet, 0)
-        made.add_verdict(HandshakeVerdict(1, 0, packet.endpoints, packet.endpoints, HOST, Cause("no answer", "why"), attempt=attempt))
+        ends, cause = packet.endpoints, Cause("no answer", "why")
+        made.add_verdict(HandshakeVerdict(1, 0, ends, ends, HOST, cause, attempt=attempt))
     assert made.to_object()["causes"] == [{"packet": syn.number, "cause": "no answer", "text": "why", "good": False}]
