@@ -25,7 +25,8 @@ if [ -n "$missing" ]; then
     DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
-if [ ! -x "$venv/bin/ruff" ] || [ ! -x "$venv/bin/mypy" ] || [ ! -x "$venv/bin/kubernetes-validate" ]; then
+if [ ! -x "$venv/bin/ruff" ] || [ ! -x "$venv/bin/mypy" ] || [ ! -x "$venv/bin/kubernetes-validate" ] ||
+    ! "$venv/bin/python" -c 'import perfetto' 2>/dev/null; then
     echo "installing the development tools into $venv"
     python3 -m venv "$venv"
     "$venv/bin/pip" install -qqq --disable-pip-version-check -e '.[dev]'

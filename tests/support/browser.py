@@ -68,8 +68,7 @@ class Page:
         self._profile.cleanup()
 
     def resize(self, width: int, height: int) -> None:
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        self._call("Emulation.setDeviceMetricsOverride", **size)
+        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def open(self, address: str) -> None:
         """Opens an address, and waits until its scripts have run."""
@@ -91,14 +90,9 @@ class Page:
             self._call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
             self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
-    def screenshot(self, path: Path, whole: bool = False) -> None:
-        """Writes a PNG of the window, or of the whole page."""
-        found = self._call("Page.captureScreenshot", captureBeyondViewport=whole, **({"clip": self._area()} if whole else {}))
-        path.write_bytes(base64.b64decode(found["data"]))
-
-    def _area(self) -> dict[str, float]:
-        size = self._call("Page.getLayoutMetrics")["cssContentSize"]
-        return {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+    def screenshot(self, path: Path) -> None:
+        """Writes a PNG of the window."""
+        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot")["data"]))
 
     def _call(self, method: str, *, session: str | None = None, **params: Any) -> dict[str, Any]:
         self._number += 1

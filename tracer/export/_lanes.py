@@ -7,6 +7,7 @@ known which host or namespace that is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracer.model.hop import HopBase
@@ -44,7 +45,7 @@ def lanes_of(packet: Packet) -> list[Lane]:
     return found
 
 
-def _way_in(hops: list[HopBase]) -> Lane | None:
+def _way_in(hops: Sequence[HopBase]) -> Lane | None:
     """What lies behind the interface that the packet came in by; None = a process sent it, or not known."""
     if not hops or hops[0].hook not in _ARRIVES:
         return None
@@ -55,7 +56,7 @@ def _way_in(hops: list[HopBase]) -> Lane | None:
     return Lane(first.netns, first.in_iface)
 
 
-def _way_out(hops: list[HopBase]) -> Lane | None:
+def _way_out(hops: Sequence[HopBase]) -> Lane | None:
     """What lies behind the interface that the packet left by; None = not known."""
     last = next((hop for hop in reversed(hops) if hop.out_iface), None)
     if last is None or last.out_iface == "lo" or last.netns != hops[-1].netns:

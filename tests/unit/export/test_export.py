@@ -20,6 +20,15 @@ ROOT = Path(__file__).resolve().parents[3]
 ABOUT = CaptureInfo("a.k8st", "node-1", "6.12.0", "--port 1", 0)
 
 
+LIBRARIES = {"pcapng": "scapy", "parquet": "pyarrow", "perfetto": "perfetto"}
+
+
+def needs(form: str) -> None:
+    """Skips the test without the library of a format."""
+    if form in LIBRARIES:
+        pytest.importorskip(LIBRARIES[form])
+
+
 @pytest.fixture
 def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> captures.Printed:
     monkeypatch.setattr("tracer.pipeline.live_source.POLL_SECONDS", 0.001)
@@ -28,8 +37,7 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> captures.Printed
 
 @pytest.mark.parametrize("form", export.names())
 def test_only_the_owner_can_read_an_export(capture: captures.Printed, tmp_path: Path, run: Any, form: str) -> None:
-    for library in ("scapy", "pyarrow") if form in ("pcapng", "parquet") else ():
-        pytest.importorskip(library)
+    needs(form)
     place = tmp_path / "place"
     place.mkdir()
     old = os.umask(0)
@@ -43,8 +51,7 @@ def test_only_the_owner_can_read_an_export(capture: captures.Printed, tmp_path: 
 
 @pytest.mark.parametrize("form", export.names())
 def test_nothing_is_written_through_a_link(capture: captures.Printed, tmp_path: Path, run: Any, form: str) -> None:
-    for library in ("scapy", "pyarrow") if form in ("pcapng", "parquet") else ():
-        pytest.importorskip(library)
+    needs(form)
     target, goal = tmp_path / "out", tmp_path / "goal"
     target.symlink_to(goal)
     assert run("export", capture.path, "--to", form, target) == (20, "", f"k8snet-trace: {target} already exists.\n")

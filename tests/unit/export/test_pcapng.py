@@ -90,7 +90,7 @@ def test_each_block_as_the_format_says(tmp_path: Path) -> None:
 
 def test_the_copies_of_a_packet_have_its_identity(tmp_path: Path) -> None:
     packets = [sample_packets.node_port(), sample_packets.node_port_reply()]
-    numbers = []
+    numbers: list[int] = []
     for kind, body in blocks(written(tmp_path / "a.pcapng", *packets)):
         if kind == 6:
             kept = struct.unpack_from("<I", body, 12)[0]
