@@ -94,7 +94,7 @@ def query(files: tuple[str, ...], sql: str, form: str, **options: Any) -> int:
 
 
 def export(files: tuple[str, ...], target: str, form: str, redact: bool, as_it_came: bool, **options: Any) -> int:
-    """Export the packets of a capture: pcapng, JSON lines, Parquet, or an HTML report for offline reading."""
+    """Export the packets of a capture: pcapng, Perfetto, JSON lines, Parquet, or an HTML report for offline reading."""
     from tracer.commands import analyze
 
     return analyze.export_capture(files, form, target, _replay_request(options), redact, exports.ExportOptions(as_it_came))

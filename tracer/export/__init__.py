@@ -90,7 +90,7 @@ def find(name: str) -> type[Export]:
 def check_options(name: str, options: ExportOptions) -> None:
     """Raises BadOption for an option that the format does not have, and for an unknown format."""
     _EXPORTS.require(name)
-    given = {each.name for each in fields(options) if getattr(options, each.name)}
-    for other in sorted(given - _EXPORTS.values("OPTIONS", frozenset[str]())[name]):
-        having = [each for each, names in _EXPORTS.values("OPTIONS", frozenset[str]()).items() if other in names]
-        raise BadOption(f"--{other.replace('_', '-')} is an option of {', '.join(having)}, not of {name}.")
+    for given in (each.name for each in fields(options) if getattr(options, each.name)):
+        having = [each for each, names in _EXPORTS.values("OPTIONS", frozenset[str]()).items() if given in names]
+        if name not in having:
+            raise BadOption(f"--{given.replace('_', '-')} is an option of {', '.join(having)}, not of {name}.")

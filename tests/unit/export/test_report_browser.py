@@ -226,6 +226,18 @@ def test_nothing_is_wider_than_the_window(page: Page, large_report: Path, tmp_pa
         page.resize(1280, 900)
 
 
+def test_a_drop_is_shown_where_it_was(page: Page, tmp_path: Path) -> None:
+    """A listener's drop is not one of the hook before it; a drop by netfilter is."""
+    made = Html(tmp_path / "x.html", ABOUT)
+    made.packet(sample_packets.full_queue())
+    made.packet(sample_packets.rejected())
+    made.close(RunSummary(packets=2, incomplete=1))
+    for number, place in ((4, "socket"), (3, "OUTPUT")):
+        page.open(f"{(tmp_path / 'x.html').as_uri()}#packet={number}")
+        red = "[...document.querySelectorAll('.lane rect')].filter(r => r.getAttribute('fill') === 'var(--bad)')"
+        assert page.run(f"{red}.map(r => r.nextSibling.textContent)") == [place]
+
+
 def test_a_report_without_packets(page: Page, tmp_path: Path) -> None:
     Html(tmp_path / "x.html", ABOUT).close(RunSummary())
     page.open((tmp_path / "x.html").as_uri())

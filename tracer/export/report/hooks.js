@@ -13,6 +13,11 @@ function namespacesOf(p) {
   }
   return found;
 }
+/* Where a packet was dropped: netfilter drops at the last hook, other functions after it. */
+function dropPlace(drop, last, arrived) {
+  if (drop.reason === "NETFILTER_DROP" || drop.function === "nf_hook_slow") return last || "process";
+  return arrived ? "process" : {PREROUTING: "routing", POSTROUTING: "out"}[last] || last || "process";
+}
 /* The hooks of one namespace: those that the packet passed, and what was decided there. */
 function hookDiagram(of) {
   const seen = new Set(of.hops.map(h => h.hook).filter(Boolean)), chips = {};
@@ -26,7 +31,7 @@ function hookDiagram(of) {
   if ((seen.has("PREROUTING") || on.has("in")) && (seen.has("INPUT") || seen.has("FORWARD") || seen.has("POSTROUTING") || socket)) on.add("routing");
   if (on.has("routing") && seen.has("POSTROUTING") && !seen.has("INPUT") && !socket) on.add("FORWARD");
   for (const h of of.hops) {
-    const place = h.hook || (h.socket || h.handshake ? "process" : stopped && h.drop ? ([...seen].pop() || "process") : "");
+    const place = h.hook || (h.socket || h.handshake ? "process" : h.drop ? dropPlace(h.drop, [...seen].pop(), socket || seen.has("INPUT")) : "");
     const what = h.nat ? h.nat.kind : h.drop ? h.drop.reason || "drop" : h.handshake ? (h.handshake.accepted === false ? "SYN refused" : h.handshake.accepted ? "SYN answered" : "") : ["", "ACCEPT", undefined].includes(h.verdict) ? "" : `${h.table || ""} ${h.verdict}`.trim();
     if (what && place && !(chips[place] || []).some(c => c.text === what)) (chips[place] ||= []).push({text: what, bad: h.verdict === "DROP" || h.verdict === "REJECT" || !!h.drop || (h.handshake && h.handshake.accepted === false), good: !!(h.handshake && h.handshake.accepted), nat: !!h.nat});
   }
