@@ -5,19 +5,16 @@ A track for each namespace, below it one for each interface; a slice for each ho
 a flow for each packet, which leads from slice to slice. A probe sees the end of a hook or table, not its beginning: a slice
 begins at the packet's hop before it. The first hop of a packet, and those of its copies, have no such beginning and are
 instants. Findings are instants on a track of their own, with the flows of their packets.
-
-https://perfetto.dev/docs/reference/synthetic-track-event: slices of one track may only be nested, so packets that overlap at an
-interface get further tracks with the same name, which the UI draws as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tracer import __version__
 from tracer.export import CaptureInfo, ExportOptions
+from tracer.export._perfetto_tracks import TrackTable
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.hop import (
@@ -40,66 +37,14 @@ from tracer.model.rule import format_path
 from tracer.model.summary import RunSummary
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.escape import escaped
-from tracer.util.evictions import evictions
 from tracer.util.new_file import fresh
 from tracer.util.optional import require_optional
 
 DESCRIPTION = "a trace for ui.perfetto.dev: a slice a hook or table, a flow a packet"
 FINDINGS, NO_INTERFACE = "findings", "no interface"
-MOST_TRACKS, MOST_OVERLAPPING = 16_384, 256
-"""Maximum number of tracks, and of those of one interface. A slice without a track becomes an instant at its end."""
 _SEQUENCE = 1
 
 Arguments = dict[str, str | int]
-
-
-class TrackTable:
-    """The tracks of a trace, numbered from 1.
-
-    Args:
-        write: Writes the descriptor of a track: its number, its name, and its parent or 0.
-    """
-
-    def __init__(self, write: Callable[[int, str, int], None]) -> None:
-        self._write = write
-        self._made = 0
-        self._namespaces: dict[str, int] = {}
-        self._used: dict[tuple[str, str], dict[int, tuple[int, int]]] = {}
-
-    def namespace(self, netns: str) -> int:
-        """The track of a namespace."""
-        if netns not in self._namespaces:
-            if self._made >= MOST_TRACKS:
-                return 1
-            self._namespaces[netns] = self._make(netns, 0)
-        return self._namespaces[netns]
-
-    def free(self, netns: str, iface: str, begin: int, end: int) -> int | None:
-        """A track of an interface without a slice between `begin` and `end`, ns. None = there are too many tracks."""
-        tracks = self._used.get((netns, iface), {})
-        for number, (first, last) in tracks.items():
-            if end <= first or last <= begin:
-                tracks[number] = min(first, begin), max(last, end)
-                return number
-        if len(tracks) >= MOST_OVERLAPPING or self._made >= MOST_TRACKS:
-            evictions.add("tracks of a trace")
-            return None
-        number = self._make(iface, self.namespace(netns))
-        self._used.setdefault((netns, iface), {})[number] = begin, end
-        return number
-
-    def first(self, netns: str, iface: str, time: int) -> int:
-        """The first track of an interface, for an instant, which may lie within a slice. If it has none: the namespace's."""
-        tracks = self._used.get((netns, iface))
-        if tracks:
-            return next(iter(tracks))
-        number = None if self._made >= MOST_TRACKS else self.free(netns, iface, time, time)
-        return self.namespace(netns) if number is None else number
-
-    def _make(self, name: str, parent: int) -> int:
-        self._made += 1
-        self._write(self._made, name, parent)
-        return self._made
 
 
 class Perfetto:

@@ -14,8 +14,9 @@ import pytest
 
 from tests.support import captures, sample_packets
 from tests.support.sample_packets import BOOT, EPOCH
-from tracer.export import CaptureInfo, perfetto
-from tracer.export.perfetto import FINDINGS, Perfetto, TrackTable
+from tracer.export import CaptureInfo, _perfetto_tracks
+from tracer.export._perfetto_tracks import TrackTable
+from tracer.export.perfetto import FINDINGS, Perfetto
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import NatHop
@@ -199,8 +200,8 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
 
 
 def test_there_is_a_most_of_tracks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perfetto, "MOST_TRACKS", 4)
-    monkeypatch.setattr(perfetto, "MOST_OVERLAPPING", 2)
+    monkeypatch.setattr(_perfetto_tracks, "MOST_TRACKS", 4)
+    monkeypatch.setattr(_perfetto_tracks, "MOST_OVERLAPPING", 2)
     made: list[tuple[int, str, int]] = []
     table = TrackTable(lambda number, name, parent: made.append((number, name, parent)))
     assert [table.free("node", "eth0", 0, 9) for _ in range(3)] == [2, 3, None]

@@ -27,7 +27,7 @@ function listConnections(same = false) {
   const items = by("grouped").checked ? grouped(shown) : shown.map(connection => ({connection, size: 1}));
   const at = items.findIndex(i => i.connection === chosenConnection);
   connectionRows.set(items, at, same);
-  if (at < 0 && items.length) connectionRows.pick(Math.max(0, items.findIndex(i => i.connection.failed)));
+  if (at < 0 && items.length) connectionRows.pick(Math.max(0, items.findIndex(i => i.connection.trouble)));
   else if (!items.length) showNothing();
   else openConnection(chosenConnection, chosenPacket);
 }
@@ -35,8 +35,8 @@ function toggleGroup(item) {
   openGroups.delete(item.connection.kind) || openGroups.add(item.connection.kind);
   listConnections(true);
 }
-/* The next connection of the list, or the previous one, of which a packet did not reach its destination. */
+/* The next connection of the list, or the previous one, of which a packet or a SYN did not get where it should. */
 function nextFailed(step) {
   for (let at = connectionRows.chosen + step; at >= 0 && at < connectionRows.items.length; at += step)
-    if (connectionRows.items[at].connection.failed && !connectionRows.items[at].member) return connectionRows.pick(at);
+    if (connectionRows.items[at].connection.trouble && !connectionRows.items[at].member) return connectionRows.pick(at);
 }

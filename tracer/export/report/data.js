@@ -33,6 +33,7 @@ function words(p) {
 for (const c of connections) {
   const all = of(c), worst = all.find(failed) || all.find(p => shade(p.outcome) === "doubt") || all.find(p => !p.complete) || all[all.length - 1];
   Object.assign(c, {first: all[0], worst, failed: all.filter(failed).length, cause: c.causes[c.causes.length - 1]});
+  c.trouble = c.failed > 0 || !!c.cause && !c.cause.good;
   c.to = (all.find(p => address(p.dst, p.dport) === address(c.dst, c.dport)) || {}).dst_owner;
   c.from = (all.find(p => address(p.src, p.sport) === address(c.src, c.sport)) || {}).src_owner;
   c.kind = [c.proto, c.src, c.dst, c.dport, c.to, worst.outcome, c.cause && c.cause.cause, [...rulesOf(worst)].join()].join("\n");
