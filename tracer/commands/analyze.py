@@ -195,7 +195,7 @@ def _export(
         request,
         (lambda packet: exporter.packet(redaction.packet(packet))) if redaction else exporter.packet,
         stop,
-        (lambda verdict: exporter.syn(redaction.verdict(verdict))) if redaction else exporter.syn,
+        (lambda verdict: exporter.syn(redaction.syn(verdict))) if redaction else exporter.syn,
     )
     info.lost.update(output.losses)
     for finding in totals.findings:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports a capture to formats of other programs. Each format is one file of this package, found by its file name.
 
-Its `EXPORT` is the class:
+Its `EXPORT` is a class derived from `Export`:
 
     EXPORT(target, about, options)
                             starts to write; target: a Path that does not exist yet; about: information about the run
     packet(packet)          writes a packet, in the order in which packets were closed
-    syn(verdict)            writes the verdict on a SYN, after the packet
     finding(finding)        writes a finding in its final state
     close(summary)          ends the file
+
+A format that writes the verdicts on SYNs, too, has the method `syn`.
 
 DESCRIPTION is a short description of the format, for docs/capture.md. OPTIONS are the names of the ExportOptions that it has.
 
@@ -17,10 +18,11 @@ Must not know: the format of a capture file, other formats.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tracer.errors import BadOption
 from tracer.util.registry import Registry
@@ -63,14 +65,21 @@ class ExportOptions:
     as_it_came: bool = False
 
 
-class Export(Protocol):
+class Export(ABC):
     """The interface of an export format."""
 
+    @abstractmethod
     def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ...) -> None: ...
+    @abstractmethod
     def packet(self, packet: Packet) -> None: ...
-    def syn(self, verdict: HandshakeVerdict) -> None: ...
+    @abstractmethod
     def finding(self, finding: Finding) -> None: ...
+    @abstractmethod
     def close(self, summary: RunSummary) -> None: ...
+
+    def syn(self, verdict: HandshakeVerdict) -> None:
+        """Writes the verdict of a SYN, after its packet. Optional for a format."""
+        return
 
 
 _EXPORTS: Registry[type[Export]] = Registry(__name__, "EXPORT", kind="export format")

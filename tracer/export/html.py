@@ -17,7 +17,7 @@ from typing import Any
 from tracer import __version__
 from tracer.analysis import stats
 from tracer.analysis.result_table import ResultTable
-from tracer.export import CaptureInfo, ExportOptions
+from tracer.export import CaptureInfo, Export, ExportOptions
 from tracer.export._report_packets import ReportPackets
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
@@ -60,7 +60,7 @@ class OutcomeChart:
         return {"length": self.length, "slices": [dict(s) for s in self._slices]}
 
 
-class Html:
+class Html(Export):
     """Collects the data and writes the page at the end."""
 
     def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008

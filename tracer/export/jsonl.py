@@ -6,9 +6,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from tracer.export import CaptureInfo, ExportOptions
+from tracer.export import CaptureInfo, Export, ExportOptions
 from tracer.model.finding import Finding
-from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.render.json import JsonOutput
@@ -17,7 +16,7 @@ from tracer.util.new_file import fresh
 DESCRIPTION = "one JSON object a line, as -o json"
 
 
-class JsonLines:
+class JsonLines(Export):
     """Writes the lines. docs/json.md defines them."""
 
     def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008
@@ -27,9 +26,6 @@ class JsonLines:
 
     def packet(self, packet: Packet) -> None:
         self._json.packet(packet)
-
-    def syn(self, verdict: HandshakeVerdict) -> None:
-        """Writes nothing: the format has packets, findings and the summary (docs/capture.md)."""
 
     def finding(self, finding: Finding) -> None:
         self._json.finding(finding)

@@ -12,9 +12,8 @@ from typing import Any
 
 from tracer.analysis import rows
 from tracer.analysis.rows import Row
-from tracer.export import CaptureInfo, ExportOptions
+from tracer.export import CaptureInfo, Export, ExportOptions
 from tracer.model.finding import Finding
-from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.util.new_file import fresh
@@ -25,7 +24,7 @@ GROUP = 50_000
 """Number of rows of a table that are kept in memory and written together."""
 
 
-class Parquet:
+class Parquet(Export):
     """Writes the rows of each table in groups of GROUP."""
 
     def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008
@@ -52,9 +51,6 @@ class Parquet:
     def packet(self, packet: Packet) -> None:
         for name, row in rows.of_packet(packet):
             self._add(name, row)
-
-    def syn(self, verdict: HandshakeVerdict) -> None:
-        """Writes nothing: no table has SYNs."""
 
     def finding(self, finding: Finding) -> None:
         self._add("findings", rows.of_finding(finding))

@@ -18,12 +18,11 @@ from typing import Any
 
 from tracer import __version__
 from tracer.events.record import PROTOCOLS, TCP_FLAGS
-from tracer.export import CaptureInfo, ExportOptions
+from tracer.export import CaptureInfo, Export, ExportOptions
 from tracer.export import _pcapng_blocks as blocks
 from tracer.export._address_names import AddressNames
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.handshake import HandshakeVerdict
 from tracer.model.hop import Hop, RewriteHop, RuleHop, decision_of, nat_of, owner_of, verdict_of
 from tracer.model.netfilter import PASSES
 from tracer.model.packet import Packet
@@ -66,7 +65,7 @@ def _without_interfaces() -> None:
     conf.ifaces.reload = conf.ifaces.load_confiface = lambda: None
 
 
-class Pcapng:
+class Pcapng(Export):
     """Writes the file. scapy makes the headers."""
 
     def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008
@@ -136,9 +135,6 @@ class Pcapng:
         if packet.protocol in ("SCTP", "DCCP", "UDPLITE"):
             return network / self._raw(ends.sport.to_bytes(2, "big") + ends.dport.to_bytes(2, "big") + bytes(8))
         return network
-
-    def syn(self, verdict: HandshakeVerdict) -> None:
-        """Writes nothing: the packet has been written."""
 
     def finding(self, finding: Finding) -> None:
         """Writes nothing: a finding belongs to many packets. The other formats have the findings."""

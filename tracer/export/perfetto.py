@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tracer import __version__
-from tracer.export import CaptureInfo, ExportOptions
+from tracer.export import CaptureInfo, Export, ExportOptions
 from tracer.export._perfetto_tracks import TrackTable
 from tracer.model.finding import Finding
-from tracer.model.handshake import HandshakeVerdict
 from tracer.model.hop import (
     DropHop,
     HandshakeHop,
@@ -47,7 +46,7 @@ _SEQUENCE = 1
 Arguments = dict[str, str | int]
 
 
-class Perfetto:
+class Perfetto(Export):
     """Writes the trace."""
 
     def __init__(self, target: Path, about: CaptureInfo, options: ExportOptions = ExportOptions()) -> None:  # noqa: B008
@@ -92,9 +91,6 @@ class Perfetto:
         self._writer.write_packet(event)
         if track is not None:
             self._writer.write_packet(self._event(hop.time, kinds.TYPE_SLICE_END, track))
-
-    def syn(self, verdict: HandshakeVerdict) -> None:
-        """Writes nothing: the SYN has been written."""
 
     def finding(self, finding: Finding) -> None:
         if self._offset is None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import captures, sample_packets
 from tracer.analysis.result_table import ResultTable
+from tracer.capture.redact.pseudonyms import Pseudonymizer
 from tracer.export import CaptureInfo
 from tracer.export.html import PARTS, SCRIPTS, SLICES, Html, OutcomeChart, _table
 from tracer.model.counter_mismatch import CounterMismatch
@@ -64,6 +65,12 @@ def test_a_redacted_report_has_the_same_causes(run: Any, tmp_path: Path, monkeyp
     page = target.read_text()
     assert len(data_of(page)["traffic"]["causes"]) == sum(capture.summary.causes.values())
     assert ("192.168.56" in page) is not redact
+
+
+def test_the_counters_of_a_redacted_report_have_no_names(tmp_path: Path) -> None:
+    summary = RunSummary(differences=[CounterMismatch(Netns("checkout-0"), "ListenDrops", 3, 2)])
+    page = written(tmp_path / "x.html", summary=Pseudonymizer().summary(summary))
+    assert "ListenDrops" in page and "checkout-0" not in page
 
 
 def test_the_page_loads_nothing_and_runs_one_script(tmp_path: Path) -> None:

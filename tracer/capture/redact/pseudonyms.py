@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tracer.errors import OutputNotWritten
 from tracer.model.finding import Finding
-from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.hop import SocketHop, owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
@@ -115,6 +115,10 @@ class Pseudonymizer:
 
     def packet(self, packet: Packet) -> Packet:
         """The packet with pseudonyms, and without its raw bytes."""
+        self._learn_names(packet)
+        return self.redact(replace(packet, raw=b""))
+
+    def _learn_names(self, packet: Packet) -> None:
         for owner in (packet.src_owner, packet.dst_owner, *map(owner_of, packet.hops)):
             if isinstance(owner, Owner):
                 self._learn(owner.namespace)
@@ -123,19 +127,23 @@ class Pseudonymizer:
             self._learn(hop.netns)
             if isinstance(hop, SocketHop):
                 self._learn(hop.socket.command)
-        return self.redact(replace(packet, raw=b""))
+
+    def syn(self, verdict: HandshakeVerdict) -> HandshakeVerdict:
+        """The verdict with pseudonyms, also in the packets of its attempt."""
+        attempt = verdict.attempt
+        if attempt:
+            for packet in (attempt.syn, *attempt.synacks, *attempt.acks, *attempt.resets, *attempt.errors):
+                self._learn_names(packet)
+        return self.redact(verdict)
 
     def finding(self, finding: Finding) -> Finding:
         return self.redact(finding)
 
-    def verdict(self, verdict: HandshakeVerdict) -> HandshakeVerdict:
-        """The verdict with pseudonyms. Of its attempt only the SYN is kept."""
-        syn = verdict.attempt.syn if verdict.attempt else None
-        attempt = ConnectionAttempt(self.packet(syn), verdict.attempt.began) if syn and verdict.attempt else None
-        return replace(self.redact(replace(verdict, attempt=None)), attempt=attempt)
-
     def summary(self, summary: RunSummary) -> RunSummary:
-        return replace(summary, findings=[self.finding(f) for f in summary.findings])
+        for difference in summary.differences:
+            self._learn(difference.netns)
+        differences = [self.redact(difference) for difference in summary.differences]
+        return replace(summary, findings=[self.finding(f) for f in summary.findings], differences=differences)
 
     def redact(self, value: T) -> T:
         """A copy of a value with every text redacted. Rulesets are removed: the output shows only the rules of rule traces."""
