@@ -23,8 +23,11 @@ PROGRAM = Path(__file__).resolve().parents[2]
 REQUESTS = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "pty.")
 """Prefixes of Python audit events: use of the network or of netlink, and the start of a program."""
 LISTS = ("open", "os.listdir", "os.scandir", "sqlite3.connect")
-OF_LIBRARIES = ("/dev/null", "/usr/lib", "/usr/share/zoneinfo", "/lib", "/etc/protocols", "/etc/services", "/etc/ethertypes")
-"""Importing scapy reads the three files of /etc, for names that are not used here."""
+OF_LIBRARIES = (
+    "/dev/null", "/usr/lib", "/usr/share/zoneinfo", "/lib", "/etc/protocols", "/etc/services", "/etc/ethertypes",
+    "/usr/share/wireshark/manuf",
+)  # fmt: skip
+"""Importing scapy reads the three files of /etc, and Wireshark's if it is installed, for names that are not used here."""
 
 
 def roots() -> tuple[str, ...]:
