@@ -105,6 +105,18 @@ class DamagedCapture(TraceError):
     status = 23
 
 
+class BadQuery(TraceError):
+    """DuckDB refuses the SQL of a query."""
+
+    status = 25
+
+
+class UnknownTable(TraceError):
+    """A query names a table or a column that does not exist."""
+
+    status = 26
+
+
 class Interrupted(TraceError):
     """The user stopped the reading of a capture before its end."""
 

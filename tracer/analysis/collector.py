@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An output that passes packets and verdicts on SYNs to functions, and prints nothing."""
+"""An output that passes what it gets to functions and prints nothing."""
 
 from __future__ import annotations
 
@@ -10,21 +10,32 @@ from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.model.timeline import Timeline
 from tracer.render.base import LostEvents, Output
 
 
 class PacketCollector(Output):
-    """Passes each packet, and each verdict on a SYN, to a function.
+    """Passes each packet to a function, and if requested SYN verdicts, connections and losses, too.
+
+    Args:
+        take: Takes packets.
+        take_syn: Takes SYN verdicts.
+        take_connection: Takes each connection when it is over.
+        take_loss: Takes losses.
 
     Attributes:
         losses: Number of lost events by (probe, reason).
     """
 
     def __init__(
-        self, take: Callable[[Packet], None], take_syn: Callable[[HandshakeVerdict], None] = lambda verdict: None
+        self,
+        take: Callable[[Packet], None],
+        take_syn: Callable[[HandshakeVerdict], None] = lambda verdict: None,
+        take_connection: Callable[[Timeline], None] = lambda timeline: None,
+        take_loss: Callable[[LostEvents], None] = lambda loss: None,
     ) -> None:
         super().__init__()
-        self._take, self._take_syn = take, take_syn
+        self._take, self._take_syn, self._take_connection, self._take_loss = take, take_syn, take_connection, take_loss
         self.losses: dict[tuple[str, str], int] = {}
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
@@ -32,12 +43,16 @@ class PacketCollector(Output):
     def packet(self, packet: Packet) -> None:
         self._take(packet)
 
-    def syn(self, verdict: HandshakeVerdict) -> None:
-        self._take_syn(verdict)
-
     def lost(self, loss: LostEvents) -> None:
         key = loss.probe, loss.why
         self.losses[key] = self.losses.get(key, 0) + loss.count
+        self._take_loss(loss)
+
+    def syn(self, verdict: HandshakeVerdict) -> None:
+        self._take_syn(verdict)
+
+    def connection(self, timeline: Timeline) -> None:
+        self._take_connection(timeline)
 
     def finding(self, finding: Finding) -> None: ...
 

@@ -1,35 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL queries of a capture: its packets become Parquet files in a scratch directory, then tables of a DuckDB file there.
+"""SQL queries of a capture: its tables are Parquet files in a scratch directory, then tables of a DuckDB file there.
 
-Nothing is kept in memory. A query reads only these tables: DuckDB must not open other files, the network or extensions.
+DuckDB takes at most MEMORY, and writes what needs more to the same directory. A query reads only these tables: DuckDB must not
+open other files, the network, extensions or variables of this program.
 """
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from tracer.analysis.result_table import ResultTable
-from tracer.analysis.rows import COLUMNS
-from tracer.errors import BadOption
+from tracer.analysis.formats import QueryResult, Value
+from tracer.analysis.tables import names
+from tracer.errors import BadQuery, UnknownTable
 from tracer.pipeline.shutdown import StopRequest
 from tracer.util.optional import require_optional
 
 MOST_ROWS = 100_000
 """Maximum number of rows of a result that are shown."""
+MEMORY = "1GB"
+"""Maximum memory of DuckDB for a query."""
 POLL_SECONDS = 0.1
 """Interval of the checks for Ctrl-C, s."""
 LOCKED = (
+    f"memory_limit = '{MEMORY}'",
+    "python_enable_replacements = false",
     "autoinstall_known_extensions = false",
     "autoload_known_extensions = false",
     "enable_external_access = false",
     "lock_configuration = true",
 )
 """DuckDB settings that restrict a query. The last one locks the others."""
+_NO_TABLE = re.compile(r"Table with name (.+?) does not exist")
+_NO_COLUMN = re.compile(r'Referenced column "(.+?)" not found|does not have a column named "(.+?)"')
 
 
-def ask(directory: Path, sql: str, stop: StopRequest | None = None) -> ResultTable:
+def ask(directory: Path, sql: str, stop: StopRequest | None = None) -> QueryResult:
     """Runs one query.
 
     Args:
@@ -38,23 +48,23 @@ def ask(directory: Path, sql: str, stop: StopRequest | None = None) -> ResultTab
         stop: Whether the user wants to stop.
 
     Raises:
-        BadOption: DuckDB's error message.
+        BadQuery: DuckDB refuses the query.
+        UnknownTable: The query names a table or a column that does not exist.
         KeyboardInterrupt: The user stopped the query.
     """
     duckdb: Any = require_optional("duckdb", "query")
     with duckdb.connect(directory / "capture.duckdb") as connection:
-        for name in COLUMNS:
+        for name in names():
             source = _quoted(directory / f"{name}.parquet")
             connection.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({source})")
-        # DuckDB writes data that does not fit into memory to the same directory.
         connection.execute(f"SET temp_directory = {_quoted(directory)}")
         for setting in LOCKED:
             connection.execute(f"SET {setting}")
         try:
             columns, rows = _answer(connection, sql, stop or StopRequest())
         except duckdb.Error as e:
-            raise BadOption(f"DuckDB: {str(e).partition(chr(10))[0].rstrip('.')}.") from e
-    return ResultTable("", columns, [tuple(_shown(value) for value in row) for row in rows])
+            raise _refusal(str(e)) from e
+    return QueryResult(_distinct(columns), [tuple(map(_plain, row)) for row in rows[:MOST_ROWS]], len(rows) > MOST_ROWS)
 
 
 def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
@@ -62,7 +72,7 @@ def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ..
 
     def work() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         answer = connection.execute(sql)
-        return tuple(column[0] for column in answer.description or ()), answer.fetchmany(MOST_ROWS)
+        return tuple(column[0] for column in answer.description or ()), answer.fetchmany(MOST_ROWS + 1)
 
     with ThreadPoolExecutor(1) as thread:
         found = thread.submit(work)
@@ -76,9 +86,36 @@ def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ..
         return found.result()
 
 
+def _refusal(message: str) -> BadQuery | UnknownTable:
+    """The error for a message of DuckDB, as one sentence."""
+    table, column = _NO_TABLE.search(message), _NO_COLUMN.search(message)
+    if table:
+        return UnknownTable(f"There is no table {table[1]!r}; the tables are {', '.join(names())}.")
+    if column:
+        name = column[1] or column[2]
+        return UnknownTable(f'There is no column {name!r} in the tables of this query; "DESCRIBE packets" lists those of one table.')
+    return BadQuery(f"DuckDB refuses the query: {message.partition(chr(10))[0].rstrip('.')}.")
+
+
 def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
-def _shown(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str) else "" if value is None else str(value)
+def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the columns, each one once: of equal ones, the later ones get a number."""
+    found: list[str] = []
+    for name in columns:
+        number, given = 1, name
+        while given in found:
+            number += 1
+            given = f"{name}_{number}"
+        found.append(given)
+    return tuple(found)
+
+
+def _plain(value: Any) -> Value:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() and value.is_finite() else float(value)
+    return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat() if isinstance(value, date) else str(value)

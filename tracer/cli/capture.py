@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from copy import copy
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from tracer import export as exports
+from tracer.analysis import formats, queries
 from tracer.analysis import stats as statistics
 from tracer.cli import filters
 from tracer.cli.help import GroupedCommand
@@ -41,7 +43,7 @@ def commands(trace: click.Command) -> list[click.Command]:
         make("stats", stats, files, chosen),
         make("findings", findings, files),
         make("diff", diff, click.Argument(["one"], metavar="A"), click.Argument(["other"], metavar="B")),
-        make("query", query, files, click.Argument(["sql"])),
+        _query(make, files),
         make(
             "export",
             export,
@@ -53,6 +55,42 @@ def commands(trace: click.Command) -> list[click.Command]:
             form=False,
         ),
     ]
+
+
+def _query(make: Callable[..., click.Command], files: click.Argument) -> click.Command:
+    """The command `query`. Its help lists the saved queries."""
+    command = make(
+        "query",
+        query,
+        files,
+        click.Argument(["sql"], metavar="SQL|NAME"),
+        click.Option(["-o", "--output", "form"], type=click.Choice(formats.names()), default="table", help="Output format."),
+        click.Option(["--param"], multiple=True, metavar="NAME=VALUE", help="Value of a saved query's parameter; repeatable."),
+        click.Option(["--list"], is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the saved queries."),
+        click.Option(["--show"], metavar="NAME", is_eager=True, expose_value=False, callback=_show, help="Print a saved query."),
+        form=False,
+    )
+    names = textwrap.fill(", ".join(queries.names()), 74, break_on_hyphens=False)
+    command.epilog = f"\b\nSaved queries (--list describes them):\n{names}"
+    return command
+
+
+def _list(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    """Prints each saved query with its description and its parameters, and ends."""
+    if is_given:
+        for query in map(queries.find, queries.names()):
+            click.echo(query.name)
+            words = [query.description, *(f"{n}={p.default}: {p.meaning}" for n, p in query.parameters.items())]
+            for text in words:
+                click.echo(click.wrap_text(text, 80, "    ", "    "))
+        context.exit(0)
+
+
+def _show(context: click.Context, option: click.Parameter, name: str | None) -> None:
+    """Prints the SQL of a saved query with the values of its parameters, and ends."""
+    if name is not None:
+        click.echo(queries.find(name).filled({}))
+        context.exit(0)
 
 
 def _replay_request(options: dict[str, Any]) -> Any:
@@ -86,11 +124,15 @@ def diff(one: str, other: str, form: str, **options: Any) -> int:
     return analyze.diff(one, other, form, _replay_request(options))
 
 
-def query(files: tuple[str, ...], sql: str, form: str, **options: Any) -> int:
-    """Query a capture in SQL (DuckDB). Tables: packets, hops, acted, findings; "DESCRIBE hops" lists the columns of one."""
+def query(files: tuple[str, ...], sql: str, form: str, param: tuple[str, ...], **options: Any) -> int:
+    """Query a capture in SQL (DuckDB), or by the name of a saved query.
+
+    Tables: packets, connections, syns, hops, rule_hits, drops, findings, counters, losses. "DESCRIBE hops" lists the columns of
+    one; docs/sql.md says what they mean.
+    """
     from tracer.commands import analyze
 
-    return analyze.query(files, sql, form, _replay_request(options))
+    return analyze.query(files, sql, param, form, _replay_request(options))
 
 
 def export(files: tuple[str, ...], target: str, form: str, redact: bool, as_it_came: bool, **options: Any) -> int:

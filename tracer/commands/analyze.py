@@ -7,13 +7,15 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tracer import export
 from tracer.analysis import diff as differing
+from tracer.analysis import formats, queries
 from tracer.analysis import sql as asking
 from tracer.analysis import stats as statistics
 from tracer.analysis.collector import PacketCollector
@@ -24,10 +26,11 @@ from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.file_series import opened
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import DamagedCapture, OutputNotWritten
-from tracer.model.handshake import HandshakeVerdict
+from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.pipeline.shutdown import StopRequest, reading
+from tracer.render.base import LostEvents
 from tracer.render.text import TextOutput
 
 
@@ -39,32 +42,26 @@ def check_damage(capture: CaptureReader) -> None:
 
 
 def replay(
-    capture: CaptureReader,
-    what: str,
-    request: ReplayRequest,
-    on_packet: Callable[[Packet], None],
-    stop: StopRequest,
-    on_syn: Callable[[HandshakeVerdict], None] = lambda verdict: None,
-) -> tuple[RunSummary, PacketCollector]:
-    """Replays a whole capture, with a progress bar on a terminal.
+    capture: CaptureReader, what: str, request: ReplayRequest, output: PacketCollector, stop: StopRequest
+) -> RunSummary:
+    """Replays a whole capture by packet, also one of a run that printed timelines, with a progress bar on a terminal.
 
     Args:
         capture: The capture.
         what: Label of the progress bar.
         request: Filters and options of the replay.
-        on_packet: Called for each packet.
+        output: Gets packets, SYN verdicts and losses.
         stop: Whether the user wants to stop.
         on_syn: Called for each verdict on a SYN, after its packet.
 
     Raises:
         KeyboardInterrupt: The user stopped the replay. No result may rest on a part of a capture.
     """
-    output = PacketCollector(on_packet, on_syn)
     with runner.bar(capture, what) as progress:
-        totals = runner.replay(capture, output, request, stop, progress)
+        totals = runner.replay(capture, output, replace(request, is_by_packet=True), stop, progress)
     if stop.is_requested:
         raise KeyboardInterrupt
-    return totals, output
+    return totals
 
 
 def stats(paths: Sequence[str], names: Sequence[str], form: str, request: ReplayRequest) -> int:
@@ -76,7 +73,8 @@ def stats(paths: Sequence[str], names: Sequence[str], form: str, request: Replay
             for one in statistics_made:
                 one.feed(packet)
 
-        totals, output = replay(capture, f"counting {capture.path}", request, feed_all, stop)
+        output = PacketCollector(feed_all)
+        totals = replay(capture, f"counting {capture.path}", request, output, stop)
         tables = [table for one in statistics_made for table in one.tables()]
         if totals.causes and (not names or "syns" in names):
             causes = sorted(totals.causes.items(), key=lambda item: (-item[1], item[0]))
@@ -94,7 +92,7 @@ def findings(paths: Sequence[str], form: str, request: ReplayRequest) -> int:
     from tracer.render.json import JsonOutput
 
     with reading(paths) as stop, opened(paths) as capture:
-        totals, _ = replay(capture, f"reading {capture.path}", request, lambda packet: None, stop)
+        totals = replay(capture, f"reading {capture.path}", request, PacketCollector(lambda packet: None), stop)
         if form == "json":
             for finding in totals.findings:
                 JsonOutput().finding(finding)
@@ -118,7 +116,7 @@ def diff(one: str, other: str, form: str, request: ReplayRequest) -> int:
         captures = [stack.enter_context(CaptureReader(path)) for path in (one, other)]
         for capture in captures:
             side = differing.CaptureProfile(differing.rules_of(capture))
-            replay(capture, f"reading {capture.path}", request, side.feed, stop)
+            replay(capture, f"reading {capture.path}", request, PacketCollector(side.feed), stop)
             sides.append(side)
         names = ("A", "B") if Path(one).name == Path(other).name else (Path(one).name, Path(other).name)
         tables = list(differing.tables(sides[0], sides[1], names))
@@ -128,12 +126,25 @@ def diff(one: str, other: str, form: str, request: ReplayRequest) -> int:
     return int(any(table.rows for table in tables))
 
 
-def query(paths: Sequence[str], sql: str, form: str, request: ReplayRequest) -> int:
-    """`query FILE SQL`. Returns the exit status."""
+def query(paths: Sequence[str], asked: str, parameters: Sequence[str], form: str, request: ReplayRequest) -> int:
+    """`query FILE SQL` and `query FILE NAME`. Returns the exit status.
+
+    Args:
+        paths: The files of the capture.
+        asked: SQL, or the name of a saved query.
+        parameters: Values of a saved query's parameters, NAME=VALUE each.
+        form: Name of the output format.
+        request: Filters and options of the replay.
+    """
+    write, sql = formats.find(form), queries.sql_of(asked, parameters)
     with reading(paths) as stop, tempfile.TemporaryDirectory(prefix="k8snet-trace-") as scratch, opened(paths) as capture:
         target = Path(scratch) / "tables"
         _export(capture, "parquet", target, request, None, stop)
-        show([asking.ask(target, sql, stop)], sys.stdout, form)
+        result = asking.ask(target, sql, stop)
+        write(result, sys.stdout)
+        sys.stdout.flush()
+        if result.is_cut:
+            sys.stderr.write(f"Only the first {asking.MOST_ROWS} rows are shown; the export to Parquet has all.\n")
         check_damage(capture)
     return 0
 
@@ -175,7 +186,9 @@ def capture_info(capture: CaptureReader, redaction: Pseudonymizer | None) -> exp
     results = () if redaction else tuple(runner.facts(capture, True))
     began = began if isinstance(began, int) else 0
     file_name, release = os.path.basename(capture.path), runner.release(capture)
-    return export.CaptureInfo(file_name, redact(name), release, redact(options_text), began, results)
+    offset = clock.get("offset") if isinstance(clock, dict) else 0
+    offset = offset if isinstance(offset, int) else 0
+    return export.CaptureInfo(file_name, redact(name), release, redact(options_text), began, results, offset)
 
 
 def _export(
@@ -189,15 +202,27 @@ def _export(
 ) -> None:
     info = capture_info(capture, redaction)
     exporter = export.find(form)(target, info, options)
-    totals, output = replay(
-        capture,
-        f"writing {target.name}",
-        request,
-        (lambda packet: exporter.packet(redaction.packet(packet))) if redaction else exporter.packet,
-        stop,
-        (lambda verdict: exporter.syn(redaction.syn(verdict))) if redaction else exporter.syn,
+    totals = replay(
+        capture, f"writing {target.name}", replace(request, numbers_connections=True), _feed(exporter, redaction, info), stop
     )
-    info.lost.update(output.losses)
     for finding in totals.findings:
         exporter.finding(redaction.finding(finding) if redaction else finding)
     exporter.close(redaction.summary(totals) if redaction else totals)
+
+
+def _feed(exporter: export.Export, redaction: Pseudonymizer | None, info: export.CaptureInfo) -> PacketCollector:
+    """An output that passes everything to an export, with names replaced if `redaction` is given."""
+
+    def feed_loss(loss: LostEvents) -> None:
+        info.lost[loss.probe, loss.why] = info.lost.get((loss.probe, loss.why), 0) + loss.count
+        if isinstance(loss, Loss):
+            exporter.loss(loss)
+
+    if not redaction:
+        return PacketCollector(exporter.packet, exporter.syn, exporter.connection, feed_loss)
+    return PacketCollector(
+        lambda packet: exporter.packet(redaction.packet(packet)),
+        lambda verdict: exporter.syn(redaction.syn(verdict)),
+        lambda timeline: exporter.connection(redaction.redact(timeline)),
+        feed_loss,
+    )

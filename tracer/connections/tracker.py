@@ -60,9 +60,23 @@ class _OpenConnection:
 
 
 class ConnectionTracker:
-    """The connections of one run. wall_offset: ns to add to CLOCK_MONOTONIC to get ns since the epoch."""
+    """The connections of one run.
 
-    def __init__(self, wall_offset: int = 0, max_timelines: int = MAX_TIMELINES, max_entries: int = MAX_ENTRIES) -> None:
+    Args:
+        wall_offset: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
+        max_timelines: Most open connections.
+        max_entries: Most entries of all of them.
+        gives_each_end: A connection is given once more when it is over, also if all of its entries were written before.
+    """
+
+    def __init__(
+        self,
+        wall_offset: int = 0,
+        max_timelines: int = MAX_TIMELINES,
+        max_entries: int = MAX_ENTRIES,
+        gives_each_end: bool = False,
+    ) -> None:
+        self._gives_each_end = gives_each_end
         self._offset, self._max_timelines, self._max_entries = wall_offset, max_timelines, max_entries
         self._open: OrderedDict[int, _OpenConnection] = OrderedDict()
         self._index = ConnectionIndex()
@@ -77,8 +91,8 @@ class ConnectionTracker:
     def __len__(self) -> int:
         return len(self._open)
 
-    def feed(self, packet: Packet) -> None:
-        """Takes a closed packet."""
+    def feed(self, packet: Packet) -> int:
+        """Takes a closed packet; returns the number of its connection."""
         connection, join_remark = self._find(packet)
         self._open.move_to_end(connection.number)
         if packet.tcp_flags == "SYN" and connection.isn is None:
@@ -87,7 +101,7 @@ class ConnectionTracker:
             self._index.add(connection.number, packet)
         direction = self._direction(connection, packet)
         if self._extend_entry(connection, packet, direction):
-            return
+            return connection.number
         resent = "" if packet.continues else connection.retransmissions.feed(packet, direction)
         remarks = (CONTINUED if packet.continues else resent, join_remark)
         entry = entries.make_entry(packet, direction, ", ".join(r for r in remarks if r))
@@ -98,6 +112,7 @@ class ConnectionTracker:
         self._update_state(connection, packet, direction)
         while len(self._open) > self._max_timelines or self._entry_count > self._max_entries:
             self._evict_oldest()
+        return connection.number
 
     def add_entry(self, key: ConnectionKey, entry: TimelineEntry) -> bool:
         """Adds an event of a conntrack entry to its timeline. False when there is no timeline."""
@@ -149,6 +164,11 @@ class ConnectionTracker:
         self._evicted = []
         return timelines
 
+    def close(self) -> list[Timeline]:
+        """All connections at the end of the run, each one over, also those without unwritten entries."""
+        evicted, self._evicted = self._evicted, []
+        return evicted + [self._close(number, "the run ended") for number in list(self._open)]
+
     def mark_written(self, timeline: Timeline) -> None:
         """Removes the entries of a timeline after they were written."""
         timeline.printed += len(timeline.entries)
@@ -167,7 +187,7 @@ class ConnectionTracker:
                 return self._open[number], "" if packet.flow else BY_ENDS
         time = hop_time(packet, 0)
         self._number += 1
-        timeline = Timeline(ConnectionKey.of(packet), time + self._offset, time, packet.endpoints)
+        timeline = Timeline(ConnectionKey.of(packet), time + self._offset, time, packet.endpoints, number=self._number)
         connection = self._open[self._number] = _OpenConnection(self._number, timeline)
         self.counts["timelines"] += 1
         return connection, ""
@@ -246,7 +266,7 @@ class ConnectionTracker:
         number = next(iter(self._open))
         is_pending = number in self._pending
         timeline = self._close(number, "aged out")
-        if is_pending:
+        if is_pending or self._gives_each_end:
             self._evicted.append(timeline)
 
     def _hand_out(self, connection: _OpenConnection, reason: str) -> Timeline:

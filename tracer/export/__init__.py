@@ -9,7 +9,7 @@ Its `EXPORT` is a class derived from `Export`:
     finding(finding)        writes a finding in its final state
     close(summary)          ends the file
 
-A format that writes the verdicts on SYNs, too, has the method `syn`.
+A format that writes SYN verdicts, connections and losses, too, has the methods `syn`, `connection` and `loss`.
 
 DESCRIPTION is a short description of the format, for docs/capture.md. OPTIONS are the names of the ExportOptions that it has.
 
@@ -31,8 +31,10 @@ if TYPE_CHECKING:  # the command line imports this package for the names of the 
     from tracer.model.check import CheckResult
     from tracer.model.finding import Finding
     from tracer.model.handshake import HandshakeVerdict
+    from tracer.model.loss import Loss
     from tracer.model.packet import Packet
     from tracer.model.summary import RunSummary
+    from tracer.model.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class CaptureInfo:
     Attributes:
         path: The name of the capture file.
         began: Start of the run, ns since the epoch; 0 = not known.
+        clock_offset: ns to add to CLOCK_MONOTONIC to get ns since the epoch; 0 = not known.
         lost: Number of lost events by (probe, reason), filled while the capture is read.
     """
 
@@ -51,6 +54,7 @@ class CaptureInfo:
     options: str
     began: int
     results: tuple[CheckResult, ...] = ()
+    clock_offset: int = 0
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
@@ -79,6 +83,14 @@ class Export(ABC):
 
     def syn(self, verdict: HandshakeVerdict) -> None:
         """Writes the verdict of a SYN, after its packet. Optional for a format."""
+        return
+
+    def connection(self, timeline: Timeline) -> None:
+        """Writes a connection that is over; its packets came before. Optional for a format."""
+        return
+
+    def loss(self, loss: Loss) -> None:
+        """Writes a loss. Optional for a format."""
         return
 
 

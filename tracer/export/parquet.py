@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Parquet export: a directory with a file for each table of tracer/analysis/rows.py, for DuckDB, pandas and Spark.
+"""The Parquet export: a directory with a file for each table of tracer/analysis/tables, for DuckDB, pandas and Spark.
 
 Times are UTC without a time zone. With a zone, each of these programs would need a further library.
 """
@@ -7,15 +7,22 @@ Times are UTC without a time zone. With a zone, each of these programs would nee
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tracer.analysis import rows
-from tracer.analysis.rows import Row
+from tracer.analysis.connection_totals import OpenConnections
+from tracer.analysis.tables import tables
+from tracer.analysis.tables._column import Column, Type, Value
+from tracer.analysis.tables.losses import DatedLoss
 from tracer.export import CaptureInfo, Export, ExportOptions
 from tracer.model.finding import Finding
+from tracer.model.handshake import HandshakeVerdict
+from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.model.timeline import Timeline
+from tracer.util.escape import escaped
 from tracer.util.new_file import fresh
 from tracer.util.optional import require_optional
 
@@ -32,12 +39,11 @@ class Parquet(Export):
         files: Any = require_optional("pyarrow.parquet", "Parquet")
         target.mkdir(mode=0o700)
         directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        arrow = self._arrow
-        types = {"timestamp": arrow.timestamp("ns"), "bool": arrow.bool_()}
+        self._offset, self._connections, self._tables = about.clock_offset, OpenConnections(), tables()
         metadata = {"k8snet-trace.host": about.host, "k8snet-trace.kernel": about.kernel, "k8snet-trace.options": about.options}
         self._schemas = {
-            name: arrow.schema([(c, types[t] if t in types else getattr(arrow, t)()) for c, t in columns.items()], metadata)
-            for name, columns in rows.COLUMNS.items()
+            name: self._arrow.schema([self._field(column) for column in table.columns], metadata)
+            for name, table in self._tables.items()
         }
         try:
             self._files = {name: open(fresh(f"{name}.parquet", directory), "wb") for name in self._schemas}  # noqa: SIM115  # close()
@@ -46,34 +52,75 @@ class Parquet(Export):
         self._writers = {
             name: files.ParquetWriter(self._files[name], schema, compression="zstd") for name, schema in self._schemas.items()
         }
-        self._rows: dict[str, list[Row]] = {name: [] for name in rows.COLUMNS}
+        self._rows: dict[str, list[tuple[Value, ...]]] = {name: [] for name in self._schemas}
 
     def packet(self, packet: Packet) -> None:
-        for name, row in rows.of_packet(packet):
-            self._add(name, row)
+        self._connections.feed(packet)
+        self._add(packet)
 
     def finding(self, finding: Finding) -> None:
-        self._add("findings", rows.of_finding(finding))
+        self._add(finding)
 
-    def _add(self, name: str, row: Row) -> None:
-        kept = self._rows[name]
-        kept.append(row)
-        if len(kept) >= GROUP:
+    def syn(self, verdict: HandshakeVerdict) -> None:
+        self._add(verdict)
+
+    def connection(self, timeline: Timeline) -> None:
+        totals = self._connections.close(timeline)
+        if totals:
+            self._add(totals)
+
+    def loss(self, loss: Loss) -> None:
+        self._add(DatedLoss(loss, self._offset))
+
+    def close(self, summary: RunSummary) -> None:
+        for difference in summary.differences:
+            self._add(difference)
+        for name, writer in self._writers.items():
             self._flush(name)
+            writer.close()
+            self._files[name].close()
+
+    def _field(self, column: Column[Any]) -> Any:
+        """The field of a column, with its meaning and unit. Spark reads no timestamps in ns."""
+        arrow = self._arrow
+        types = {
+            Type.BIGINT: arrow.int64(),
+            Type.BOOLEAN: arrow.bool_(),
+            Type.TIMESTAMP: arrow.timestamp("us"),
+            Type.VARCHAR: arrow.string(),
+        }
+        return arrow.field(column.name, types[column.type], metadata={"meaning": column.meaning, "unit": column.unit})
+
+    def _add(self, read: object) -> None:
+        """Adds the rows of every table that is made of objects of this class."""
+        for name, table in self._tables.items():
+            if table.reads is type(read):
+                kept = self._rows[name]
+                kept += table.rows(read)
+                if len(kept) >= GROUP:
+                    self._flush(name)
 
     def _flush(self, name: str) -> None:
         kept = self._rows[name]
         if kept:
             schema = self._schemas[name]
-            columns = [self._arrow.array([row.get(c) for row in kept], schema.field(c).type) for c in schema.names]
-            self._writers[name].write_table(self._arrow.table(columns, schema=schema))
+            arrays = [self._array(values, field.type) for values, field in zip(zip(*kept, strict=True), schema, strict=True)]
+            self._writers[name].write_table(self._arrow.table(arrays, schema=schema))
             kept.clear()
 
-    def close(self, summary: RunSummary) -> None:
-        for name, writer in self._writers.items():
-            self._flush(name)
-            writer.close()
-            self._files[name].close()
+    def _array(self, values: Sequence[Value], kind: Any) -> Any:
+        """The values of one column of a group. Values that Arrow refuses are changed: a capture can contain any of them."""
+        try:
+            return self._arrow.array(values, kind)
+        except (UnicodeEncodeError, OverflowError, self._arrow.ArrowInvalid):
+            return self._arrow.array([_storable(value) for value in values], kind)
+
+
+def _storable(value: Value) -> Value:
+    """A text that is no Unicode with escapes; None for a number of more than 64 bits."""
+    if isinstance(value, str):
+        return value if value.isascii() else escaped(value)
+    return value if value is None or -(2**63) <= value < 2**63 else None
 
 
 EXPORT = Parquet

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -220,3 +221,12 @@ class KubeNode:
 def pod_text(namespace: str, name: str, node: str) -> str:
     """Formats a pod: "pod default/web-a (node-1)"."""
     return f"pod {namespace}/{name}" + (f" ({node})" if node else "")
+
+
+_POD_TEXT = re.compile(r"pod ([^/ ]+)/([^/ ]+)(?: \([^()]+\))?")
+
+
+def pod_of_text(text: str) -> tuple[str, str]:
+    """The inverse of `pod_text`: (namespace, name) of a pod; ("", "") = the text names no pod."""
+    found = _POD_TEXT.fullmatch(text)
+    return (found[1], found[2]) if found else ("", "")

@@ -84,6 +84,7 @@ class Packet:
         icmp: ICMP type and code; None = other protocol.
         raw: First bytes of the packet as it arrived, from the IP header on; empty without --snaplen.
         unexplained: In a replay: the evidence that the recorded run ended before it explained this packet; None = explained.
+        connection: Number of the packet's connection, from 1; 0 = connections are not numbered.
     """
 
     identity: int
@@ -110,6 +111,7 @@ class Packet:
     icmp: tuple[int, int] | None = None
     raw: bytes = b""
     unexplained: Evidence | None = None
+    connection: int = 0
 
     @property
     def drop(self) -> Drop | None:

@@ -72,6 +72,7 @@ class Timeline:
         last: Time of the last event, ns, CLOCK_MONOTONIC.
         printed: Number of entries printed before.
         over: No more packets are expected.
+        number: Order in which connections began, from 1.
     """
 
     key: ConnectionKey
@@ -91,6 +92,7 @@ class Timeline:
     last: int = 0
     printed: int = 0
     over: bool = False
+    number: int = 0
 
     @property
     def troubled(self) -> bool:

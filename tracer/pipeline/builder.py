@@ -13,6 +13,7 @@ from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.summary import RunSummary
 from tracer.pipeline.assembly import AssemblyParts
+from tracer.pipeline.connection_number_stage import ConnectionNumberStage
 from tracer.pipeline.connection_stage import ConnectionStage
 from tracer.pipeline.display_stage import DisplayStage
 from tracer.pipeline.environment import Environment
@@ -37,6 +38,7 @@ class RunOptions:
         limits: when the run ends by itself.
         has_rules: the rules that packets met are resolved.
         by_connection: timelines of connections are printed instead of packets.
+        numbers_connections: each packet has the number of its connection, and the output gets each connection once.
         drops_only: only what went wrong is printed.
         is_partial: the probes report only packets that went wrong, so the last ACK of a handshake may be missing.
         is_one_sided: the packets of one direction may be selected without those of the other, so answers may be missing.
@@ -49,6 +51,7 @@ class RunOptions:
     limits: RunLimits = field(default_factory=RunLimits)
     has_rules: bool = True
     by_connection: bool = False
+    numbers_connections: bool = False
     drops_only: bool = False
     is_partial: bool = False
     is_one_sided: bool = False
@@ -94,7 +97,9 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
     stack.callback(kube.detach)
     stages: list[Stage] = [StatusStage(summary, options.status, options.is_explained)] if options.status else []
     stages += [SelectionStage(options.filters)] if options.filters else []
-    stages += [OwnerStage(kube, source), DisplayStage(summary, options.drops_only, options.by_connection), *judging]
+    stages.append(OwnerStage(kube, source))
+    stages += [ConnectionNumberStage(parts.clock)] if options.numbers_connections else []
+    stages += [DisplayStage(summary, options.drops_only, options.by_connection), *judging]
     for stage in stages:
         stack.callback(stage.close)
     return BuiltRun(Run(source, assembler, stages, output, options.limits, summary), parts)

@@ -125,6 +125,9 @@ class Sinks(Output):
     def timeline(self, timeline: Timeline) -> None:
         self._each(lambda output: output.timeline(timeline))
 
+    def connection(self, timeline: Timeline) -> None:
+        self._each(lambda output: output.connection(timeline))
+
     def summary(self, summary: RunSummary) -> None:
         for sink in self._sinks:
             sink.stream.is_last = True

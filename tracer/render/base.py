@@ -105,6 +105,10 @@ class Output(ABC):
         """
         return
 
+    def connection(self, timeline: Timeline) -> None:
+        """The totals of a connection that is over, beside its packets. Optional for a format. The timeline has no entries."""
+        return
+
     @abstractmethod
     def summary(self, summary: RunSummary) -> None:
         """A run has ended."""

@@ -43,6 +43,8 @@ class ReplayRequest:
         count: number of packets; 0 = as many as the run had printed.
         no_rules: packets are explained without rules.
         follow: output by connection.
+        is_by_packet: the output gets packets and SYN verdicts, also if the recorded run printed timelines instead.
+        numbers_connections: each packet has the number of its connection, and the output gets each connection once.
     """
 
     display_filter: DisplayFilter = field(default_factory=DisplayFilter)
@@ -51,6 +53,8 @@ class ReplayRequest:
     count: int = 0
     no_rules: bool = False
     follow: bool = False
+    is_by_packet: bool = False
+    numbers_connections: bool = False
 
 
 class ReplayedOwnerResolver(OwnerResolver):
@@ -130,7 +134,8 @@ def replay(
     run = RunOptions(
         RunLimits(request.count or _int(run_options.get("count")), stops_at_count=bool(request.count)),
         has_rules=not (request.no_rules or run_options.get("no_rules") is True),
-        by_connection=request.follow or run_options.get("follow") is True,
+        by_connection=not request.is_by_packet and (request.follow or run_options.get("follow") is True),
+        numbers_connections=request.numbers_connections,
         drops_only=request.drops_only or was_partial,
         is_partial=was_partial,
         is_one_sided=run_options.get("one_sided") is True or any(each.is_one_sided for each in filters),

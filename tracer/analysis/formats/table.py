@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A table for the terminal. It is as wide as the terminal, elsewhere 80 columns; no line is longer.
+
+Long texts are wrapped inside their column: a line that continues one begins with the mark CONTINUED, and a text of more than
+MOST_LINES lines ends with CUT. Where the columns do not fit beside each other, each row becomes a list of its columns. NULL is
+NULL_SHOWN. Numbers are never wrapped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TextIO
+
+from rich.cells import cell_len, chop_cells
+
+from tracer.analysis.formats import QueryResult, Value
+from tracer.util.escape import escaped
+
+WIDTH = 80
+"""Width where the output is no terminal, columns."""
+GAP = 2
+"""Blanks between two columns."""
+LEAST = 12
+"""Least width of a column whose texts are wrapped, columns."""
+MOST_LINES = 6
+"""Most lines of one text."""
+CONTINUED, CUT, NULL_SHOWN = "> ", " ...", "-"
+
+
+def write_table(result: QueryResult, out: TextIO) -> None:
+    width = shutil.get_terminal_size((WIDTH, 24)).columns if out.isatty() else WIDTH
+    if not result.rows:
+        out.write("No rows.\n")
+        return
+    names = [escaped(name) for name in result.columns]
+    rows = [[_shown(value) for value in row] for row in result.rows]
+    fixed = [all(not isinstance(row[at], str) for row in result.rows) for at in range(len(names))]
+    widths = _widths(names, rows, fixed, max(width, LEAST * 2))
+    if widths:
+        _write_columns(names, rows, fixed, widths, out)
+    else:
+        _write_lists(names, rows, max(width, LEAST * 2), out)
+
+
+def _shown(value: Value) -> str:
+    """The text of a value. Numbers have no separators, so that they can be copied into the next query."""
+    if value is None:
+        return NULL_SHOWN
+    return str(value).lower() if isinstance(value, bool) else escaped(value) if isinstance(value, str) else str(value)
+
+
+def _widths(names: Sequence[str], rows: Sequence[Sequence[str]], fixed: Sequence[bool], width: int) -> list[int] | None:
+    """The widths of the columns; None when they do not fit beside each other. The widest columns of text become narrower."""
+    widths = [max(cell_len(name), *(cell_len(row[at]) for row in rows)) for at, name in enumerate(names)]
+    least = [w if is_fixed else min(w, max(LEAST, cell_len(name))) for w, is_fixed, name in zip(widths, fixed, names, strict=True)]
+    room = width - GAP * (len(names) - 1)
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:
+        _, at = max((w, at) for at, w in enumerate(widths) if w > least[at])
+        widths[at] -= 1
+    return widths
+
+
+def _write_columns(
+    names: Sequence[str], rows: Sequence[Sequence[str]], fixed: Sequence[bool], widths: Sequence[int], out: TextIO
+) -> None:
+    for cells in (names, ["-" * width for width in widths], *rows):
+        wrapped = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        for line in range(max(map(len, wrapped))):
+            parts = [_padded(lines[line] if line < len(lines) else "", *how) for lines, *how in zip(wrapped, widths, fixed, strict=True)]
+            out.write((" " * GAP).join(parts).rstrip() + "\n")
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    blanks = " " * (width - cell_len(text))
+    return blanks + text if right else text + blanks
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The lines of a text, at blanks where possible."""
+    lines: list[str] = []
+    while cell_len(text) + (len(CONTINUED) if lines else 0) > width:
+        head = chop_cells(text, width - (len(CONTINUED) if lines else 0))[0]
+        at = head.rfind(" ")
+        if text[len(head) : len(head) + 1] != " " and at > len(head) // 3:
+            head = head[:at]
+        lines.append(CONTINUED * bool(lines) + head)
+        text = text[len(head) :].removeprefix(" ")
+    lines.append(CONTINUED * bool(lines) + text)
+    if len(lines) <= MOST_LINES:
+        return lines
+    last = chop_cells(lines[MOST_LINES - 1], width - len(CUT))[0]
+    return [*lines[: MOST_LINES - 1], last + CUT]
+
+
+def _write_lists(names: Sequence[str], rows: Sequence[Sequence[str]], width: int, out: TextIO) -> None:
+    """Writes one line a value, the rows numbered. Long names are shortened."""
+    most = min(max(map(cell_len, names)), width // 2)
+    for number, row in enumerate(rows, 1):
+        out.write(f"row {number}\n")
+        for name, cell in zip(names, row, strict=True):
+            label = name if cell_len(name) <= most else chop_cells(name, most - len(CUT))[0] + CUT
+            for at, line in enumerate(_wrapped(cell, width - most - GAP * 2)):
+                out.write(f"{' ' * GAP}{_padded('' if at else label, most, False)}{' ' * GAP}{line}".rstrip() + "\n")
+
+
+FORMAT = write_table

@@ -1,0 +1,9 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Rules that decided most often, whatever their verdict.
+-- :most = 30  rows
+SELECT COUNT(*) AS times_decided, rule, verdict, owner, rule_text
+FROM rule_hits
+WHERE is_deciding AND NOT is_policy
+GROUP BY rule, verdict, owner, rule_text
+ORDER BY times_decided DESC, rule, verdict, owner, rule_text
+LIMIT :most

@@ -1,0 +1,15 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Traffic of each Service: connections, packets, bytes, and what went wrong. failed: connections that were refused or reset.
+-- :most = 50  rows
+SELECT
+    namespace, service, service_port AS port,
+    COUNT(*) AS connections,
+    SUM(packets) AS packets,
+    SUM(length) AS bytes_total,
+    SUM(dropped) AS dropped,
+    SUM(CASE WHEN state IN ('refused', 'reset') THEN 1 ELSE 0 END) AS failed
+FROM connections
+WHERE service IS NOT NULL
+GROUP BY namespace, service, service_port
+ORDER BY packets DESC, namespace, service, port
+LIMIT :most
