@@ -32,6 +32,7 @@ from tracer.events.table_trace import RULESET, WATCHED
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
+from tracer.kube.objects import Object
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
@@ -72,7 +73,7 @@ FACTS = {
     "full": [CheckResult("kernel", "ok", "Linux 6.12")],
     "missed": [CheckResult("reset6", "degraded", "no REJECT: it is not there")],
 }
-SERVICE = {
+SERVICE: Object = {
     "kind": "Service",
     "metadata": {"namespace": "default", "name": "http-proxy", "annotations": {"secret": "hunter2"}},
     "spec": {"clusterIPs": ["172.30.253.123"], "ports": [{"port": 80, "nodePort": 30285, "protocol": "TCP"}]},
@@ -109,9 +110,17 @@ def table_lookup(time: int) -> EventArray:
     return out
 
 
-def reading(began: int, ended: int) -> TableSnapshot:
-    """A reading of the filter table, which drops packets to port 8080."""
-    blob = build({"INPUT": [R("DROP", protocol=6)], "FORWARD": [], "OUTPUT": []})
+Chains = dict[str, list[R]]
+
+
+def chains() -> Chains:
+    """The filter table of the machine, which drops TCP packets in INPUT."""
+    return {"INPUT": [R("DROP", protocol=6)], "FORWARD": [], "OUTPUT": []}
+
+
+def reading(began: int, ended: int, rules: Chains | None = None) -> TableSnapshot:
+    """A reading of the filter table. rules: its rules; None = those of chains()."""
+    blob = build(rules or chains())
     table = blob.table()
     return TableSnapshot(
         TableRequest(NODE, "ip", "filter"), READER, began, ended, table, SavedRules(table, None), "", blob.data, None
@@ -173,7 +182,9 @@ class PreparedTableReader:
 
 
 class Machine(RecordingEnvironment):
-    """The recording environment of an invented machine."""
+    """The recording environment of an invented machine. chains: its filter table; None = that of chains()."""
+
+    chains: Chains | None = None
 
     def cluster_view(self) -> ClusterView:
         return replace(super().cluster_view(), local=frozenset({"192.168.56.10"}))
@@ -197,7 +208,7 @@ class Machine(RecordingEnvironment):
 
     def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         reader = PreparedTableReader(self.buffer.add_reading)
-        reader.ready = [reading(100, 200)]
+        reader.ready = [reading(100, 200, self.chains)]
         legacy = TableGenerations(reader, lambda act: act in Probes.extensions)
         for family in ("ip", "ip6"):
             legacy.request(TableRequest(NODE, family, ""))
@@ -267,15 +278,19 @@ def capture(
     selectors: Selectors = Selectors(),  # noqa: B008
     renewals: Sequence[RenewedFilter] = (),
     conditions: DisplayFilter = DisplayFilter(),  # noqa: B008
+    objects: Sequence[Object] = (SERVICE,),
+    rules: Chains | None = None,
 ) -> Printed:
     """Makes a capture, and keeps what was printed.
 
     explained: False = only recorded, as `record` does. follow: with timelines of connections. conntrack: source of
     conntrack's events. end_after: number of packets after which the run ends at once, 0 = it explains all. renewals: filters
-    that the probes get, one per batch. conditions: what user space evaluates of the filter.
+    that the probes get, one per batch. conditions: what user space evaluates of the filter. objects: Kubernetes' objects. rules:
+    the filter table; None = that of chains().
     """
     stop = StopRequest()
     machine, out, err = Machine(str(path), sizes, redacted, explained), io.StringIO(), io.StringIO()
+    machine.chains = rules
     machine.conntrack = RecordedConntrackListener(
         machine.buffer, conntrack or FakeConntrack(why="conntrack's events cannot be read: so")
     )
@@ -286,7 +301,7 @@ def capture(
         coming = list(renewals)
         kube.renewals = lambda: [coming.pop(0)] if coming else []  # type: ignore[method-assign]
         kube.cluster.store.node = "node-1"
-        kube.cluster.store.load([SERVICE])
+        kube.cluster.store.load(list(objects))
         machine.attach(cast(Kernel, RUNNING), cast(Session, probes))
         output = find(form)(out, err)
         built = builder.build(machine, kube, output, RunOptions(by_connection=follow, filters=(conditions,)), stack)

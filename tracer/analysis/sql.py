@@ -93,7 +93,7 @@ def _refusal(message: str) -> BadQuery | UnknownTable:
         return UnknownTable(f"There is no table {table[1]!r}; the tables are {', '.join(names())}.")
     if column:
         name = column[1] or column[2]
-        return UnknownTable(f'There is no column {name!r} in the tables of this query; "DESCRIBE packets" lists those of one table.')
+        return UnknownTable(f'There is no column {name!r} in the tables of this query; "DESCRIBE packets" lists those of one.')
     return BadQuery(f"DuckDB refuses the query: {message.partition(chr(10))[0].rstrip('.')}.")
 
 

@@ -59,6 +59,7 @@ def commands(trace: click.Command) -> list[click.Command]:
 
 def _query(make: Callable[..., click.Command], files: click.Argument) -> click.Command:
     """The command `query`. Its help lists the saved queries."""
+    instead: Any = {"is_eager": True, "expose_value": False}
     command = make(
         "query",
         query,
@@ -66,8 +67,8 @@ def _query(make: Callable[..., click.Command], files: click.Argument) -> click.C
         click.Argument(["sql"], metavar="SQL|NAME"),
         click.Option(["-o", "--output", "form"], type=click.Choice(formats.names()), default="table", help="Output format."),
         click.Option(["--param"], multiple=True, metavar="NAME=VALUE", help="Value of a saved query's parameter; repeatable."),
-        click.Option(["--list"], is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the saved queries."),
-        click.Option(["--show"], metavar="NAME", is_eager=True, expose_value=False, callback=_show, help="Print a saved query."),
+        click.Option(["--list"], is_flag=True, help="List the saved queries.", callback=_list, **instead),
+        click.Option(["--show"], metavar="NAME", help="Print the SQL of a saved query.", callback=_show, **instead),
         form=False,
     )
     names = textwrap.fill(", ".join(queries.names()), 74, break_on_hyphens=False)

@@ -41,9 +41,7 @@ def check_damage(capture: CaptureReader) -> None:
     runner.check_complete(capture)
 
 
-def replay(
-    capture: CaptureReader, what: str, request: ReplayRequest, output: PacketCollector, stop: StopRequest
-) -> RunSummary:
+def replay(capture: CaptureReader, what: str, request: ReplayRequest, output: PacketCollector, stop: StopRequest) -> RunSummary:
     """Replays a whole capture by packet, also one of a run that printed timelines, with a progress bar on a terminal.
 
     Args:

@@ -53,7 +53,7 @@ def _shown(value: Value) -> str:
 def _widths(names: Sequence[str], rows: Sequence[Sequence[str]], fixed: Sequence[bool], width: int) -> list[int] | None:
     """The widths of the columns; None when they do not fit beside each other. The widest columns of text become narrower."""
     widths = [max(cell_len(name), *(cell_len(row[at]) for row in rows)) for at, name in enumerate(names)]
-    least = [w if is_fixed else min(w, max(LEAST, cell_len(name))) for w, is_fixed, name in zip(widths, fixed, names, strict=True)]
+    least = [w if f else min(w, max(LEAST, cell_len(n))) for w, f, n in zip(widths, fixed, names, strict=True)]
     room = width - GAP * (len(names) - 1)
     if sum(least) > room:
         return None
@@ -69,7 +69,8 @@ def _write_columns(
     for cells in (names, ["-" * width for width in widths], *rows):
         wrapped = [_wrapped(cell, width) for cell, width in zip(cells, widths, strict=True)]
         for line in range(max(map(len, wrapped))):
-            parts = [_padded(lines[line] if line < len(lines) else "", *how) for lines, *how in zip(wrapped, widths, fixed, strict=True)]
+            shown = [lines[line] if line < len(lines) else "" for lines in wrapped]
+            parts = [_padded(*cell) for cell in zip(shown, widths, fixed, strict=True)]
             out.write((" " * GAP).join(parts).rstrip() + "\n")
 
 

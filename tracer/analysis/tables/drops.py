@@ -69,14 +69,14 @@ TABLE: Table[_Row] = Table(
         Column("length", Type.BIGINT, "Length from the IP header on", lambda r: r.packet.length, "bytes"),
         Column("outcome", Type.VARCHAR, "dropped, rejected or refused", lambda r: r.packet.outcome.value),
         Column("verdict", Type.VARCHAR, "The same as a sentence", lambda r: text(r.packet.verdict)),
-        Column("reason", Type.VARCHAR, f"The kernel's drop reason; `{ACCEPT_QUEUE}` where the listener's queue shows it. A kernel without "
-               f"reasons (before 5.17): `{BY_RULES}` for rules and IPVS, `{NO_SOCKET}` for refused packets",
+        Column("reason", Type.VARCHAR, f"The kernel's drop reason; `{ACCEPT_QUEUE}` where the listener's queue shows it. "
+               f"A kernel without reasons (before 5.17): `{BY_RULES}` for rules and IPVS, `{NO_SOCKET}` for refused packets",
                lambda r: text(r.reason[0])),
-        Column("reason_evidence", Type.VARCHAR, "`observed`: the kernel or a probe gave the reason; `derived`: from the outcome",
+        Column("reason_evidence", Type.VARCHAR, "`observed`: the kernel or a probe gave it; `derived`: from the outcome",
                lambda r: text(r.reason[1])),
         Column("kernel_function", Type.VARCHAR, "The kernel's function that freed it",
                lambda r: text(r.packet.drop.function) if r.packet.drop else None),
-        Column("decided_by", Type.VARCHAR, "rule, policy, table (a rule or policy of it, which one is not known), ipvs, listener, kernel",
+        Column("decided_by", Type.VARCHAR, "rule, policy, table (one of its rules, or its policy), ipvs, listener, kernel",
                lambda r: r.decision.by if r.decision else None),
         Column("decided_name", Type.VARCHAR, "`packets.decided_by`", lambda r: text(r.decision.name) if r.decision else None),
         *_packet_columns.deciding_rule(lambda r: r.packet, lambda r: r.decision),

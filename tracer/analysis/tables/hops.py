@@ -80,8 +80,8 @@ TABLE: Table[_Row] = Table(
         Column("nat", Type.VARCHAR, "Kind of the translation: DNAT, SNAT, MASQUERADE, reverse DNAT, reverse SNAT",
                lambda r: text(nat.kind) if (nat := nat_of(r.hop)) else None),
         *_packet_columns.endpoints(lambda r: nat.after if (nat := nat_of(r.hop)) else None, "new_", "after the translation"),
-        Column("is_from_conntrack", Type.BOOLEAN, "Whether an earlier packet of the connection decided the translation; NULL: no "
-               "translation", lambda r: is_from_conntrack(r.hop) if nat_of(r.hop) else None),
+        Column("is_from_conntrack", Type.BOOLEAN, "Whether an earlier packet of the connection decided the translation; "
+               "NULL: no translation", lambda r: is_from_conntrack(r.hop) if nat_of(r.hop) else None),
         *_packet_columns.deciding_rule(lambda r: r.packet, lambda r: r.decision)[2:],
         Column("undecided", Type.VARCHAR, "Why the deciding rule is not known; NULL: it is, or no rule was run",
                lambda r: text(trace.undecided) if (trace := trace_of(r.hop)) else None),

@@ -39,8 +39,8 @@ TABLE: Table[_Row] = Table(
     _rows,
     (
         Column("packet", Type.BIGINT, "Number of the packet, in the order in which packets ended", lambda r: r.packet.number),
-        Column("connection", Type.BIGINT, "`connections.connection`; NULL for neighbour discovery, and for a packet that the recorded run "
-               "did not explain", lambda r: number(r.packet.connection)),
+        Column("connection", Type.BIGINT, "`connections.connection`; NULL for neighbour discovery, and for a packet that "
+               "the recorded run did not explain", lambda r: number(r.packet.connection)),
         *_packet_columns.times(lambda r: r.packet.time, "Time of the first hop"),
         Column("netns", Type.VARCHAR, "Network namespace of the first hop; `node` is the node's own",
                lambda r: text(r.packet.netns)),
@@ -58,8 +58,8 @@ TABLE: Table[_Row] = Table(
         Column("ct_zone", Type.BIGINT, "Zone in conntrack", lambda r: r.packet.flow.zone if r.packet.flow else None),
         Column("is_reply", Type.BOOLEAN, "Whether conntrack saw it in the reply direction",
                lambda r: r.packet.flow.is_reply if r.packet.flow else None),
-        *_packet_columns.endpoints(lambda r: r.packet.flow.orig if r.packet.flow else None, "orig_", "of conntrack's original tuple"),
-        *_packet_columns.endpoints(lambda r: r.packet.flow.reply if r.packet.flow else None, "reply_", "of conntrack's reply tuple"),
+        *_packet_columns.endpoints(lambda r: r.packet.flow.orig if r.packet.flow else None, "orig_", "of the original tuple"),
+        *_packet_columns.endpoints(lambda r: r.packet.flow.reply if r.packet.flow else None, "reply_", "of the reply tuple"),
         *_attribution.columns(lambda r: r.attribution),
         Column("src_owner", Type.VARCHAR, "Owner of the source address, as a phrase for a reader; derived from addresses",
                lambda r: _phrase(r.packet.src_owner)),
@@ -70,8 +70,8 @@ TABLE: Table[_Row] = Table(
         Column("outcome", Type.VARCHAR, "How it ended: forwarded, sent, delivered, dropped, rejected, refused, stolen, unknown",
                lambda r: r.packet.outcome.value),
         Column("verdict", Type.VARCHAR, "The same as a sentence", lambda r: text(r.packet.verdict)),
-        Column("decided_by", Type.VARCHAR, "What dropped it: family, table, chain and number of the rule, `IPVS address:port`, the "
-               "listener's queue, or the kernel's function. For other packets: what decided their destination (DNAT, IPVS)",
+        Column("decided_by", Type.VARCHAR, "What dropped it: family, table, chain and number of the rule, `IPVS address:port`, "
+               "the listener's queue, or the kernel's function. For other packets: what decided their destination (DNAT, IPVS)",
                lambda r: text(r.decision.name) if r.decision else None),
         Column("decided_evidence", Type.VARCHAR, "`observed` or `derived`: how `decided_by` is known",
                lambda r: r.decision.evidence.value if r.decision and r.decision.name else None),
@@ -83,7 +83,7 @@ TABLE: Table[_Row] = Table(
                lambda r: r.packet.hops[-1].time - r.packet.hops[0].time if r.packet.hops else None, "ns"),
         Column("is_complete", Type.BOOLEAN, "False: some of its events were lost, so what is absent proves nothing",
                lambda r: r.packet.complete),
-        Column("unexplained", Type.VARCHAR, "`observed` or `derived`: the recorded run ended before it explained the packet. NULL: it did",
+        Column("unexplained", Type.VARCHAR, "`observed` or `derived`: the run ended before it explained it. NULL: it did",
                lambda r: r.packet.unexplained.value if r.packet.unexplained else None),
     ),
 )  # fmt: skip

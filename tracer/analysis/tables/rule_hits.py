@@ -61,8 +61,8 @@ TABLE: Table[_Row] = Table(
         Column("is_policy", Type.BOOLEAN, "Whether it is a chain's policy and no rule", lambda r: r.hit.rule is None),
         Column("verdict", Type.VARCHAR, "What it did: DNAT, MARK, ACCEPT, RETURN, DROP ...", lambda r: text(r.hit.verdict)),
         Column("is_deciding", Type.BOOLEAN, "Whether it decided the verdict of the table or chain", lambda r: r.is_deciding),
-        Column("is_from_conntrack", Type.BOOLEAN, "Whether it acted on an earlier packet of the connection, and conntrack repeats the "
-               "translation", lambda r: is_from_conntrack(r.hop)),
+        Column("is_from_conntrack", Type.BOOLEAN, "Whether it acted on an earlier packet of the connection, and conntrack "
+               "repeats the translation", lambda r: is_from_conntrack(r.hop)),
         Column("map_element", Type.VARCHAR, "nftables: the map element that chose the verdict", lambda r: text(r.hit.element)),
         Column("hotdrop", Type.VARCHAR, "Why a match of the rule dropped the packet; its target did not act then",
                lambda r: text(r.hit.hotdrop)),
