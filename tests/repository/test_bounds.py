@@ -16,7 +16,20 @@ PAGE = (ROOT / "docs/bounds.md").read_text(encoding="utf-8")
 EVICTED = dict(re.findall(r"^\| ([^|`]+?) \| ([\d,]+[^|]*?) \| [^|]+ \|$", PAGE, re.M))
 """The bound by name, as text."""
 LIMITED = Counter(re.findall(r"`(\w+\.\w+)`", PAGE.partition("## What cannot grow")[2]))
-PURE = {"names", "checks", "finders", "syn_finders", "causes", "marks", "_modules", "dtype", "define", "docs", "members"}
+PURE = {
+    "names",
+    "checks",
+    "finders",
+    "syn_finders",
+    "causes",
+    "marks",
+    "_modules",
+    "dtype",
+    "define",
+    "docs",
+    "members",
+    "tables",
+}
 """Functions with an unlimited cache: their arguments are names of the source, or they have none."""
 FOUND = list(containers())
 IGNORED = {"LruDict._entries"}

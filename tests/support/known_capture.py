@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A capture with known answers to an operator's questions: two Services, three pods, and packets that were dropped.
 
-    shop/cart:http    100 connections, 60 to cart-a and 40 to cart-b; the SYN ACK of number n takes n * 10 us
-                      9 SYNs dropped by rule 1 of FORWARD: 5 in the first minute, 4 in the second one
-    shop/orders       5 connections to orders-a, each SYN ACK takes 2 ms
-                      3 SYNs dropped by rule 2 of FORWARD in the second minute, 2 by a full accept queue in the first one
-    no Service        1 datagram to a port without a socket, in the first minute
+shop/cart:http    100 connections, 60 to cart-a and 40 to cart-b; the SYN ACK of number n takes n * 10 us
+                  9 SYNs dropped by rule 1 of FORWARD: 5 in the first minute, 4 in the second one
+shop/orders       5 connections to orders-a, each SYN ACK takes 2 ms
+                  3 SYNs dropped by rule 2 of FORWARD in the second minute, 2 by a full accept queue in the first one
+no Service        1 datagram to a port without a socket, in the first minute
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ class _Builder:
         orig, after = self.ends(asked, reached)
         t = self.syn(start, orig, after).hook("POSTROUTING", in_name="", out_name="cni0")
         t.add("SOCKET", object=48213, state=10, netns=POD)
-        return t.add("SYN", verdict=0, accept_len=3, accept_max=2, netns=POD).add("DROP", object=0x20, reason=0, netns=POD).batch
+        return (
+            t.add("SYN", verdict=0, accept_len=3, accept_max=2, netns=POD).add("DROP", object=0x20, reason=0, netns=POD).batch
+        )
 
     def no_socket(self, start: int) -> EventArray:
         self.packets += 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracer.analysis.tables._attribution import NOBODY, Attribution, attribution_of
-from tracer.analysis.tables._decision import ENDS
+from tracer.analysis.packet_attribution import NOBODY, Attribution, attribution_of
+from tracer.analysis.packet_decision import ENDS
 from tracer.model.hop import RewriteHop
 from tracer.model.packet import Outcome, Packet
 from tracer.model.timeline import Timeline
@@ -21,8 +21,7 @@ class ConnectionTotals:
     Attributes:
         timeline: The connection; None = it is still open.
         attribution: Its objects.
-        endpoint: Address and port that serve it, after DNAT; None = not known, because no packet of it got there.
-        is_answered: A packet in the reply direction was seen.
+        endpoint: Address and port that were chosen to serve it, after DNAT; None = none was chosen.
         packets: Packets, both directions.
         reply_packets: Packets in the reply direction.
         length: Bytes of all packets.
@@ -59,7 +58,7 @@ class ConnectionTotals:
 
 
 def _endpoint(packet: Packet, is_reply: bool) -> tuple[str, int] | None:
-    """The address and port that serve the connection, as this packet shows them."""
+    """The address and port that were chosen to serve the connection, as this packet shows them."""
     if packet.flow and (packet.flow.reply.src, packet.flow.reply.sport) != (packet.flow.orig.dst, packet.flow.orig.dport):
         return packet.flow.reply.src, packet.flow.reply.sport
     rewrites = [h.nat for h in packet.hops if isinstance(h, RewriteHop) and not h.clone]

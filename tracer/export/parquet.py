@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tracer.analysis.connection_totals import OpenConnections
+from tracer.analysis.table_schema import Column, ColumnType, Value
 from tracer.analysis.tables import tables
-from tracer.analysis.tables._column import Column, Type, Value
 from tracer.analysis.tables.losses import DatedLoss
 from tracer.export import CaptureInfo, Export, ExportOptions
 from tracer.model.finding import Finding
@@ -84,10 +84,10 @@ class Parquet(Export):
         """The field of a column, with its meaning and unit. Spark reads no timestamps in ns."""
         arrow = self._arrow
         types = {
-            Type.BIGINT: arrow.int64(),
-            Type.BOOLEAN: arrow.bool_(),
-            Type.TIMESTAMP: arrow.timestamp("us"),
-            Type.VARCHAR: arrow.string(),
+            ColumnType.BIGINT: arrow.int64(),
+            ColumnType.BOOLEAN: arrow.bool_(),
+            ColumnType.TIMESTAMP: arrow.timestamp("us"),
+            ColumnType.VARCHAR: arrow.string(),
         }
         return arrow.field(column.name, types[column.type], metadata={"meaning": column.meaning, "unit": column.unit})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output formats of a query's result. Each format is one file of this package, found by its file name.
+"""Output formats of a query's result. Each format is one file of this package, and one row of FORMATS.
 
 Its `FORMAT(result, out)` writes the result. Texts come from packets, rules and objects, so every format escapes control
 characters, and what its readers would act on: formulas in CSV, markup in Markdown.
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from importlib import import_module
 from typing import TextIO, TypeAlias
 
-from tracer.util.registry import Registry
+from tracer.errors import BadOption
 
 Value: TypeAlias = bool | int | float | str | None
 
@@ -35,17 +35,18 @@ class QueryResult:
 
 
 Write: TypeAlias = Callable[[QueryResult, TextIO], None]
-FIRST = ("table", "csv", "json", "markdown")
-_FORMATS: Registry[Write] = Registry(__name__, "FORMAT", kind="format of a query")
+FORMATS = {"table": "text_table", "csv": "csv", "json": "json_rows", "markdown": "markdown"}
+"""The file of each format, by the name of the format; the usual one first."""
 
 
-@cache
 def names() -> tuple[str, ...]:
-    """Returns the names of all formats, the usual one first."""
-    found = _FORMATS.names()
-    return (*(n for n in FIRST if n in found), *(n for n in found if n not in FIRST))
+    """Returns the names of all formats."""
+    return tuple(FORMATS)
 
 
 def find(name: str) -> Write:
     """Returns the function of a format. Raises BadOption for an unknown name."""
-    return _FORMATS.find(name)
+    if name not in FORMATS:
+        raise BadOption(f"There is no format {name!r} of a query's result: choose one of {', '.join(FORMATS)}.")
+    write: Write = import_module(f"{__name__}.{FORMATS[name]}").FORMAT
+    return write

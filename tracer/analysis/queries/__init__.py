@@ -4,6 +4,8 @@
 Its head are comments: the description, then a line for each parameter, `-- :name = value  meaning`. The SQL below uses a
 parameter as `:name`; a number stays a number, everything else becomes a text. SQL is the part that DuckDB, Spark, Trino and
 ClickHouse have in common (docs/sql.md).
+
+Must not know: DuckDB, captures, how a result is shown.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Traffic of each Service: connections, packets, bytes, and what went wrong. failed: connections that were refused or reset.
+-- Traffic of each Service: connections, packets, bytes, and what went wrong. failed: connections that were refused, reset, or
+-- dropped without any answer.
 -- :most = 50  rows
 SELECT
     namespace, service, service_port AS port,
@@ -7,7 +8,7 @@ SELECT
     SUM(packets) AS packets,
     SUM(length) AS bytes_total,
     SUM(dropped) AS dropped,
-    SUM(CASE WHEN state IN ('refused', 'reset') THEN 1 ELSE 0 END) AS failed
+    SUM(CASE WHEN state IN ('refused', 'reset') OR (dropped > 0 AND reply_packets = 0) THEN 1 ELSE 0 END) AS failed
 FROM connections
 WHERE service IS NOT NULL
 GROUP BY namespace, service, service_port

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of a capture, for Parquet and SQL. Each table is one file of this package, found by its file name.
 
-Its `TABLE` is a `Table`: what it is made of, and its columns with type, unit, meaning and value. docs/sql.md is made of them
-(tracer/analysis/dictionary.py).
+Its `TABLE` is a `TableSchema`: what it is made of, and its columns with type, unit, meaning and value. The data dictionary in
+docs/sql.md is made of them (tracer/analysis/dictionary.py).
 
 Must not know: Arrow, DuckDB, the format of a capture file, other tables.
 """
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tracer.util.registry import Registry
 
 if TYPE_CHECKING:
-    from tracer.analysis.tables._column import Table
+    from tracer.analysis.table_schema import TableSchema
 
-_TABLES: Registry[Table[Any]] = Registry(__name__, "TABLE", kind="table")
+_TABLES: Registry[TableSchema[Any]] = Registry(__name__, "TABLE", kind="table")
 
 
 @cache
@@ -27,6 +27,6 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def tables() -> dict[str, Table[Any]]:
+def tables() -> dict[str, TableSchema[Any]]:
     """Returns all tables by name."""
     return dict(_TABLES.entries())

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracer.analysis.connection_totals import ConnectionTotals
-from tracer.analysis.tables import _attribution, _packet_columns
-from tracer.analysis.tables._column import Column, Table, Type, number, text
+from tracer.analysis.table_schema import BIGINT, BOOLEAN, VARCHAR, Column, TableSchema, number, text
+from tracer.analysis.tables import _packet_columns
 from tracer.model.timeline import Timeline
 
 
@@ -23,38 +23,39 @@ def _rows(totals: ConnectionTotals) -> Iterator[_Row]:
         yield _Row(totals, totals.timeline)
 
 
-TABLE: Table[_Row] = Table(
+TABLE: TableSchema[_Row] = TableSchema(
     "One connection, or for protocols without connections one flow; packets are joined as `--follow` joins them",
     ConnectionTotals,
     _rows,
     (
-        Column("connection", Type.BIGINT, "Number of the connection, in the order of first packets",
+        Column("connection", BIGINT, "Number of the connection, in the order of first packets",
                lambda r: r.timeline.number),
         *_packet_columns.times(lambda r: r.totals.first, "Time of its first packet", "started"),
         *_packet_columns.times(lambda r: r.totals.last, "Time of the last hop of its last packet", "ended"),
-        Column("duration_ns", Type.BIGINT, "Time between the two", lambda r: r.totals.last - r.totals.first, "ns"),
-        Column("netns", Type.VARCHAR, "Network namespace whose conntrack tracks it; NULL: not tracked, joined by addresses",
+        Column("duration_ns", BIGINT, "Time between the two", lambda r: r.totals.last - r.totals.first, "ns"),
+        Column("netns", VARCHAR, "Network namespace whose conntrack tracks it; NULL: not tracked, joined by addresses",
                lambda r: text(r.timeline.key.netns)),
-        Column("ct_zone", Type.BIGINT, "Zone in conntrack",
+        Column("ct_zone", BIGINT, "Zone in conntrack",
                lambda r: r.timeline.key.zone if r.timeline.key.is_tracked else None),
-        Column("protocol", Type.VARCHAR, "Name of the protocol, or its number", lambda r: text(r.timeline.key.protocol)),
+        Column("protocol", VARCHAR, "Name of the protocol, or its number", lambda r: text(r.timeline.key.protocol)),
         *_packet_columns.endpoints(lambda r: r.timeline.asked, "", "of its first packet"),
-        Column("endpoint_address", Type.VARCHAR, "Address that serves it, after DNAT. NULL: no packet reached one",
+        Column("endpoint_address", VARCHAR, "Address chosen to serve it, after DNAT; `reply_packets` says whether it answered. "
+               "NULL: none was chosen",
                lambda r: r.totals.endpoint[0] if r.totals.endpoint else None),
-        Column("endpoint_port", Type.BIGINT, "Port that serves it, after DNAT",
+        Column("endpoint_port", BIGINT, "Its port",
                lambda r: number(r.totals.endpoint[1]) if r.totals.endpoint else None),
-        *_attribution.columns(lambda r: r.totals.attribution),
-        Column("packets", Type.BIGINT, "Packets in both directions: its rows in `packets`", lambda r: r.totals.packets),
-        Column("reply_packets", Type.BIGINT, "Packets in the reply direction", lambda r: r.totals.reply_packets),
-        Column("length", Type.BIGINT, "Length of all packets from the IP header on", lambda r: r.totals.length, "bytes"),
-        Column("dropped", Type.BIGINT, "Packets that were dropped, rejected or refused: its rows in `drops`",
+        *_packet_columns.attribution(lambda r: r.totals.attribution),
+        Column("packets", BIGINT, "Packets in both directions: its rows in `packets`", lambda r: r.totals.packets),
+        Column("reply_packets", BIGINT, "Packets in the reply direction", lambda r: r.totals.reply_packets),
+        Column("length", BIGINT, "Length of all packets from the IP header on", lambda r: r.totals.length, "bytes"),
+        Column("dropped", BIGINT, "Packets that were dropped, rejected or refused: its rows in `drops`",
                lambda r: r.totals.dropped),
-        Column("retransmitted", Type.BIGINT, "Packets that were sent again", lambda r: r.timeline.retransmitted),
-        Column("has_syn", Type.BOOLEAN, "Whether its SYN was seen; False for other protocols than TCP",
+        Column("retransmitted", BIGINT, "Packets that were sent again", lambda r: r.timeline.retransmitted),
+        Column("has_syn", BOOLEAN, "Whether its SYN was seen; False for other protocols than TCP",
                lambda r: r.timeline.whole),
-        Column("state", Type.VARCHAR, "open, closed, reset, refused; answered for protocols without an end",
+        Column("state", VARCHAR, "open, closed, reset, refused; answered for protocols without an end",
                lambda r: text(r.timeline.state)),
-        Column("ended_by", Type.VARCHAR, "Why nothing more was seen of it: `the run ended`, `aged out` (too many connections "
+        Column("ended_by", VARCHAR, "Why nothing more was seen of it: `the run ended`, `aged out` (too many connections "
                "were open; later packets begin another row). NULL: it ended itself", lambda r: text(r.timeline.why)),
     ),
 )  # fmt: skip

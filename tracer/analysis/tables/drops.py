@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracer.analysis.tables import _attribution, _packet_columns
-from tracer.analysis.tables._attribution import Attribution, attribution_of
-from tracer.analysis.tables._column import Column, Table, Type, number, text
-from tracer.analysis.tables._decision import ENDS, Decision, drop_decision
+from tracer.analysis.packet_attribution import Attribution, attribution_of
+from tracer.analysis.packet_decision import ENDS, Decision, drop_decision
+from tracer.analysis.table_schema import BIGINT, BOOLEAN, VARCHAR, Column, TableSchema, number, text
+from tracer.analysis.tables import _packet_columns
 from tracer.model.evidence import Evidence
 from tracer.model.hop import owner_of
 from tracer.model.packet import Outcome, Packet
@@ -49,41 +49,41 @@ def _rows(packet: Packet) -> Iterator[_Row]:
         yield _Row(packet, attribution_of(packet), drop_decision(packet))
 
 
-TABLE: Table[_Row] = Table(
+TABLE: TableSchema[_Row] = TableSchema(
     "One dropped packet: outcome dropped, rejected (a rule or IPVS answered it) or refused (nobody listens)",
     Packet,
     _rows,
     (
-        Column("packet", Type.BIGINT, "`packets.packet`", lambda r: r.packet.number),
-        Column("connection", Type.BIGINT, "`connections.connection`", lambda r: number(r.packet.connection)),
+        Column("packet", BIGINT, "`packets.packet`", lambda r: r.packet.number),
+        Column("connection", BIGINT, "`connections.connection`", lambda r: number(r.packet.connection)),
         *_packet_columns.times(lambda r: r.packet.time, "Time of the packet's first hop"),
-        Column("after_ns", Type.BIGINT, "Time from there to the drop",
+        Column("after_ns", BIGINT, "Time from there to the drop",
                lambda r: r.decision.hop.time - r.packet.hops[0].time if r.decision else None, "ns"),
-        Column("netns", Type.VARCHAR, "Network namespace of the drop; `node` is the node's own",
+        Column("netns", VARCHAR, "Network namespace of the drop; `node` is the node's own",
                lambda r: text(r.decision.hop.netns) if r.decision else None),
-        Column("hook", Type.VARCHAR, "Netfilter hook; NULL outside of netfilter",
+        Column("hook", VARCHAR, "Netfilter hook; NULL outside of netfilter",
                lambda r: text(r.decision.hop.hook) if r.decision else None),
-        Column("protocol", Type.VARCHAR, "Name of the protocol, or its number", lambda r: text(r.packet.protocol)),
+        Column("protocol", VARCHAR, "Name of the protocol, or its number", lambda r: text(r.packet.protocol)),
         *_packet_columns.endpoints(lambda r: r.packet.endpoints, "", "as the packet came in or was sent"),
-        Column("tcp_flags", Type.VARCHAR, "`SYN` and the like", lambda r: text(r.packet.tcp_flags)),
-        Column("length", Type.BIGINT, "Length from the IP header on", lambda r: r.packet.length, "bytes"),
-        Column("outcome", Type.VARCHAR, "dropped, rejected or refused", lambda r: r.packet.outcome.value),
-        Column("verdict", Type.VARCHAR, "The same as a sentence", lambda r: text(r.packet.verdict)),
-        Column("reason", Type.VARCHAR, f"The kernel's drop reason; `{ACCEPT_QUEUE}` where the listener's queue shows it. "
+        Column("tcp_flags", VARCHAR, "`SYN` and the like", lambda r: text(r.packet.tcp_flags)),
+        Column("length", BIGINT, "Length from the IP header on", lambda r: r.packet.length, "bytes"),
+        Column("outcome", VARCHAR, "dropped, rejected or refused", lambda r: r.packet.outcome.value),
+        Column("verdict", VARCHAR, "The same as a sentence", lambda r: text(r.packet.verdict)),
+        Column("reason", VARCHAR, f"The kernel's drop reason; `{ACCEPT_QUEUE}` where the listener's queue shows it. "
                f"A kernel without reasons (before 5.17): `{BY_RULES}` for rules and IPVS, `{NO_SOCKET}` for refused packets",
                lambda r: text(r.reason[0])),
-        Column("reason_evidence", Type.VARCHAR, "`observed`: the kernel or a probe gave it; `derived`: from the outcome",
+        Column("reason_evidence", VARCHAR, "`observed`: the kernel or a probe gave it; `derived`: from the outcome",
                lambda r: text(r.reason[1])),
-        Column("kernel_function", Type.VARCHAR, "The kernel's function that freed it",
+        Column("kernel_function", VARCHAR, "The kernel's function that freed it",
                lambda r: text(r.packet.drop.function) if r.packet.drop else None),
-        Column("decided_by", Type.VARCHAR, "rule, policy, table (one of its rules, or its policy), ipvs, listener, kernel",
+        Column("decided_by", VARCHAR, "rule, policy, table (one of its rules, or its policy), ipvs, listener, kernel",
                lambda r: r.decision.by if r.decision else None),
-        Column("decided_name", Type.VARCHAR, "`packets.decided_by`", lambda r: text(r.decision.name) if r.decision else None),
+        Column("decided_name", VARCHAR, "`packets.decided_by`", lambda r: text(r.decision.name) if r.decision else None),
         *_packet_columns.deciding_rule(lambda r: r.packet, lambda r: r.decision),
-        Column("owner", Type.VARCHAR, "Owner of the rule or virtual server, as a phrase for a reader",
+        Column("owner", VARCHAR, "Owner of the rule or virtual server, as a phrase for a reader",
                lambda r: text(r.owner[0])),
-        Column("owner_kind", Type.VARCHAR, "Its kind: Service, Pod, Node, program, administrator", lambda r: text(r.owner[1])),
-        *_attribution.columns(lambda r: r.attribution),
-        Column("is_complete", Type.BOOLEAN, "False: some of its events were lost", lambda r: r.packet.complete),
+        Column("owner_kind", VARCHAR, "Its kind: Service, Pod, Node, program, administrator", lambda r: text(r.owner[1])),
+        *_packet_columns.attribution(lambda r: r.attribution),
+        Column("is_complete", BOOLEAN, "False: some of its events were lost", lambda r: r.packet.complete),
     ),
 )  # fmt: skip

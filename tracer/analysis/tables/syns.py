@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracer.analysis.tables import _attribution, _packet_columns
-from tracer.analysis.tables._attribution import Attribution, attribution_of
-from tracer.analysis.tables._column import Column, Table, Type, number, text
+from tracer.analysis.packet_attribution import Attribution, attribution_of
+from tracer.analysis.table_schema import BIGINT, BOOLEAN, VARCHAR, Column, TableSchema, number, text
+from tracer.analysis.tables import _packet_columns
 from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
 
 UNNAMED = "a listener"
@@ -46,35 +46,35 @@ def _rows(verdict: HandshakeVerdict) -> Iterator[_Row]:
         yield _Row(verdict, attempt, attribution)
 
 
-TABLE: Table[_Row] = Table(
+TABLE: TableSchema[_Row] = TableSchema(
     "One SYN, with its answer and its cause",
     HandshakeVerdict,
     _rows,
     (
-        Column("syn", Type.BIGINT, "Number of the SYN, in the order of the verdicts", lambda r: r.verdict.number),
-        Column("packet", Type.BIGINT, "`packets.packet`", lambda r: r.attempt.syn.number),
-        Column("connection", Type.BIGINT, "`connections.connection`", lambda r: number(r.attempt.syn.connection)),
+        Column("syn", BIGINT, "Number of the SYN, in the order of the verdicts", lambda r: r.verdict.number),
+        Column("packet", BIGINT, "`packets.packet`", lambda r: r.attempt.syn.number),
+        Column("connection", BIGINT, "`connections.connection`", lambda r: number(r.attempt.syn.connection)),
         *_packet_columns.times(lambda r: r.verdict.time, "Time of the SYN's first hop"),
-        Column("netns", Type.VARCHAR, "Network namespace where it was first seen", lambda r: text(r.verdict.netns)),
+        Column("netns", VARCHAR, "Network namespace where it was first seen", lambda r: text(r.verdict.netns)),
         *_packet_columns.endpoints(lambda r: r.verdict.asked, "", "as the client sent it"),
         *_packet_columns.endpoints(lambda r: r.verdict.reached, "reached_", "after the last translation"),
-        *_attribution.columns(lambda r: r.attribution),
-        Column("cause", Type.VARCHAR, "Why it ended as it did, in one or two words (docs/syns.md)",
+        *_packet_columns.attribution(lambda r: r.attribution),
+        Column("cause", VARCHAR, "Why it ended as it did, in one or two words (docs/syns.md)",
                lambda r: text(r.verdict.cause.name)),
-        Column("cause_text", Type.VARCHAR, "The same as a sentence", lambda r: text(r.verdict.cause.text)),
-        Column("cause_evidence", Type.VARCHAR, "`observed` or `derived`: how the cause is known",
+        Column("cause_text", VARCHAR, "The same as a sentence", lambda r: text(r.verdict.cause.text)),
+        Column("cause_evidence", VARCHAR, "`observed` or `derived`: how the cause is known",
                lambda r: r.verdict.cause.evidence.value),
-        Column("is_accepted", Type.BOOLEAN, "Whether it reached its destination and was answered",
+        Column("is_accepted", BOOLEAN, "Whether it reached its destination and was answered",
                lambda r: r.verdict.cause.good),
-        Column("answer", Type.VARCHAR, "First answer that was seen: SYN ACK, RST or ICMP error; NULL: none",
+        Column("answer", VARCHAR, "First answer that was seen: SYN ACK, RST or ICMP error; NULL: none",
                lambda r: text(r.answer)),
-        Column("after_ns", Type.BIGINT, "Time from the SYN to this answer", lambda r: number(r.verdict.after), "ns"),
-        Column("earlier_syns", Type.BIGINT, "Earlier SYNs of the same connection with the same sequence number",
+        Column("after_ns", BIGINT, "Time from the SYN to this answer", lambda r: number(r.verdict.after), "ns"),
+        Column("earlier_syns", BIGINT, "Earlier SYNs of the same connection with the same sequence number",
                lambda r: r.verdict.again),
-        Column("snat_clients", Type.BIGINT, "Clients seen with the source address that SNAT gave this one",
+        Column("snat_clients", BIGINT, "Clients seen with the source address that SNAT gave this one",
                lambda r: number(r.attempt.clients)),
-        Column("listener", Type.VARCHAR, "Process of the listener: `nginx (pid 4242)`", lambda r: text(r.listener)),
-        Column("listener_netns", Type.VARCHAR, "Network namespace where the handshake ended, without an ACK the SYN's last one",
+        Column("listener", VARCHAR, "Process of the listener: `nginx (pid 4242)`", lambda r: text(r.listener)),
+        Column("listener_netns", VARCHAR, "Network namespace where the handshake ended, without an ACK the SYN's last one",
                lambda r: text(r.attempt.place)),
     ),
 )  # fmt: skip

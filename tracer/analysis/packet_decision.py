@@ -43,7 +43,7 @@ class Decision:
     """
 
     by: str
-    hop: Hop
+    hop: HopBase
     name: str = ""
     hit: RuleHit | None = None
     evidence: Evidence = Evidence.OBSERVED

@@ -16,13 +16,16 @@ Value: TypeAlias = int | str | None
 Source = TypeVar("Source")
 
 
-class Type(StrEnum):
+class ColumnType(StrEnum):
     """The type of a column, by its name in standard SQL."""
 
     BIGINT = "BIGINT"
     BOOLEAN = "BOOLEAN"
     TIMESTAMP = "TIMESTAMP"
     VARCHAR = "VARCHAR"
+
+
+BIGINT, BOOLEAN, TIMESTAMP, VARCHAR = ColumnType.BIGINT, ColumnType.BOOLEAN, ColumnType.TIMESTAMP, ColumnType.VARCHAR
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,14 @@ class Column(Generic[Source]):
     """
 
     name: str
-    type: Type
+    type: ColumnType
     meaning: str
     value: Callable[[Source], Value]
     unit: str = ""
 
 
 @dataclass(frozen=True)
-class Table(Generic[Source]):
+class TableSchema(Generic[Source]):
     """One table.
 
     Attributes:

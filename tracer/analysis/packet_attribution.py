@@ -7,18 +7,15 @@ owner has texts for a reader, which are no names of objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
-from tracer.analysis.tables._column import Column, Type, text
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Hop, HopBase, IpvsNatHop, IpvsRefusalHop, decision_of, nat_of, owner_of, trace_of
 from tracer.model.kube import Owner, pod_of_text
 from tracer.model.packet import Packet
 
 OBSERVED, DERIVED = Evidence.OBSERVED.value, Evidence.DERIVED.value
-Source = TypeVar("Source")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +110,3 @@ def _pod(packet: Packet, server: Owner | None) -> tuple[str, str]:
 
 def _pod_of_owner(owner: Owner | None) -> tuple[str, str]:
     return (owner.namespace, owner.name) if owner and owner.kind == "Pod" and owner.name else ("", "")
-
-
-def columns(of: Callable[[Source], Attribution]) -> tuple[Column[Source], ...]:
-    """The columns of an attribution. of: gives the attribution of a row."""
-    return (
-        Column("service", Type.VARCHAR, "Name of the Service that was asked for", lambda s: text(of(s).service)),
-        Column("service_port", Type.VARCHAR, "Name of the Service's port; NULL also if the port has no name",
-               lambda s: text(of(s).service_port)),
-        Column("service_evidence", Type.VARCHAR, "`observed`: a rule or a virtual server of this Service was seen to act; "
-               "`derived`: computed from rules, or from an address and the API's objects",
-               lambda s: text(of(s).service_evidence)),
-        Column("namespace", Type.VARCHAR, "Kubernetes namespace of the Service; without a Service, of the workload",
-               lambda s: text(of(s).namespace)),
-        Column("workload", Type.VARCHAR, "Name of the pod that serves: the target of DNAT, or the pod at the address",
-               lambda s: text(of(s).workload)),
-        Column("workload_namespace", Type.VARCHAR, "Kubernetes namespace of that pod",
-               lambda s: text(of(s).workload_namespace)),
-        Column("client_workload", Type.VARCHAR, "Name of the client's pod", lambda s: text(of(s).client)),
-        Column("client_namespace", Type.VARCHAR, "Kubernetes namespace of the client's pod",
-               lambda s: text(of(s).client_namespace)),
-    )  # fmt: skip
