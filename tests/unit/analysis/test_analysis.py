@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +14,11 @@ import pytest
 from tests.support import blobs, captures, sample_packets
 from tracer.analysis import diff, stats
 from tracer.analysis.result_table import ResultTable
-from tracer.analysis.rows import COLUMNS, of_finding, of_packet
 from tracer.analysis.stats.latencies import Distribution
 from tracer.capture.format.rulesets import encode_reading
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.events.record import NOTHING
-from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.loss import Loss
 from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 
@@ -174,73 +171,10 @@ def test_a_profile_counts_by_the_requested_address() -> None:
     assert len(ends) == 1, "a reply counts with its request"
 
 
-@pytest.mark.parametrize("packet", sample_packets.every(), ids=lambda p: p.outcome)
-def test_rows_have_no_column_that_is_not_listed(packet: Any) -> None:
-    for table, row in of_packet(packet):
-        assert set(row) <= set(COLUMNS[table])
-
-
-def test_a_finding_is_a_row() -> None:
-    row = of_finding(Finding("x", (1,), "It is so.", (FindingEvidence("rule", "text", "observed"),), "look", "mend"))
-    assert set(row) == set(COLUMNS["findings"]) and row["proofs"] == "rule: text (observed)"
-
-
-def test_a_query(run: Any, capture: Path) -> None:
-    pytest.importorskip("duckdb")
-    pytest.importorskip("pyarrow")
-    sql = "SELECT outcome, count(*) AS n, min(dport) AS port FROM packets GROUP BY 1 ORDER BY 1"
-    assert tables(run, "query", capture, sql) == {
-        "": [{"outcome": "delivered", "n": 10, "port": 30285}, {"outcome": "dropped", "n": 10, "port": 8080}]
+def test_a_run_that_printed_timelines_is_counted_by_packet(run: Any, tmp_path: Path) -> None:
+    follow = captures.capture(tmp_path / "f.k8st", captures.some_batches(20), follow=True).path
+    assert "Outcomes of 20 packets, 0 of them incomplete" in tables(run, "stats", follow)
+    assert tables(run, "diff", follow, captures.capture(tmp_path / "g.k8st", captures.some_batches(20)).path) == {
+        title: []
+        for title in ("Rules only in f.k8st", "Rules only in g.k8st", "Outcomes that differ", "What decided that differs")
     }
-    status, out, err = run("query", capture, "SELEC")
-    assert (status, out) == (2, "") and err.startswith("k8snet-trace: DuckDB: ") and len(err.splitlines()) == 1
-
-
-OUTSIDE = (
-    "SELECT * FROM read_csv('{file}')",
-    "SELECT * FROM '{file}'",
-    "SELECT * FROM read_text('{file}')",
-    "SELECT * FROM glob('{place}/*')",
-    "COPY packets TO '{place}/out.csv'",
-    "EXPORT DATABASE '{place}/out'",
-    "IMPORT DATABASE '{place}'",
-    "ATTACH '{place}/other.db'",
-    "INSTALL httpfs",
-    "LOAD httpfs",
-    "LOAD '{file}'",
-    "SELECT * FROM read_parquet('https://192.0.2.1/x.parquet')",
-    "SELECT * FROM 's3://bucket/x.parquet'",
-    "SET enable_external_access = true",
-    "RESET lock_configuration",
-    "SET temp_directory = '{place}'",
-    "CREATE PERSISTENT SECRET s (TYPE http)",
-    "SELECT * FROM COLUMNS",
-)
-
-
-@pytest.mark.parametrize("sql", OUTSIDE)
-def test_a_query_reads_and_writes_nothing_but_the_capture(run: Any, capture: Path, tmp_path: Path, sql: str) -> None:
-    pytest.importorskip("duckdb")
-    pytest.importorskip("pyarrow")
-    place = tmp_path / "place"
-    place.mkdir()
-    (place / "secret").write_text("a,b\n1,2\n")
-    status, out, err = run("query", capture, sql.format(place=place, file=place / "secret"))
-    assert (status, out) == (2, "") and err.startswith("k8snet-trace: DuckDB: ") and len(err.splitlines()) == 1
-    assert [p.name for p in place.iterdir()] == ["secret"]
-
-
-def test_a_query_larger_than_memory_spills_beside_the_tables(run: Any, capture: Path) -> None:
-    """A value that was set before the settings are locked still applies."""
-    pytest.importorskip("duckdb")
-    pytest.importorskip("pyarrow")
-    sql = "SELECT value FROM duckdb_settings() WHERE name = 'temp_directory'"
-    (row,) = tables(run, "query", capture, sql)[""]
-    assert Path(row["value"]).name == "tables"
-
-
-def test_a_query_without_its_library(run: Any, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    status, out, err = run("query", capture, "SELECT 1")
-    assert (status, out) == (24, "")
-    assert "needs pyarrow, which is not installed: in a virtual environment, pip install '.[analysis]' in a checkout" in err
