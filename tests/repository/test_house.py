@@ -90,8 +90,8 @@ ALIKE = (
     {"tracer/render", "tracer/export"},
     {"tracer/analysis/stats", "tracer/analysis/tables"},
 )
-"""Packages of one kind: files with the same name have the same subject in each (a fault, a verb, a part of a run, a format, what is
-counted)."""
+"""Packages of one kind: files with the same name have the same subject in each (a fault, a verb, a part of a run, a format,
+what is counted)."""
 
 
 def test_a_file_name_is_used_once_or_by_packages_of_one_kind() -> None:

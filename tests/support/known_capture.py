@@ -21,6 +21,7 @@ from tests.support.captures import BLOB
 from tracer.events.record import NOTHING, EventArray
 from tracer.events.table_trace import WATCHED
 from tracer.kube.objects import Object
+from tracer.model.loss import Loss
 
 CLIENT = "192.168.56.1"
 CART, ORDERS = ("10.96.0.10", 80), ("10.96.0.20", 80)
@@ -151,5 +152,6 @@ def make(path: Path) -> Path:
     for n in range(2):
         made.append(build.queue_full(4 * SECOND + n * 1_000_000, ORDERS, ORDERS_A))
     made.append(build.no_socket(5 * SECOND))
-    batches = [(np.concatenate([made[0], made[1]]), []), *((batch, []) for batch in made[2:]), (NOTHING, []), (NOTHING, [])]
+    parts = [np.concatenate(made[:2]), *made[2:], NOTHING, NOTHING]
+    batches: list[tuple[EventArray, list[Loss]]] = [(part, []) for part in parts]
     return captures.capture(path, batches, objects=OBJECTS, rules=RULES).path

@@ -90,7 +90,8 @@ def _refusal(message: str) -> BadQuery | UnknownTable:
     """The error for a message of DuckDB, as one sentence."""
     table, column = _NO_TABLE.search(message), _NO_COLUMN.search(message)
     if table:
-        return UnknownTable(f"There is no table '{table[1].strip('"')}'; the tables are {', '.join(names())}.")
+        name = table[1].strip('"')
+        return UnknownTable(f"There is no table {name!r}; the tables are {', '.join(names())}.")
     if column:
         name = column[1] or column[2]
         return UnknownTable(f'There is no column {name!r} in the tables of this query; "DESCRIBE packets" lists those of one.')

@@ -76,7 +76,8 @@ def test_columns_of_one_name_are_told_apart(run: Any, capture: Path) -> None:
 
 
 def test_values_that_json_has_no_type_for(run: Any, capture: Path) -> None:
-    sql = "SELECT 1.5::DECIMAL(4,2) AS d, 3::DECIMAL(4,2) AS whole, 'inf'::DOUBLE AS i, DATE '2026-01-31' AS day, [1] AS l, NULL AS n"
+    sql = "SELECT 1.5::DECIMAL(4,2) AS d, 3::DECIMAL(4,2) AS whole, 'inf'::DOUBLE AS i"
+    sql += ", DATE '2026-01-31' AS day, [1] AS l, NULL AS n"
     assert rows(run, capture, sql) == [{"d": 1.5, "whole": 3, "i": None, "day": "2026-01-31", "l": "[1]", "n": None}]
     (row,) = rows(run, capture, "SELECT min(seen_at) AS t, min(seen_ns) AS ns FROM packets")
     assert row["t"] == "2001-09-09 01:46:40.000001" and row["ns"] == 10**18 + 1000

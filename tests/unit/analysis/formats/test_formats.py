@@ -24,7 +24,8 @@ from tracer.util.escape import escaped
 HOSTILE = [
     "\x1b]52;c;aGk=\x07", "\x1b[2J", "a\nb", "a\r\nb", "=HYPERLINK(1)", "+1", "-1+1",
     "@SUM(1)", "\t=1", " =1", "a|b", "|", "a\\|b",
-    "`x`", "<script>alert(1)</script>", "![i](http://192.0.2.1/x)", "[l](http://192.0.2.1)", "http://192.0.2.1/x", "www.example.com",
+    "`x`", "<script>alert(1)</script>", "![i](http://192.0.2.1/x)", "[l](http://192.0.2.1)", "http://192.0.2.1/x",
+    "www.example.com",
    
     "a@example.com", "&lt;", "\u202eabc", "\udcff", "\x00", "# h", "- [ ] x", "~~x~~", "_x_", "*x*", "**", "", "---", "$x$",
 ]  # fmt: skip
