@@ -149,7 +149,8 @@ def test_version(run: Any) -> None:
         (errors.BadOption, 2), (errors.NotRoot, 3), (errors.NoBtf, 4), (errors.NoBcc, 5), (errors.NoProbe, 6),
         (errors.CompileFailed, 7), (errors.NoObjects, 8), (errors.NoSuchObject, 9), (errors.CommandNotFound, 127),
         (errors.OutputNotWritten, 20), (errors.CaptureUnreadable, 21), (errors.NewerCapture, 22),
-        (errors.DamagedCapture, 23), (errors.NoLibrary, 24), (errors.Interrupted, 130),
+        (errors.DamagedCapture, 23), (errors.NoLibrary, 24), (errors.BadQuery, 25), (errors.UnknownTable, 26),
+        (errors.Interrupted, 130),
     ],
 )  # fmt: skip
 def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, error: type[TraceError], status: int) -> None:
@@ -162,7 +163,7 @@ def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, e
 
 def test_statuses_differ() -> None:
     kinds = TraceError.__subclasses__()
-    assert len({kind.status for kind in kinds}) == len(kinds) == 15
+    assert len({kind.status for kind in kinds}) == len(kinds) == 17
 
 
 @pytest.mark.parametrize("status", [0, 10, 11, 12])

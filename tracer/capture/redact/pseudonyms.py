@@ -12,6 +12,7 @@ import hmac
 import ipaddress
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -152,7 +153,10 @@ class Pseudonymizer:
             found = self(value)
         elif isinstance(value, list):
             found = [self.redact(v) for v in value]
-        elif isinstance(value, tuple):
+        elif isinstance(value, Mapping):
+            found = {key: self.redact(v) for key, v in value.items()}
+        elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            # A tuple, or the hops of a packet on a shared path, which are filled in when they are read.
             found = tuple(self.redact(v) for v in value)
         elif is_dataclass(value) and not isinstance(value, type):
             parts = {f.name: getattr(value, f.name) for f in fields(value)}

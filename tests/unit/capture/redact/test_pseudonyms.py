@@ -4,19 +4,25 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import overload
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import captures, sample_packets
+from tests.support import captures, sample_packets, syns
 from tracer.capture.redact import pseudonyms
 from tracer.capture.redact.pseudonyms import Pseudonymizer
 from tracer.errors import OutputNotWritten
+from tracer.model.counter_mismatch import CounterMismatch
+from tracer.model.hop import DecisionDetail, Hop
 from tracer.model.kube import Owner
+from tracer.model.namespace_name import Netns
 from tracer.model.packet import Packet
+from tracer.model.summary import RunSummary
 
 KEY = b"k" * 32
 
@@ -90,6 +96,49 @@ def test_no_packet_keeps_an_address(packet: Packet) -> None:
     assert not any(f"'{end}'" in text or f" {end}" in text for end in ends if not end.startswith("127."))
     assert "cart-x7k2p" not in text and "shop" not in text
     assert packet.verdict.partition(" ")[0] in text
+
+
+class FilledIn(Sequence[Hop]):
+    """Hops that are no tuple and no list, as those of a packet on a shared path."""
+
+    def __init__(self, hops: Sequence[Hop]) -> None:
+        self._hops = tuple(hops)
+
+    @overload
+    def __getitem__(self, at: int) -> Hop: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Hop]: ...
+    def __getitem__(self, at: int | slice) -> Hop | Sequence[Hop]:
+        return self._hops[at]
+
+    def __len__(self) -> int:
+        return len(self._hops)
+
+
+def test_hops_of_a_shared_path_are_redacted() -> None:
+    packet = sample_packets.node_port()
+    filled_in = replace(packet, hops=FilledIn(packet.hops))
+    assert everything(Pseudonymizer(KEY).packet(filled_in)) == everything(Pseudonymizer(KEY).packet(packet))
+
+
+def test_facts_of_a_decision_and_counters_are_redacted() -> None:
+    redaction = Pseudonymizer(KEY)
+    detail = redaction.redact(DecisionDetail("reset", {"src": "192.168.56.1", "sport": 80}))
+    assert detail.facts == {"src": redaction("192.168.56.1"), "sport": 80} and detail.facts["src"] != "192.168.56.1"
+    redaction._learn("web-a")
+    summary = redaction.summary(RunSummary(differences=[CounterMismatch(Netns("web-a"), "ListenDrops", 2, 1)]))
+    assert summary.differences == [CounterMismatch(Netns(redaction("web-a")), "ListenDrops", 2, 1)]
+    assert redaction("web-a") != "web-a"
+
+
+def test_a_verdict_of_a_syn_is_redacted_once() -> None:
+    redaction = Pseudonymizer(KEY)
+    (verdict,) = syns.verdicts(syns.syn(*syns.at_listener(True)), syns.synack(), syns.last_ack())
+    redacted = redaction.syn(verdict)
+    assert redacted.asked.src == redaction(verdict.asked.src) != verdict.asked.src
+    assert redacted.attempt and verdict.attempt
+    assert redacted.attempt.syn.endpoints == redacted.asked and "nginx" not in redacted.attempt.process
+    assert redaction.syn(replace(verdict, attempt=None)).attempt is None
 
 
 def test_a_capture_exported_and_redacted(
