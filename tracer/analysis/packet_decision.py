@@ -35,7 +35,8 @@ class Decision:
     """What decided.
 
     Attributes:
-        by: "rule", "policy", "table" (a rule or the policy, which one is not known), "ipvs", "listener" or "kernel".
+        by: "rule", "policy", "table" (a rule or the policy, which one is not known), "hotdrop" (a match of the rule found the
+            packet malformed; the rule's target did not act), "ipvs", "listener" or "kernel".
         hop: The hop where it did.
         name: Its name: "ip filter KUBE-FIREWALL 1", "IPVS 10.96.0.10:80", "tcp_v4_rcv"; "" = not known.
         hit: The rule or the policy; None = none, or it is not known.
@@ -77,7 +78,8 @@ def rule_decision(packet: Packet, hop: RuleHop | NatHop) -> Decision:
     hit = decision_of(hop)
     if not hit:
         return Decision("table", hop, hop.place if isinstance(hop, RuleHop) else "", None, hop.evidence)
-    return Decision("rule" if hit.rule else "policy", hop, rule_name(packet, hop, hit), hit, hit.evidence)
+    by = "hotdrop" if hit.hotdrop else "rule" if hit.rule else "policy"
+    return Decision(by, hop, rule_name(packet, hop, hit), hit, hit.evidence)
 
 
 def rule_name(packet: Packet, hop: HopBase, hit: RuleHit) -> str:

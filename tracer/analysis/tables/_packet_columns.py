@@ -77,7 +77,8 @@ def attribution(of: Callable[[Source], Attribution]) -> tuple[Column[Source], ..
         Column("service", VARCHAR, "Name of the Service that was asked for", lambda s: text(of(s).service)),
         Column("service_port", VARCHAR, "Name of the Service's port; NULL also if the port has no name",
                lambda s: text(of(s).service_port)),
-        Column("service_evidence", VARCHAR, "`observed`: a rule or a virtual server of this Service was seen to act; "
+        Column("service_evidence", VARCHAR, "`observed`: a rule or a virtual server of this Service was seen to act on the "
+               "connection; "
                "`derived`: computed from rules, or from an address and the API's objects",
                lambda s: text(of(s).service_evidence)),
         Column("namespace", VARCHAR, "Kubernetes namespace of the Service; without a Service, of the workload",

@@ -39,7 +39,7 @@ class _Row:
             return ACCEPT_QUEUE, self.decision.evidence.value
         if drop and drop.reason and drop.reason != "NOT_SPECIFIED":
             return drop.reason, Evidence.OBSERVED.value
-        if by in ("rule", "policy", "table", "ipvs"):
+        if by in ("rule", "policy", "table", "hotdrop", "ipvs"):
             return BY_RULES, Evidence.DERIVED.value
         return (NO_SOCKET, Evidence.DERIVED.value) if self.packet.outcome is Outcome.REFUSED else ("", "")
 
@@ -76,7 +76,8 @@ TABLE: TableSchema[_Row] = TableSchema(
                lambda r: text(r.reason[1])),
         Column("kernel_function", VARCHAR, "The kernel's function that freed it",
                lambda r: text(r.packet.drop.function) if r.packet.drop else None),
-        Column("decided_by", VARCHAR, "rule, policy, table (one of its rules, or its policy), ipvs, listener, kernel",
+        Column("decided_by", VARCHAR, "rule, policy, table (one of its rules, or its policy), hotdrop (a match of the rule "
+               "found the packet malformed, and the rule's target did not act), ipvs, listener, kernel",
                lambda r: r.decision.by if r.decision else None),
         Column("decided_name", VARCHAR, "`packets.decided_by`", lambda r: text(r.decision.name) if r.decision else None),
         *_packet_columns.deciding_rule(lambda r: r.packet, lambda r: r.decision),

@@ -160,6 +160,15 @@ def test_a_dropped_packet_has_its_rule() -> None:
     assert (hit["rule"], hit["is_deciding"], hit["owner"], hit["is_policy"]) == (seen["decided_by"], True, owner.text, False)
 
 
+def test_a_rule_does_not_answer_for_a_malformed_packet() -> None:
+    """hotdrop: a match dropped the packet, whatever the target of the rule is."""
+    packet = dropped_by(RULE)
+    hit = RuleHit((RuleLocation("KUBE-FIREWALL", 1),), RULE, "DROP", Evidence.OBSERVED, hotdrop="its header is too short")
+    packet = sample_packets.with_hop(packet, 0, rule_trace=RuleTrace((hit,)))
+    assert [row["decided_by"] for row in rows("drops", packet)] == ["hotdrop"]
+    assert [row["hotdrop"] for row in rows("rule_hits", packet)] == ["its header is too short"]
+
+
 def test_a_policy_has_no_rule() -> None:
     (drop,) = rows("drops", dropped_by(None))
     assert (drop["decided_by"], drop["decided_name"]) == ("policy", "ip filter INPUT policy")
