@@ -285,8 +285,8 @@ def capture(
 
     explained: False = only recorded, as `record` does. follow: with timelines of connections. conntrack: source of
     conntrack's events. end_after: number of packets after which the run ends at once, 0 = it explains all. renewals: filters
-    that the probes get, one per batch. conditions: what user space evaluates of the filter. objects: Kubernetes' objects. rules:
-    the filter table; None = that of chains().
+    that the probes get, one per batch. conditions: what user space evaluates of the filter. objects: Kubernetes' objects.
+    rules: the filter table; None = that of chains().
     """
     stop = StopRequest()
     machine, out, err = Machine(str(path), sizes, redacted, explained), io.StringIO(), io.StringIO()

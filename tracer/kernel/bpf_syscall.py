@@ -112,6 +112,15 @@ class BpfMap:
         )
         self.definition, self.fd = definition, _bpf(MAP_CREATE, attributes)
 
+    def __getitem__(self, key: bytes) -> bytes:
+        """The value of a key; of a trie, that of the longest prefix of it. Raises FileNotFoundError: there is none.
+
+        Not for a map by CPU: its values are longer than the definition says.
+        """
+        value = ctypes.create_string_buffer(self.definition.value_bytes)
+        self._element(MAP_LOOKUP, key, value)
+        return value.raw
+
     def __setitem__(self, key: bytes, value: bytes) -> None:
         self._element(MAP_UPDATE, key, value)
 

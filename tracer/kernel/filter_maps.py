@@ -87,16 +87,20 @@ def write(maps: Mapping[str, BpfMap], packet_filter: Filter) -> None:
         packet_filter: The new filter.
     """
     hosts = maps["hosts"]
-    new, old = host_roles(packet_filter.hosts_by_role), set(hosts.keys())
-    crowded = len(new.keys() | old) > MAX_HOSTS
-    for key in old - new.keys() if crowded else ():
+    new, old = host_roles(packet_filter.hosts_by_role), {key: hosts[key] for key in list(hosts.keys())}
+    crowded = len(new.keys() | old.keys()) > MAX_HOSTS
+    for key in old.keys() - new.keys() if crowded else ():
         del hosts[key]
     for key, roles in new.items():
+        if old.get(key) == roles:
+            continue
+        if key in old and len(old) >= MAX_HOSTS:
+            del hosts[key]  # before Linux 6.13 a full trie takes no new value for a key that it has
         hosts[key] = roles
     # A set that comes into use is filled first; a set that is no longer used is emptied last.
     has_ports = any(packet_filter.ports_by_role)
     values = [("ports", port_roles(packet_filter.ports_by_role)), ("filters", filter_record(packet_filter))]
     for name, value in values if has_ports else reversed(values):
         maps[name][bytes(4)] = value.tobytes()
-    for key in () if crowded else old - new.keys():
+    for key in () if crowded else old.keys() - new.keys():
         del hosts[key]

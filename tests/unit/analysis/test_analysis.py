@@ -118,7 +118,8 @@ def test_percentiles_are_right_to_a_tenth() -> None:
 
 def test_findings_of_a_capture(run: Any, capture: Path, tmp_path: Path) -> None:
     status, out, _ = run("findings", capture)
-    assert status == 10 and out.startswith("!! FINDING") and out.endswith(" findings in 20 packets.\n")
+    assert status == 10 and out.startswith("!! FINDING")
+    assert out.endswith(" findings in 20 packets.\n1 dropped packet has no finding.\n")
     empty = captures.capture(tmp_path / "b.k8st", [(NOTHING, [])]).path
     assert run("findings", empty) == (0, "No findings in 0 packets.\n", "")
 

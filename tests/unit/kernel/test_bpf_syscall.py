@@ -53,6 +53,13 @@ def test_a_full_map_takes_no_more(hosts: BpfMap) -> None:
         hosts[host(4)] = b"\1"
 
 
+def test_a_value_is_read(hosts: BpfMap) -> None:
+    hosts[host(1)], hosts[host(2)] = b"\1", b"\2"
+    assert (hosts[host(1)], hosts[host(2)]) == (b"\1", b"\2")
+    with pytest.raises(FileNotFoundError):
+        hosts[host(3)]
+
+
 def test_a_map_has_the_definition_that_it_was_made_from() -> None:
     for definition in (
         MapDefinition("a_map", HASH, 4, 16, 32, 0),

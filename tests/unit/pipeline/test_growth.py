@@ -92,7 +92,7 @@ BOUNDS = {
     "tracer.handshakes.snat_clients": ("MAX_ADDRESSES", "MAX_CLIENTS"),
     "tracer.connections.conntrack_events": ("MAX_EVENTS",),
     "tracer.connections.change_log": ("MAX_ENTRIES",),
-    "tracer.findings": ("MOST_FINDINGS",),
+    "tracer.findings": ("MOST_FINDINGS", "MOST_WAITING"),
     "tracer.findings.context": ("COUNTS_KEPT", "CONNECTIONS_KEPT"),
     "tracer.render.text": ("KEPT_PATHS", "KEPT_FINDINGS"),
     "tracer.kube.catalog": ("MOST_REMEMBERED", "MOST_WALKS"),
