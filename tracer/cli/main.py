@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tracer import __version__, log, render
-from tracer.cli import completion, standard_streams
+from tracer.cli import completion, standard_streams, top
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
 from tracer.cli.filters import with_filters
@@ -20,6 +20,7 @@ from tracer.cli.options import (
     alternatives,
     check_recording_options,
     check_replay_options,
+    live_options,
     one_line_outputs,
     with_recording,
 )
@@ -96,8 +97,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     Runs until Ctrl-C, a limit, or the end of CMD. A packet matches by its own addresses and ports, or by those of its
     connection before or after NAT.
     """
-    path, sizes = options.pop("read"), [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
-    target = options.pop("write")
+    path = options.pop("read")
     if options.pop("oneline"):
         options["outputs"] = one_line_outputs(click.get_current_context())
     if path:
@@ -105,13 +105,12 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
         from tracer.commands import read as captures
 
         return captures.read(path, options)
-    if (any(sizes) or options["snaplen"] or options["redact"]) and not target:
-        raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact need -w FILE.")
-    check_recording_options(options)
-    with StartNotes(StatusLine(is_wanted=not options.pop("no_status"))) as notes:
+    status = StatusLine(is_wanted=not options.pop("no_status"))
+    live = live_options(options)
+    with StartNotes(status) as notes:
         from tracer.commands import trace as tracing
 
-        return tracing.trace(cmd, notes=notes, target=target, sizes=sizes, **options)
+        return tracing.trace(cmd, notes=notes, **live)
 
 
 NOT_RECORDED = frozenset({"read", "outputs", "oneline", "write", "count", "follow", "version"})
@@ -142,7 +141,7 @@ def _recording() -> click.Command:
 
 
 command.add_command(_recording())
-for _each in commands(trace):
+for _each in (*commands(trace), top.command(trace)):
     command.add_command(_each)
 
 

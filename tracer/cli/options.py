@@ -89,9 +89,9 @@ def with_recording(function: Any) -> Any:
 
 LIVE_OPTIONS = frozenset((
     "cmd", "write", "ring", "rotate_size", "rotate_time", "snaplen", "redact", "duration", "attach", "kubeconfig", "objects",
-    "no_kube", "ready_file", "no_status",
+    "no_kube", "ready_file", "no_status", "interval", "once",
 ))  # fmt: skip
-"""The options of `trace` that only a live run can use."""
+"""The options of `trace` and `top` that only a live run can use."""
 
 
 def check_replay_options(context: click.Context) -> None:
@@ -115,3 +115,13 @@ def check_recording_options(options: dict[str, Any]) -> None:
             "--redact while recording needs --no-rules, because rules are recorded unchanged. To share a capture with rules,"
             " record it without --redact and use `export --redact`."
         )
+
+
+def live_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a live run. options: those of the command line, which are changed. Raises BadOption."""
+    sizes = [options.pop(name) for name in ("ring", "rotate_size", "rotate_time")]
+    target = options.pop("write")
+    if (any(sizes) or options["snaplen"] or options["redact"]) and not target:
+        raise BadOption("--ring, --rotate-size, --rotate-time, --snaplen and --redact need -w FILE.")
+    check_recording_options(options)
+    return {**options, "target": target, "sizes": sizes}

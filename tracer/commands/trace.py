@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from tracer.pipeline.environment import RunStart, TracingEnvironment
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.live_environment import LiveEnvironment
 from tracer.pipeline.run import Run
-from tracer.pipeline.shutdown import StopSignals
+from tracer.pipeline.shutdown import END_SECONDS, StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output, hang_up
@@ -62,6 +62,8 @@ def trace(
     record_only: bool = False,
     snaplen: int | None = None,
     redact: bool = False,
+    view: AbstractContextManager[Output] | None = None,
+    end_seconds: float = END_SECONDS,
     **options: Any,
 ) -> int:
     """Runs one trace; returns the exit status.
@@ -75,13 +77,15 @@ def trace(
         record_only: Record without explaining.
         snaplen: Bytes recorded of each packet; None = none.
         redact: Record replacements of addresses and names.
+        view: The output, opened by this run, which is the only one to write to a terminal; None = `outputs`.
+        end_seconds: Maximum time that packets are explained after a request to end, s.
 
     Raises:
         TraceError: The run is impossible. It is raised before anything is attached.
     """
     recording = _recording(target, sizes, redact, explains=not record_only) if target else None
     environment: TracingEnvironment = recording or LiveEnvironment()
-    line = notes.line if is_status_shown(notes.line, cmd) else None
+    line = notes.line if is_status_shown(notes.line, cmd) and view is None else None
     with ExitStack() as stack:
         stack.callback(environment.close)
         filters = FilterOptions.of(options)
@@ -95,7 +99,7 @@ def trace(
         output = (
             _record_output(recording, line)
             if recording and record_only
-            else stack.enter_context(sinks.opened(outputs, verbose, recorded=recording is not None, line=line))
+            else stack.enter_context(view or sinks.opened(outputs, verbose, recorded=recording is not None, line=line))
         )
         needs_all = recording or any(each.shows_all_results for each in output.outputs())
         all_results = doctor.gather(load=None, kernel=kernel) if needs_all else []
@@ -111,7 +115,7 @@ def trace(
         notes.report("reading rules", rules_read.phrase)
         said = _options_text(sys.argv[1:])
         request = TraceRequest(said, count, duration, no_rules, verbose, record_only, follow, live_filter)
-        stop, command = StopSignals(), None
+        stop, command = StopSignals(end_seconds), None
         try:
             run = prepare(stack, kernel, session, kube, environment, output, request, all_results, line)
             kernel.free()

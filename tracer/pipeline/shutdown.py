@@ -19,13 +19,16 @@ END_SECONDS = 5.0
 class StopRequest:
     """A request to end, with a deadline.
 
+    Args:
+        seconds: maximum time that packets are explained after it, s.
+
     Attributes:
         is_requested: the run should end after it has explained the packets that it has seen.
         is_overdue: the run should end now, with packets left unexplained.
     """
 
-    def __init__(self) -> None:
-        self._deadline = math.inf
+    def __init__(self, seconds: float = END_SECONDS) -> None:
+        self._seconds, self._deadline = seconds, math.inf
 
     @property
     def is_requested(self) -> bool:
@@ -36,7 +39,7 @@ class StopRequest:
         return time.monotonic() > self._deadline
 
     def request(self) -> None:
-        self._deadline = min(self._deadline, time.monotonic() + END_SECONDS)
+        self._deadline = min(self._deadline, time.monotonic() + self._seconds)
 
     def end_now(self) -> None:
         self._deadline = 0.0
@@ -48,8 +51,8 @@ class StopSignals(StopRequest):
     SIGHUP stays ignored if it was ignored at the start, as under nohup.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, seconds: float = END_SECONDS) -> None:
+        super().__init__(seconds)
         handled = [signal.SIGINT, signal.SIGTERM]
         handled += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
         self._previous_handlers = {s: signal.signal(s, self._handle) or signal.SIG_DFL for s in handled}

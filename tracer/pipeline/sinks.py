@@ -128,6 +128,9 @@ class Sinks(Output):
     def connection(self, timeline: Timeline) -> None:
         self._each(lambda output: output.connection(timeline))
 
+    def end_batch(self, now: int) -> None:
+        self._each(lambda output: output.end_batch(now))
+
     def summary(self, summary: RunSummary) -> None:
         for sink in self._sinks:
             sink.stream.is_last = True

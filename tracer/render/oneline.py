@@ -22,24 +22,20 @@ from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.hop import (
     Hop,
-    RewriteHop,
-    RuleHop,
     SocketHop,
     is_from_conntrack,
     nat_of,
     owner_of,
     trace_of,
-    verdict_of,
 )
-from tracer.model.netfilter import REFUSALS
-from tracer.model.packet import Outcome, Packet
+from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.packets.flooded_copies import is_refused_copy
-from tracer.packets.outcome import BAD
 from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
 from tracer.render._format import clock, outcome_style
 from tracer.render._packet import protocol_name
 from tracer.render._style import plain
+from tracer.render.parts.deciding_hop import deciding_hop
 from tracer.render.parts.line_template import LineTemplate, new_mark
 from tracer.render.text import TextOutput
 from tracer.util.endpoint_format import format_endpoint
@@ -93,7 +89,7 @@ class OneLineOutput(TextOutput):
         """The line without its first field."""
         ink, ends = self._style, packet.endpoints
         src, dst = format_endpoint(ends.src, ends.sport), format_endpoint(ends.dst, ends.dport)
-        hop = _deciding(packet)
+        hop = deciding_hop(packet)
         fields = (
             f"{ink('strong', src)} -> {ink('strong', dst)}",
             " ".join(word for word in (protocol_name(packet), packet.tcp_flags) if word),
@@ -131,20 +127,6 @@ def _field(text: str) -> str:
 def _remarks(*remarks: tuple[str, bool]) -> str:
     """The remarks that hold, each in brackets behind a blank."""
     return "".join(f" ({text})" for text, holds in remarks if holds)
-
-
-def _deciding(packet: Packet) -> Hop | None:
-    """The hop that decided; None = no hop. A copy of the packet decides only if nothing that the packet itself met did."""
-    own = [hop for hop in packet.hops if not hop.clone]
-    return _decided_in(own, packet.outcome) or _decided_in(packet.hops, packet.outcome)
-
-
-def _decided_in(hops: Sequence[Hop], outcome: Outcome) -> Hop | None:
-    """The hop with the refusal; of a packet that was not refused, the rewrite of a Service's address, or another one."""
-    if outcome in BAD:
-        return next((hop for hop in reversed(hops) if isinstance(hop, RuleHop) and verdict_of(hop) in REFUSALS), None)
-    rewrites = [hop for hop in hops if isinstance(hop, RewriteHop)]
-    return next((hop for hop in rewrites if "DNAT" in hop.nat.kind), rewrites[0] if rewrites else None)
 
 
 def _rule(hop: Hop) -> str:

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support import blobs, captures, sample_packets
 from tracer.analysis import diff, stats
+from tracer.analysis.durations import Distribution
 from tracer.analysis.result_table import ResultTable
-from tracer.analysis.stats.latencies import Distribution
 from tracer.capture.format.rulesets import encode_reading
 from tracer.capture.format.schema import Record
 from tracer.capture.replay.capture_reader import CaptureReader

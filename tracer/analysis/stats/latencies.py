@@ -1,67 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long packets took from one place to the next.
-
-Times are between probes, so they hold what the probes themselves cost. They are counted in buckets an eighth of a power of two
-wide: percentiles are right to a tenth, however many packets there are.
-"""
+"""How long packets took from one place to the next (tracer/analysis/durations.py)."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator
 
+from tracer.analysis.durations import Distribution, PathDurations
 from tracer.analysis.result_table import ResultTable
 from tracer.analysis.stats import MOST
-from tracer.model.hop import DetailHop, Hop, NatHookHop, NatHop
 from tracer.model.packet import Packet
 from tracer.util.evictions import evictions
 
 SHOWN = 25
-STEPS = 8
-"""Number of buckets per power of two."""
-
-
-class Distribution:
-    """A histogram of times in ns."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-        self.count = self.most = 0
-
-    def add(self, ns: int) -> None:
-        self._counts[int(math.log2(ns) * STEPS) if ns > 0 else -1] += 1
-        self.count, self.most = self.count + 1, max(self.most, ns)
-
-    def at(self, share: float) -> float:
-        """Returns the time, in us, that this share of the values does not exceed."""
-        wanted, seen = share * self.count, 0
-        for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
-            if seen >= wanted:
-                return min(2.0 ** ((bucket + 1) / STEPS), self.most) / 1e3 if bucket >= 0 else 0.0
-        return self.most / 1e3
 
 
 class LatencyStatistic:
     def __init__(self) -> None:
+        self._durations = PathDurations()
         self._between: dict[tuple[str, str], Distribution] = {}
         self._whole: dict[str, Distribution] = {}
 
     def feed(self, packet: Packet) -> None:
-        hops = [h for h in packet.hops if not h.clone and not isinstance(h, (NatHop, NatHookHop, DetailHop))]
-        places: list[tuple[str, Hop]] = []
-        for hop in hops:
-            place = f"{hop.netns} {hop.hook or hop.kind}"
-            # The last event of a place is the time of leaving it; the first one, that of reaching it.
-            if places and places[-1][0] == place:
-                places[-1] = place, hop
-                continue
-            if places:
-                self._add(self._between, (places[-1][0], place), hop.time - places[-1][1].time)
-            places.append((place, hop))
-        if len(hops) > 1:
-            self._add(self._whole, packet.outcome, hops[-1].time - hops[0].time)
+        for way, ns in self._durations.legs(packet):
+            self._add(self._between, way, ns)
+        whole = self._durations.whole(packet)
+        if whole is not None:
+            self._add(self._whole, packet.outcome, whole)
 
     @staticmethod
     def _add(

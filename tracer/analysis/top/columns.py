@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures that the table of `top` shows of a row: one entry a column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tracer.analysis.durations import Distribution
+from tracer.analysis.top.row import Row
+
+WIDE_COLUMNS = 100
+"""Width of a terminal from which on all columns are shown, columns."""
+ABSENT = "-"
+
+
+class Column(NamedTuple):
+    """One column.
+
+    Attributes:
+        title: Its title, in two lines.
+        order: The word of --sort that sorts by it; "" = none.
+        cell: Its text, from a row and the length of the interval, s.
+        style: The style of a cell that is not zero, a name in tracer/render/_style.py.
+        is_wide: It is shown on wide terminals only.
+    """
+
+    title: str
+    order: str
+    cell: Callable[[Row, float], str]
+    style: str = ""
+    is_wide: bool = False
+
+
+def rate(count: int, seconds: float) -> str:
+    """A count as a number per second: three digits, or whole; "0" only for zero."""
+    if not count or seconds <= 0:
+        return "0"
+    value = count / seconds
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2g}"
+
+
+def short_time(us: float) -> str:
+    """A time in us with its unit: 12us, 3.4ms, 1.2s."""
+    if us < 999.5:
+        return f"{us:.0f}us" if us >= 9.95 else f"{us:.1f}us"
+    if us < 999_500:
+        return f"{us / 1e3:.0f}ms" if us >= 99_500 else f"{us / 1e3:.1f}ms"
+    return f"{us / 1e6:.1f}s"
+
+
+def percentile(times: Distribution, share: float) -> str:
+    """A percentile of times; ABSENT = there are none."""
+    return short_time(times.at(share)) if times.count else ABSENT
+
+
+COLUMNS = (
+    Column("packets\n/s", "packets", lambda row, seconds: rate(row.packets, seconds)),
+    Column("drops\n/s", "drops", lambda row, seconds: rate(row.drops, seconds), "bad"),
+    Column("SYNs\nok", "syns", lambda row, seconds: f"{row.good:,}"),
+    Column("\nfailed", "failed", lambda row, seconds: f"{row.failed:,}", "bad"),
+    Column("\n?", "", lambda row, seconds: f"{row.unsettled:,}", "doubt", is_wide=True),
+    Column("SYN-ACK\np50", "", lambda row, seconds: percentile(row.syn_ack, 0.5)),
+    Column("\np99", "syn-ack", lambda row, seconds: percentile(row.syn_ack, 0.99)),
+    Column("path\np50", "", lambda row, seconds: percentile(row.whole, 0.5), is_wide=True),
+    Column("\np99", "time", lambda row, seconds: percentile(row.whole, 0.99), is_wide=True),
+)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of `top` that print one interval after the other: as plain tables, and as JSON."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+
+from tracer.analysis.top import drawing
+from tracer.analysis.top.interval import Interval
+from tracer.analysis.top.orders import rank
+from tracer.analysis.top.records import interval_object
+from tracer.util.escape import json_line
+
+PLAIN_COLUMNS = 120
+"""Width of tables in a file or pipe, unless the variable COLUMNS says another one, columns."""
+SHOWN_WAYS = 8
+"""Number of ways between places that are printed below a table."""
+
+
+class PrintedTables:
+    """Prints each interval as a table.
+
+    Args:
+        dimension: What rows stand for.
+        order: How they are sorted.
+        most: Number of rows.
+        out: The stream; None = standard output.
+    """
+
+    def __init__(self, dimension: str, order: str, most: int, out: TextIO) -> None:
+        self.dimension, self._order, self._most, self._out = dimension, order, most, out
+
+    def begin(self) -> None: ...
+
+    def show(self, interval: Interval) -> None:
+        write(self._out, interval, self._order, self._most)
+
+    def note(self, text: str) -> bool:
+        return False
+
+    def close(self, last: Interval) -> None:
+        self.show(last)
+
+
+class PrintedRecords:
+    """Prints each interval as one line of JSON. The arguments are those of PrintedTables."""
+
+    def __init__(self, dimension: str, order: str, most: int, out: TextIO) -> None:
+        self.dimension, self._order, self._most, self._out = dimension, order, most, out
+
+    def begin(self) -> None: ...
+
+    def show(self, interval: Interval) -> None:
+        self._out.write(json_line(interval_object(interval, self._order, self._most)) + "\n")
+        self._out.flush()
+
+    def note(self, text: str) -> bool:
+        return False
+
+    def close(self, last: Interval) -> None:
+        self.show(last)
+
+
+def write(out: TextIO, interval: Interval, order: str, most: int) -> None:
+    """Writes one interval: head, table, and the times between places. Errors of the stream reach the caller."""
+    is_terminal = out.isatty()
+    width = Console(file=out).width if is_terminal else int(os.environ.get("COLUMNS") or PLAIN_COLUMNS)
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=is_terminal, highlight=False, width=width)
+    console.print(page(interval, order, most, width))
+    lines = (line.rstrip() for line in text.getvalue().splitlines())
+    out.write("\n".join(lines) + "\n\n")
+    out.flush()
+
+
+def page(interval: Interval, order: str, most: int, width: int) -> RenderableType:
+    """Head, table and times between places of one interval."""
+    parts: list[RenderableType] = [*drawing.head(interval, order), ""]
+    parts += [drawing.table(interval, rank(interval, order, most), width=width), ""]
+    return Group(*parts, drawing.ways("from place to place", interval.total, SHOWN_WAYS, width))

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one hop that decided about a packet, for outputs with one line or one row for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracer.model.hop import Hop, RewriteHop, RuleHop, verdict_of
+from tracer.model.netfilter import REFUSALS
+from tracer.model.packet import Outcome, Packet
+from tracer.packets.outcome import BAD
+
+
+def deciding_hop(packet: Packet) -> Hop | None:
+    """The hop that decided; None = no hop. A copy of the packet decides only if nothing that the packet itself met did."""
+    own = [hop for hop in packet.hops if not hop.clone]
+    return _decided_in(own, packet.outcome) or _decided_in(packet.hops, packet.outcome)
+
+
+def _decided_in(hops: Sequence[Hop], outcome: Outcome) -> Hop | None:
+    """The hop with the refusal; of a packet that was not refused, the rewrite of a Service's address, or another one."""
+    if outcome in BAD:
+        return next((hop for hop in reversed(hops) if isinstance(hop, RuleHop) and verdict_of(hop) in REFUSALS), None)
+    rewrites = [hop for hop in hops if isinstance(hop, RewriteHop)]
+    return next((hop for hop in rewrites if "DNAT" in hop.nat.kind), rewrites[0] if rewrites else None)
