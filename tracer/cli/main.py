@@ -20,8 +20,8 @@ from tracer.cli.options import (
     alternatives,
     check_recording_options,
     check_replay_options,
+    chosen_outputs,
     live_options,
-    one_line_outputs,
     with_recording,
 )
 from tracer.commands.start_notes import StartNotes
@@ -75,6 +75,7 @@ def with_kube(function: Any) -> Any:
     help=f"{alternatives(render.FORMATS, first='text')} (--oneline); repeatable.",
 )
 @click.option("--oneline", is_flag=True, hidden=True, help="One packet a line: -o oneline, beside other outputs.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only failures, findings and the summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
 @click.option(
     "--attach",
@@ -98,8 +99,8 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     connection before or after NAT.
     """
     path = options.pop("read")
-    if options.pop("oneline"):
-        options["outputs"] = one_line_outputs(click.get_current_context())
+    options["outputs"] = chosen_outputs(click.get_current_context())
+    del options["oneline"]
     if path:
         check_replay_options(click.get_current_context())
         from tracer.commands import read as captures
@@ -113,7 +114,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
         return tracing.trace(cmd, notes=notes, **live)
 
 
-NOT_RECORDED = frozenset({"read", "outputs", "oneline", "write", "count", "follow", "version"})
+NOT_RECORDED = frozenset({"read", "outputs", "oneline", "quiet", "write", "count", "follow", "version"})
 """The options of `trace` that `record` does not have."""
 
 

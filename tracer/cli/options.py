@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +52,23 @@ class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # not generic be
         return value if isinstance(value, sinks.OutputSpec) else sinks.parse(value)
 
 
-def one_line_outputs(context: click.Context) -> Sequence[OutputSpec]:
-    """The outputs of a run with --oneline: that one, and those given by -o."""
+def chosen_outputs(context: click.Context) -> Sequence[OutputSpec]:
+    """The outputs of a run: those given by -o, and that of --oneline.
+
+    Without either, text; on a terminal it changes to one packet a line when packets are many, but not with --verbose or
+    --follow, and not in a replay.
+    """
     from tracer.pipeline import sinks
 
+    options = context.params
     is_default = context.get_parameter_source("outputs") is ParameterSource.DEFAULT
-    return (sinks.parse("oneline"), *(() if is_default else context.params["outputs"]))
+    given: Sequence[OutputSpec] = () if is_default else options["outputs"]
+    if options["oneline"]:
+        return (sinks.parse("oneline"), *given)
+    if given:
+        return given
+    may_change = sys.stdout.isatty() and not (options["verbose"] or options["follow"] or options["read"])
+    return (sinks.parse("auto" if may_change else "text"),)
 
 
 OPTIONS = (

@@ -57,6 +57,7 @@ def trace(
     ready_file: str | None,
     no_rules: bool = False,
     follow: bool = False,
+    quiet: bool = False,
     target: str | None = None,
     sizes: Sequence[Any] = (),
     record_only: bool = False,
@@ -72,6 +73,7 @@ def trace(
         cmd: The program to run and its arguments; empty = none.
         outputs: Where packets are written, and in which formats.
         notes: Says what the start does.
+        quiet: Print only what went wrong. A recording has everything.
         target: The capture to write; None = none.
         sizes: Limits of the capture: ring buffer in bytes, rotation in bytes, rotation in seconds; None = no limit.
         record_only: Record without explaining.
@@ -117,7 +119,7 @@ def trace(
         request = TraceRequest(said, count, duration, no_rules, verbose, record_only, follow, live_filter)
         stop, command = StopSignals(end_seconds), None
         try:
-            run = prepare(stack, kernel, session, kube, environment, output, request, all_results, line)
+            run = prepare(stack, kernel, session, kube, environment, output, request, all_results, line, quiet)
             kernel.free()
             memory.trim()
             notes.ready()
@@ -200,12 +202,14 @@ def prepare(
     request: TraceRequest,
     all_results: list[CheckResult],
     line: StatusLine | None = None,
+    quiet: bool = False,
 ) -> Run:
     """Builds a run on attached probes, and starts its recording if there is one.
 
     Args:
         all_results: The results of `doctor`, for the recording.
         line: The status line; None = none is shown.
+        quiet: Only what went wrong is printed. It is no part of `request`, which a replay repeats.
     """
     environment.attach(kernel, session)
     drops_only = kube.current.drops_only
@@ -214,6 +218,7 @@ def prepare(
         has_rules=not request.no_rules,
         by_connection=request.follow,
         drops_only=drops_only,
+        quiet=quiet,
         is_partial=drops_only,
         is_one_sided=kube.current.is_one_sided or request.conditions.is_one_sided,
         is_explained=not request.record_only,

@@ -39,7 +39,8 @@ class RunOptions:
         has_rules: the rules that packets met are resolved.
         by_connection: timelines of connections are printed instead of packets.
         numbers_connections: each packet has the number of its connection, and the output gets each connection once.
-        drops_only: only what went wrong is printed.
+        drops_only: only what went wrong is printed and counted.
+        quiet: only what went wrong is printed; all is counted.
         is_partial: the probes report only packets that went wrong, so the last ACK of a handshake may be missing.
         is_one_sided: the packets of one direction may be selected without those of the other, so answers may be missing.
         is_judged: SYN verdicts, timelines and findings are made; False: packets are only attributed and printed.
@@ -53,6 +54,7 @@ class RunOptions:
     by_connection: bool = False
     numbers_connections: bool = False
     drops_only: bool = False
+    quiet: bool = False
     is_partial: bool = False
     is_one_sided: bool = False
     is_judged: bool = True
@@ -99,7 +101,7 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
     stages += [SelectionStage(options.filters)] if options.filters else []
     stages.append(OwnerStage(kube, source))
     stages += [ConnectionNumberStage(parts.clock)] if options.numbers_connections else []
-    stages += [DisplayStage(summary, options.drops_only, options.by_connection), *judging]
+    stages += [DisplayStage(summary, options.drops_only, options.by_connection, options.quiet), *judging]
     for stage in stages:
         stack.callback(stage.close)
     return BuiltRun(Run(source, assembler, stages, output, options.limits, summary), parts)
@@ -113,7 +115,8 @@ def _judging_stages(environment: Environment, parts: AssemblyParts, kube: OwnerR
     handshakes = HandshakeAnalyzer(parts.inspector, parts.clock, options.is_partial, options.is_one_sided)
     connections = ConnectionTracker(parts.clock) if options.by_connection else None
     conntrack = environment.conntrack_listener()
+    failures_only = options.drops_only or options.quiet
     return [
-        ConnectionStage(handshakes, connections, changes, findings, options.drops_only, conntrack, parts.namespaces.own_name),
+        ConnectionStage(handshakes, connections, changes, findings, failures_only, conntrack, parts.namespaces.own_name),
         FindingStage(findings),
     ]

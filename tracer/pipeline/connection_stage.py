@@ -34,7 +34,7 @@ class ConnectionStage(Stage):
         connections: collects timelines; None = output is by packet.
         changes: replaced rules and objects.
         findings: looks at verdicts.
-        drops_only: writes only what went wrong.
+        failures_only: writes only what went wrong.
         conntrack: events of conntrack entries.
         own_netns: gives the name of the namespace that `conntrack` listens in, which is this program's own.
     """
@@ -45,11 +45,12 @@ class ConnectionStage(Stage):
         connections: ConnectionTracker | None = None,
         changes: ChangeSource | None = None,
         findings: Findings | None = None,
-        drops_only: bool = False,
+        failures_only: bool = False,
         conntrack: conntrack_events.ConntrackListener | None = None,
         own_netns: Callable[[], Netns] = lambda: HOST,
     ) -> None:
-        self._handshakes, self._connections, self._findings, self._drops_only = handshakes, connections, findings, drops_only
+        self._handshakes, self._connections, self._findings = handshakes, connections, findings
+        self._failures_only = failures_only
         self._changes = changes or ChangeLog()
         self._conntrack, self._own_netns = conntrack or conntrack_events.EntryEvents(), own_netns
         self._expiry = conntrack_events.EntryExpiry()
@@ -107,7 +108,7 @@ class ConnectionStage(Stage):
         for verdict in verdicts:
             if self._connections is not None and self._add_to_timeline(verdict):
                 pass
-            elif not (self._drops_only and verdict.cause.good):
+            elif not (self._failures_only and verdict.cause.good):
                 output.syn(verdict)
             for finding in self._findings.look_syn(verdict) if self._findings else ():
                 output.finding(finding)
@@ -137,7 +138,7 @@ class ConnectionStage(Stage):
     def _write_timelines(self, timelines: list[Timeline], output: Output) -> None:
         assert self._connections is not None
         for timeline in timelines:
-            if not self._drops_only or timeline.troubled:
+            if not self._failures_only or timeline.troubled:
                 output.timeline(timeline)
             self._connections.mark_written(timeline)
 

@@ -15,24 +15,26 @@ class DisplayStage(Stage):
 
     Args:
         summary: counts the printed packets.
-        drops_only: prints only packets with a bad outcome.
+        drops_only: prints and counts only packets with a bad outcome.
         by_connection: packets are counted, and printed as timelines by another stage.
+        quiet: prints only packets with a bad outcome; counts all.
     """
 
-    def __init__(self, summary: RunSummary, drops_only: bool = False, by_connection: bool = False) -> None:
-        self._summary, self._drops_only, self._by_connection = summary, drops_only, by_connection
+    def __init__(self, summary: RunSummary, drops_only: bool = False, by_connection: bool = False, quiet: bool = False) -> None:
+        self._summary, self._drops_only, self._by_connection, self._quiet = summary, drops_only, by_connection, quiet
 
     def feed(self, packet: Packet, output: Output) -> Packet:
-        if not self._drops_only or packet.outcome in BAD:
+        is_bad = packet.outcome in BAD
+        if not self._drops_only or is_bad:
             summary = self._summary
             summary.packets += 1
             summary.incomplete += not packet.complete
             summary.outcomes[packet.outcome] = summary.outcomes.get(packet.outcome, 0) + 1
-            if not self._by_connection:
+            if not self._by_connection and (is_bad or not self._quiet):
                 output.packet(packet)
         return packet
 
     def feed_unexplained(self, packet: Packet, output: Output) -> Packet:
-        if not self._drops_only or packet.outcome in BAD:
+        if packet.outcome in BAD or not (self._drops_only or self._quiet):
             output.packet(packet)
         return packet

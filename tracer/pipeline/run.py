@@ -106,6 +106,7 @@ class Run:
 
     def feed(self, batch: Batch) -> None:
         """Processes one batch."""
+        self._output.begin_batch()
         for stage in self._stages:
             stage.begin_batch()
         self._assembler.is_uniform = batch.is_uniform

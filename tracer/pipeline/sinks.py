@@ -128,6 +128,9 @@ class Sinks(Output):
     def connection(self, timeline: Timeline) -> None:
         self._each(lambda output: output.connection(timeline))
 
+    def begin_batch(self) -> None:
+        self._each(lambda output: output.begin_batch())
+
     def end_batch(self, now: int) -> None:
         self._each(lambda output: output.end_batch(now))
 

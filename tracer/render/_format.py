@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from functools import lru_cache
 
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Outcome
 from tracer.packets.outcome import BAD
 
@@ -15,6 +16,13 @@ GOOD = frozenset({Outcome.FORWARDED, Outcome.DELIVERED, Outcome.SENT})
 def outcome_style(outcome: str) -> str:
     """Returns the style of an outcome."""
     return "good" if outcome in GOOD else "bad" if outcome in BAD else "doubt"
+
+
+def cause_style(verdict: HandshakeVerdict) -> str:
+    """Returns the style of a SYN's cause: never red for a packet that ended well here, such as one that got no answer."""
+    if verdict.cause.good:
+        return "good"
+    return "bad" if not verdict.attempt or verdict.attempt.syn.outcome in BAD else "doubt"
 
 
 def count(n: int, noun: str) -> str:

@@ -28,11 +28,11 @@ from tracer.model.hop import (
     owner_of,
 )
 from tracer.model.netfilter import PASSES, REFUSALS, AnyVerdict
-from tracer.model.packet import Packet
+from tracer.model.packet import Outcome, Packet
 from tracer.packets import flooded_copies
-from tracer.packets.outcome import is_benign
+from tracer.packets.outcome import BAD, is_benign
 from tracer.render import _ipvs
-from tracer.render._format import clock, outcome_style, relative
+from tracer.render._format import GOOD, clock, outcome_style, relative
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.parts.rule_lines import rule_lines
 from tracer.util.endpoint_format import format_endpoint
@@ -91,7 +91,7 @@ class PacketLines:
                 netns = hop.netns
                 yield " " * MARGIN + ink("place", plain(f"in {netns}"))
             state = self._relative_time(packet, hop)
-            subject, detail = self._action(hop, packet.family)
+            subject, detail = self._action(hop, packet)
             subject = f"{subject:<{SUBJECT - 1}}"
             actor = ink("change", subject) if isinstance(hop, RewriteHop) else subject
             line = f"{state}  {hop.hook:<{HOOK}}{actor} {detail}{self._owner(hop)}{self._remarks(hop, not packet.time)}"
@@ -118,35 +118,39 @@ class PacketLines:
         owner = owner_of(hop)
         return "  " + self._ink("place", plain(owner.text)) if owner else ""
 
-    def _action(self, hop: Hop, family: str) -> tuple[str, str]:
-        """Returns (what acted, what it did). family: the packet's address family."""
+    def _action(self, hop: Hop, packet: Packet) -> tuple[str, str]:
+        """Returns (what acted, what it did)."""
+
+        def ink(style: str, text: str) -> str:
+            return self._ink(_fitting(style, packet.outcome), text)
+
         match hop:
             case IpvsRefusalHop():
                 subject, detail = _ipvs.describe(hop)
-                return subject, self._ink("bad", detail) if hop.verdict else detail
+                return subject, ink("bad", detail) if hop.verdict else detail
             case IpvsNatHop():
                 return _ipvs.describe(hop)
             case NatHop():
                 return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat)
             case HandshakeHop():
                 subject, good, detail = _handshake(hop.handshake)
-                return subject, self._ink("good" if good else "doubt" if good is None else "bad", detail)
+                return subject, ink("good" if good else "doubt" if good is None else "bad", detail)
             case SocketHop():
                 return "socket", _socket(hop.socket)
             case DetailHop():
-                return hop.detail.what, _facts(hop.detail, family)
+                return hop.detail.what, _facts(hop.detail, packet.family)
             case DropHop():
                 places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
-                return "drop", self._ink("bad", " ".join(p for p in places if p) or "no reason given")
+                return "drop", ink("bad", " ".join(p for p in places if p) or "no reason given")
             case RouteHop():
-                return hop.kind.value, self._ink("doubt", hop.route)
+                return hop.kind.value, ink("doubt", hop.route)
             case RuleHop():
                 verdict = hop.verdict + f" with {hop.reject}" * bool(hop.reject)
                 subject = plain(f"{hop.table} {hop.base_chain}".strip() or hop.kind.value)
-                return subject, self._ink(_verdict_style(hop.verdict), verdict)
+                return subject, ink(_verdict_style(hop.verdict), verdict)
             case HookHop() | NatHookHop():
                 subject = "nat" if isinstance(hop, NatHookHop) else hop.kind.value
-                return subject, self._ink(_verdict_style(hop.verdict), hop.verdict)
+                return subject, ink(_verdict_style(hop.verdict), hop.verdict)
 
     def _remarks(self, hop: Hop, explained: bool = False) -> str:
         remarks = []
@@ -203,6 +207,13 @@ def _flooded_copies(others: list[Hop]) -> str:
     named = plain(", ".join(places[:NAMED_NAMESPACES]))
     more = f" and {len(places) - NAMED_NAMESPACES} more" if len(places) > NAMED_NAMESPACES else ""
     return f"dropped in {len(places)} namespaces that it is not for: {named}{more} (OTHERHOST)"
+
+
+def _fitting(style: str, outcome: Outcome) -> str:
+    """The style of a hop in a packet with this outcome: what ended well has no red, as of a copy; what did not, no green."""
+    if style == "bad" and outcome in GOOD:
+        return "doubt"
+    return "quiet" if style == "good" and outcome in BAD else style
 
 
 def _verdict_style(verdict: AnyVerdict) -> str:

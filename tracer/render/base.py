@@ -46,7 +46,7 @@ class LostEvents(Protocol):
 class Output(ABC):
     """Writes a run.
 
-    The order of calls is: begin, any number of packet, finding, lost, note and end_batch, then summary. `doctor` is called
+    The order of calls is: begin, any number of packet, finding, lost and note, in batches, then summary. `doctor` is called
     alone.
 
     Results go to `out`. Each one is flushed, so that the reader of a pipe sees a packet as soon as it is closed. Notes go to
@@ -108,6 +108,10 @@ class Output(ABC):
 
     def connection(self, timeline: Timeline) -> None:
         """The totals of a connection that is over, beside its packets. Optional for a format. The timeline has no entries."""
+        return
+
+    def begin_batch(self) -> None:
+        """The results of a batch follow; `end_batch` will be called. Optional for a format."""
         return
 
     def end_batch(self, now: int) -> None:

@@ -32,7 +32,7 @@ from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.packets.flooded_copies import is_refused_copy
 from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
-from tracer.render._format import clock, outcome_style
+from tracer.render._format import cause_style, clock, outcome_style
 from tracer.render._packet import protocol_name
 from tracer.render._style import plain
 from tracer.render.parts.deciding_hop import deciding_hop
@@ -78,8 +78,9 @@ class OneLineOutput(TextOutput):
             return
         asked = verdict.asked
         ends = f"{format_endpoint(asked.src, asked.sport)} -> {format_endpoint(asked.dst, asked.dport)}"
-        cause, is_derived = self._style("bad", _field(verdict.cause.text)), verdict.cause.evidence is Evidence.DERIVED
-        self.put(f"{clock(verdict.time)}  {ends}  cause of a SYN  {cause}{_remarks(('derived', is_derived))}")
+        text = self._style(cause_style(verdict), _field(verdict.cause.text))
+        is_derived = verdict.cause.evidence is Evidence.DERIVED
+        self.put(f"{clock(verdict.time)}  {ends}  cause of a SYN  {text}{_remarks(('derived', is_derived))}")
 
     def summary(self, summary: RunSummary) -> None:
         self._is_ending = True

@@ -31,7 +31,7 @@ from tracer.packets.outcome import BAD
 from tracer.packets.shared_path import PathMemo
 from tracer.render import _timeline
 from tracer.render._finding import block
-from tracer.render._format import clock, count, outcome_style, relative
+from tracer.render._format import cause_style, clock, count, outcome_style, relative
 from tracer.render._packet import MARGIN, TIME, PacketLines
 from tracer.render._prediction import chosen_rule, common_hops, condition, elsewhere, group_alike
 from tracer.render._shown_path import ShownPaths
@@ -67,6 +67,9 @@ class TextOutput(Output):
         self._shown = ShownPaths()
         self._is_answered = PathMemo(lambda packet: packet.handshake is not None)
         self._found: LruDict[Hashable, Finding] = LruDict(KEPT_FINDINGS, "shown findings")
+        self._refused_syns: dict[int, list[str]] = {}
+        self._held: list[list[str]] = []
+        self._is_in_batch = False
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         what = f"tracing {options_text}" if options_text else "tracing every packet"
@@ -79,7 +82,10 @@ class TextOutput(Output):
         before = self._same_path_before(packet)
         hop_lines = [] if before else self._lines.hops(packet)
         ends = [] if before else self._lines.ends(packet)
-        self._write([self._lines.header(packet), *ends, *hop_lines, self._lines.end(packet, before), ""])
+        lines = [self._lines.header(packet), *ends, *hop_lines, self._lines.end(packet, before), ""]
+        if self._is_in_batch and packet.tcp_flags == "SYN" and packet.outcome in BAD and not packet.continues:
+            self._refused_syns[packet.identity] = lines
+        self._write(lines)
 
     def _same_path_before(self, packet: Packet) -> int:
         """Returns the time of an earlier packet with the same connection, direction and path, ns since the epoch; 0 = none.
@@ -106,19 +112,44 @@ class TextOutput(Output):
         self._write([*block(finding, self._style, self._found.get(which)), ""])
         self._found[which] = finding
 
+    def begin_batch(self) -> None:
+        self._is_in_batch = True
+
+    def end_batch(self, now: int) -> None:
+        self._is_in_batch = False
+        self.release()
+
+    def release(self) -> None:
+        """Writes what waits for the cause of a refused SYN, which comes in the batch of the SYN, or not at all."""
+        self._refused_syns.clear()
+        held, self._held = self._held, []
+        for lines in held:
+            self.put(*lines)
+
     def syn(self, verdict: HandshakeVerdict) -> None:
-        """Writes one line: the endpoints of the SYN and its cause."""
-        ink, asked, cause = self._style, verdict.asked, verdict.cause
+        """Writes the cause of a SYN: on its block, if this node refused it; otherwise one line with its endpoints."""
+        lines = self._refused_syns.pop(verdict.attempt.syn.identity, None) if verdict.attempt else None
+        if lines:
+            lines.insert(-1, self._style.fold(f"{'cause':>{TIME}}  {self._cause(verdict)}", MARGIN))
+            if not self._refused_syns:
+                self.release()
+            return
+        ink, asked = self._style, verdict.asked
         line = f"{clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{format_endpoint(asked.src, asked.sport)}{KEEP}-> "
         line += format_endpoint(asked.dst, asked.dport)
+        self._write([ink.fold(f"{line}  {self._cause(verdict)}", MARGIN), ""])
+
+    def _cause(self, verdict: HandshakeVerdict) -> str:
+        """The cause, after how many tries and how long, and how it is known."""
+        ink, cause, line = self._style, verdict.cause, ""
         if verdict.again:
-            line += ink("doubt", f"  sent again ({verdict.again + 1}. try)".replace(" ", KEEP))
-        line += "  " + ink("good" if cause.good else "bad", plain(cause.text))
+            line += ink("doubt", f"sent again ({verdict.again + 1}. try)".replace(" ", KEEP)) + "  "
+        line += ink(cause_style(verdict), plain(cause.text))
         if verdict.after:
             line += ink("quiet", f"  after {relative(verdict.after)[1:]}".replace(" ", KEEP))
         if cause.evidence is Evidence.DERIVED:
             line += "  " + ink("quiet", "(derived)")
-        self._write([ink.fold(line, MARGIN), ""])
+        return line
 
     def timeline(self, timeline: Timeline) -> None:
         self._write([*_timeline.block(timeline, self._style, clock), ""])
@@ -217,7 +248,11 @@ class TextOutput(Output):
         super().note(self._err_style.fold(text, 2))
 
     def _write(self, lines: list[str]) -> None:
-        self.put(*lines)
+        """Writes lines, behind a SYN that waits for its cause."""
+        if self._refused_syns or self._held:
+            self._held.append(lines)
+        else:
+            self.put(*lines)
 
     def _result_line(self, style: Styler, result: CheckResult, width: int) -> str:
         colour, mark = _MARKS[result.state]

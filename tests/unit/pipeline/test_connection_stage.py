@@ -54,7 +54,7 @@ def test_a_line_for_each_syn() -> None:
 
 
 def test_drops_only_prints_failed_syns() -> None:
-    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), drops_only=True)
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), failures_only=True)
     text, totals = written(stage, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
     (line,) = text.strip().splitlines()
     assert line.endswith("should have answered  (derived)") and sum(totals.causes.values()) == 2
@@ -165,7 +165,7 @@ def test_a_verdict_without_its_timeline_is_a_line() -> None:
 
 
 def test_drops_only_prints_failed_connections() -> None:
-    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), drops_only=True)
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker(), failures_only=True)
     text, _ = written(stage, syn(*at_listener(True)), synack(), last_ack(), syn(at=SECOND, identity=9, seq=5))
     assert text.count("TCP 192.168.56.1:40812") == 1 and "  no answer  1 packet" in text
 

@@ -45,6 +45,7 @@ class ReplayRequest:
         follow: output by connection.
         is_by_packet: the output gets packets and SYN verdicts, also if the recorded run printed timelines instead.
         numbers_connections: each packet has the number of its connection, and the output gets each connection once.
+        quiet: only what went wrong is printed; all is counted.
     """
 
     display_filter: DisplayFilter = field(default_factory=DisplayFilter)
@@ -55,6 +56,7 @@ class ReplayRequest:
     follow: bool = False
     is_by_packet: bool = False
     numbers_connections: bool = False
+    quiet: bool = False
 
 
 class ReplayedOwnerResolver(OwnerResolver):
@@ -137,6 +139,7 @@ def replay(
         by_connection=not request.is_by_packet and (request.follow or run_options.get("follow") is True),
         numbers_connections=request.numbers_connections,
         drops_only=request.drops_only or was_partial,
+        quiet=request.quiet,
         is_partial=was_partial,
         is_one_sided=run_options.get("one_sided") is True or any(each.is_one_sided for each in filters),
         filters=filters,
