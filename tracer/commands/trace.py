@@ -29,7 +29,7 @@ from tracer.pipeline.environment import RunStart, TracingEnvironment
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.live_environment import LiveEnvironment
 from tracer.pipeline.run import Run
-from tracer.pipeline.shutdown import END_SECONDS, StopSignals
+from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output, hang_up
@@ -64,7 +64,7 @@ def trace(
     snaplen: int | None = None,
     redact: bool = False,
     view: AbstractContextManager[Output] | None = None,
-    end_seconds: float = END_SECONDS,
+    end_seconds: float | None = None,
     **options: Any,
 ) -> int:
     """Runs one trace; returns the exit status.
@@ -80,7 +80,7 @@ def trace(
         snaplen: Bytes recorded of each packet; None = none.
         redact: Record replacements of addresses and names.
         view: The output, opened by this run, which is the only one to write to a terminal; None = `outputs`.
-        end_seconds: Maximum time that packets are explained after a request to end, s.
+        end_seconds: Maximum time that packets are explained after a request to end, s; None = that of all runs.
 
     Raises:
         TraceError: The run is impossible. It is raised before anything is attached.

@@ -20,15 +20,15 @@ class StopRequest:
     """A request to end, with a deadline.
 
     Args:
-        seconds: maximum time that packets are explained after it, s.
+        seconds: maximum time that packets are explained after it, s; None = END_SECONDS.
 
     Attributes:
         is_requested: the run should end after it has explained the packets that it has seen.
         is_overdue: the run should end now, with packets left unexplained.
     """
 
-    def __init__(self, seconds: float = END_SECONDS) -> None:
-        self._seconds, self._deadline = seconds, math.inf
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds, self._deadline = END_SECONDS if seconds is None else seconds, math.inf
 
     @property
     def is_requested(self) -> bool:
@@ -51,7 +51,7 @@ class StopSignals(StopRequest):
     SIGHUP stays ignored if it was ignored at the start, as under nohup.
     """
 
-    def __init__(self, seconds: float = END_SECONDS) -> None:
+    def __init__(self, seconds: float | None = None) -> None:
         super().__init__(seconds)
         handled = [signal.SIGINT, signal.SIGTERM]
         handled += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []

@@ -64,7 +64,7 @@ def _service(packet: Packet) -> RowKey:
 def _rule(packet: Packet) -> RowKey:
     hop = deciding_hop(packet)
     if hop is None:
-        return RowKey(NO_RULE if packet.complete else UNKNOWN, UNKNOWN)
+        return RowKey(NO_RULE) if packet.complete else RowKey(UNKNOWN, UNKNOWN)
     trace = trace_of(hop)
     if trace is None or trace.decision is None:
         return RowKey(UNKNOWN, UNKNOWN)
@@ -109,10 +109,9 @@ def _endpoint(packet: Packet) -> RowKey:
         return RowKey(UNKNOWN, UNKNOWN)
     if _is_answer(packet):
         nat = next((nat for nat in _rewrites(packet) if nat.before.src != nat.after.src), None)
-        ends, owner = (nat.before if nat else packet.endpoints).reversed, packet.src_owner
-        return RowKey(
-            format_endpoint(ends.dst, ends.dport), _address_owner(owner if ends == packet.endpoints.reversed else None)
-        )
+        ends = nat.before if nat else packet.endpoints
+        owner = packet.src_owner if ends.src == packet.endpoints.src else None
+        return RowKey(format_endpoint(ends.src, ends.sport), _address_owner(owner))
     rewrites = list(_rewrites(packet))
     ends = rewrites[-1].after if rewrites else packet.endpoints
     return RowKey(format_endpoint(ends.dst, ends.dport), _target(packet, ends))

@@ -137,13 +137,13 @@ def ways(title: str, row: Row, most: int, width: int) -> RenderableType:
 
 
 def packets(key: str, row: Row, most: int, width: int) -> RenderableType:
-    """The newest packets of one row, the newest first."""
+    """The newest packets of one row: first those that failed, then the others, each the newest first."""
     drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=width, header_style=STYLES["quiet"])
     drawn.add_column("time", no_wrap=True)
     drawn.add_column(Text(plain(f"newest packets of {key}")), ratio=5, overflow="fold")
     drawn.add_column("flags", no_wrap=True)
     drawn.add_column("outcome", ratio=5, overflow="fold")
-    for packet in list(reversed(row.newest))[:most]:
+    for packet in [*reversed(row.failures), *reversed(row.newest)][:most]:
         ends, incomplete = packet.endpoints, " (incomplete)" * (not packet.complete)
         way = f"{format_endpoint(ends.src, ends.sport)} -> {format_endpoint(ends.dst, ends.dport)}"
         verdict = plain(packet.verdict or packet.outcome) + incomplete

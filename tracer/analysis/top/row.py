@@ -16,6 +16,8 @@ MOST_WAYS = 32
 """Number of ways between two places of which a row keeps the times."""
 MOST_PACKETS = 16
 """Number of the newest packets that a row keeps, to be looked at."""
+MOST_FAILURES = 8
+"""Number of the newest packets that failed, which a row keeps beside them."""
 NOT_KNOWN = "not known"
 """Cause of a SYN of which nothing is known: neither a success nor a failure."""
 
@@ -34,7 +36,8 @@ class Row:
         syn_ack: Times from the SYN to the SYN-ACK.
         whole: Times from the first probe to the last.
         ways: Times between two places, by (from, to).
-        newest: The newest packets.
+        newest: The newest packets that reached their destination, or of which that is not known.
+        failures: The newest ones that did not.
     """
 
     def __init__(self) -> None:
@@ -45,6 +48,7 @@ class Row:
         self.syn_ack, self.whole = Distribution(), Distribution()
         self.ways: LruDict[tuple[str, str], Distribution] = LruDict(MOST_WAYS, "ways of a row of top")
         self.newest: deque[Packet] = deque(maxlen=MOST_PACKETS)
+        self.failures: deque[Packet] = deque(maxlen=MOST_FAILURES)
 
     @property
     def unsettled(self) -> int:
@@ -74,7 +78,7 @@ class Row:
         self.packets += 1
         self.drops += packet.outcome in BAD
         self.incomplete += not packet.complete
-        self.newest.append(packet)
+        (self.failures if packet.outcome in BAD else self.newest).append(packet)
         if whole is not None:
             self.whole.add(whole)
         for way, ns in legs:
@@ -103,6 +107,7 @@ class Row:
         self.syn_ack.merge(other.syn_ack)
         self.whole.merge(other.whole)
         self.newest.extend(other.newest)
+        self.failures.extend(other.failures)
         for way, times in other.ways.items():
             self.ways.setdefault(way, Distribution()).merge(times)
 

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tracer.analysis.top import drawing
+from tracer.analysis.top.columns import WIDE_COLUMNS
 from tracer.analysis.top.dimensions import DIMENSIONS
 from tracer.analysis.top.interval import Interval
 from tracer.analysis.top.keyboard import Keyboard
@@ -31,12 +32,15 @@ TABLE_HEAD_LINES = 2
 DETAIL_WAYS = 8
 """Number of ways between places that are shown of one row."""
 KEYS = (
-    ("1-6", "Service, rule, reason, cause, endpoint, client"),
-    ("s", "sort"),
-    ("up/down enter", "packets of a row"),
-    ("p", "pause"),
-    ("q", "quit"),
+    ("1-6", f"by {', '.join(DIMENSIONS)}", "by"),
+    ("s", "sort", "sort"),
+    ("up/down enter", "packets of a row", "packets of a row"),
+    ("p", "pause", "pause"),
+    ("q", "quit", "quit"),
 )
+"""The keys, with their meaning on a wide and on a narrow terminal."""
+DETAIL_KEYS = (("esc", "back", "back"), *KEYS[-2:])
+NO_KEYS = (("Ctrl-C", "quit", "quit"),)
 
 
 class Screen:
@@ -54,6 +58,12 @@ class Screen:
         self.dimension, self._order, self._most, self._out = dimension, order, most, out
         self._lock = threading.RLock()
         self._console = Console(file=out, highlight=False)
+        self._keyboard = Keyboard(self.press) if has_keys else None
+        self._interval: Interval | None = None
+        self._selected: str | None = None
+        self._detail: tuple[str, Row] | None = None
+        self._is_paused = self._is_open = False
+        self._notes: deque[str] = deque(maxlen=KEPT_NOTES)
         self._live = Live(
             console=self._console,
             screen=True,
@@ -62,12 +72,6 @@ class Screen:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._keyboard = Keyboard(self.press) if has_keys else None
-        self._interval: Interval | None = None
-        self._selected: str | None = None
-        self._detail: tuple[str, Row] | None = None
-        self._is_paused = self._is_open = False
-        self._notes: deque[str] = deque(maxlen=KEPT_NOTES)
 
     def __enter__(self) -> Screen:
         return self
@@ -149,7 +153,10 @@ class Screen:
         with self._lock:
             width, height = self._console.size
             head = self._head()
-            notes = [Text(plain(note), style=STYLES["doubt"], no_wrap=True) for note in list(self._notes)[-SHOWN_NOTES:]]
+            notes = [
+                Text(plain(note), style=STYLES["doubt"], no_wrap=True, overflow="ellipsis")
+                for note in list(self._notes)[-SHOWN_NOTES:]
+            ]
             foot = [*notes, self._footer()]
             body_lines = max(1, height - len(head) - len(foot))
             layout = Layout()
@@ -196,9 +203,9 @@ class Screen:
 
     def _footer(self) -> Text:
         line = Text(no_wrap=True, overflow="ellipsis")
-        keys = (("esc", "back"), ("p", "pause"), ("q", "quit")) if self._detail else KEYS
-        for key, text in keys if self._keyboard else (("Ctrl-C", "quit"),):
+        keys = NO_KEYS if not self._keyboard else DETAIL_KEYS if self._detail else KEYS
+        for key, wide, narrow in keys:
             line.append("  " if line else "")
             line.append(key, style=STYLES["strong"])
-            line.append(f" {text}", style=STYLES["quiet"])
+            line.append(f" {wide if self._console.width >= WIDE_COLUMNS else narrow}", style=STYLES["quiet"])
         return line
