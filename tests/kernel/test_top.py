@@ -12,6 +12,7 @@ import subprocess
 import termios
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_one_line_a_packet(node: None, tmp_path: Path) -> None:
     packets = [line for line in run.out.splitlines() if f":{UNSERVED}  UDP  " in line]
     assert len(packets) == shown, "each packet of the summary is one line"
     times = [line[:12] for line in packets]
-    assert sum(one > other for one, other in zip(times, times[1:], strict=False)) <= len(times) / 10, "mostly in order"
+    assert sum(one > other for one, other in pairwise(times)) <= len(times) / 10, "mostly in order"
     left_out, events = found(r"(\d+) whole packets", summary), found(r"(\d+) of (?!the)\w+", summary)
     missing = left_out + found(r"could explain (\d+) more", summary) + found(r"(\d+) packets? not shown", summary)
     complete(run.sent, shown, missing, events)

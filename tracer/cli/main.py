@@ -72,7 +72,7 @@ def with_kube(function: Any) -> Any:
     multiple=True,
     default=("text",),
     metavar="FMT[:FILE]",
-    help=f"{alternatives(render.FORMATS, first='text')} (--oneline); repeatable.",
+    help=f"{alternatives(render.FORMATS, first='text')}; repeatable.",
 )
 @click.option("--oneline", is_flag=True, hidden=True, help="One packet a line: -o oneline, beside other outputs.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures, findings and the summary.")
@@ -95,8 +95,8 @@ def with_kube(function: Any) -> Any:
 def trace(cmd: tuple[str, ...], **options: Any) -> int:
     """Print each packet's path through this node: hooks, NAT, sockets, drops.
 
-    Runs until Ctrl-C, a limit, or the end of CMD. A packet matches by its own addresses and ports, or by those of its
-    connection before or after NAT.
+    Changes nothing on the node. Runs until Ctrl-C, a limit, or the end of CMD. A packet matches by its own addresses and
+    ports, or by those of its connection before or after NAT.
     """
     path = options.pop("read")
     options["outputs"] = chosen_outputs(click.get_current_context())

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from tests.support import sample_packets as samples
-from tracer.analysis.top import output as outputs
 from tracer.analysis.top.interval import Interval, Losses
 from tracer.analysis.top.output import TopOutput
 from tracer.model.evidence import Evidence
@@ -39,7 +38,7 @@ class Shown:
 
 
 def begun(view: Shown, seconds: float, monkeypatch: pytest.MonkeyPatch) -> TopOutput:
-    monkeypatch.setattr(outputs.time, "monotonic_ns", lambda: 0)
+    monkeypatch.setattr("time.monotonic_ns", lambda: 0)
     output = TopOutput(view, seconds, io.StringIO(), io.StringIO())
     output.begin([], "")
     return output
