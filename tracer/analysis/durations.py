@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tracer.model.hop import DetailHop, Hop, NatHookHop, NatHop
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathMemo, shared_hops
+from tracer.packets.shared_path import PathMemo, hop_time
 
 STEPS = 8
 """Number of buckets per power of two."""
@@ -83,12 +83,12 @@ class PathDurations:
     def legs(self, packet: Packet) -> Iterator[tuple[tuple[str, str], int]]:
         """Yields each leg of the packet with its time, ns."""
         for way, begin, end in self._paths.of(packet).legs:
-            yield way, _time(packet, end) - _time(packet, begin)
+            yield way, hop_time(packet, end) - hop_time(packet, begin)
 
     def whole(self, packet: Packet) -> int | None:
         """The time from the first probe to the last, ns; None = fewer than two hops."""
         ends = self._paths.of(packet).ends
-        return _time(packet, ends[1]) - _time(packet, ends[0]) if ends else None
+        return hop_time(packet, ends[1]) - hop_time(packet, ends[0]) if ends else None
 
 
 def _path(hops: Sequence[Hop]) -> PacketPath:
@@ -108,8 +108,3 @@ def _path(hops: Sequence[Hop]) -> PacketPath:
         places.append((place, number))
     return PacketPath(tuple(legs), (own[0], own[-1]) if len(own) > 1 else None)
 
-
-def _time(packet: Packet, number: int) -> int:
-    """The time of a hop, ns, CLOCK_MONOTONIC. The hops of a packet on a shared path are not made for it."""
-    hops = shared_hops(packet)
-    return hops.times[hops.path.hops[number].time] if hops else packet.hops[number].time

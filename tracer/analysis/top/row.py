@@ -10,6 +10,7 @@ from tracer.analysis.top.dimensions import UNKNOWN
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.packets.outcome import BAD
+from tracer.packets.shared_path import hop_time
 from tracer.util.lru_dict import LruDict
 
 MOST_WAYS = 32
@@ -94,7 +95,7 @@ class Row:
         self.good += cause.good
         self.failed += not cause.good and cause.name != NOT_KNOWN
         attempt = verdict.attempt
-        answers = [p.hops[0].time for p in attempt.synacks if p.hops] if attempt else []
+        answers = [hop_time(p, 0) for p in attempt.synacks if p.hops] if attempt else []
         if attempt and answers:
             self.syn_ack.add(max(0, min(answers) - attempt.began))
 
