@@ -107,4 +107,3 @@ def _path(hops: Sequence[Hop]) -> PacketPath:
             legs.append(Leg((places[-1][0], place), places[-1][1], number))
         places.append((place, number))
     return PacketPath(tuple(legs), (own[0], own[-1]) if len(own) > 1 else None)
-

@@ -15,6 +15,7 @@ from tracer.analysis.top.dimensions import DIMENSIONS
 from tracer.analysis.top.interval import Interval, Losses
 from tracer.analysis.top.orders import Ranking
 from tracer.analysis.top.row import Row
+from tracer.model.loss import LEFT_OUT
 from tracer.render._format import clock, count, outcome_style
 from tracer.render._style import STYLES, plain
 from tracer.util.endpoint_format import format_endpoint
@@ -26,7 +27,7 @@ SELECTED = "reverse"
 
 
 def head(interval: Interval, order: str) -> list[Text]:
-    """The lines above the table. What is missing in the table is the last of them, always."""
+    """The lines above the table. The last ones always say what is missing in it."""
     total, kind = interval.total, DIMENSIONS[interval.dimension]
     drops = "bad" if total.drops else "quiet"
     return [
@@ -37,7 +38,7 @@ def head(interval: Interval, order: str) -> list[Text]:
             (drops, f"{count(total.drops, 'drop')} {rate(total.drops, interval.seconds)}/s"),
         ),
         *_syns(total),
-        _missing(interval, total.incomplete),
+        *_missing(interval, total.incomplete),
     ]
 
 
@@ -53,21 +54,21 @@ def _syns(total: Row) -> list[Text]:
     return [_joined(*line), Text(f"causes: {', '.join(causes)}", style=STYLES["quiet"])] if causes else [_joined(*line)]
 
 
-def _missing(interval: Interval, incomplete: int) -> Text:
-    """What was lost in the interval, and since the start."""
+def _missing(interval: Interval, incomplete: int) -> list[Text]:
+    """What was lost in the interval, and since the start if that is more."""
     parts = [text for text in (_losses(interval.losses), count(incomplete, "incomplete packet") if incomplete else "") if text]
     if interval.evicted:
         parts.append(f"{count(interval.evicted, 'row')} counted as other")
-    events = {probe: n for probe, n in interval.lost_by_probe.items() if probe != "packet"}
-    parts += [f"({', '.join(f'{n:,} of {plain(probe)}' for probe, n in sorted(events.items()))})"] if events else []
-    before = "" if interval.so_far == interval.losses else f"; since the start: {_losses(interval.so_far)}"
-    text = ", ".join(parts) + before
-    return Text(f"missing: {text}" if text else "missing: nothing", style=STYLES["doubt" if text else "quiet"])
+    events = {probe: n for probe, n in interval.lost_by_probe.items() if probe != LEFT_OUT}
+    parts += [f"by probe {' '.join(f'{plain(probe)} {n:,}' for probe, n in sorted(events.items()))}"] if events else []
+    text = f"missing: {', '.join(parts) or 'nothing'}"
+    lines = [Text(text, style=STYLES["doubt" if parts else "quiet"])]
+    return lines if interval.so_far == interval.losses else [*lines, missing_so_far(interval)]
 
 
-def missing_at_the_end(last: Interval) -> Text:
-    """What the whole run lacks."""
-    return Text(f"missing since the start: {_losses(last.so_far) or 'nothing'}", style=STYLES["doubt"])
+def missing_so_far(interval: Interval) -> Text:
+    """What the run lacks up to the end of an interval."""
+    return Text(f"missing since the start: {_losses(interval.so_far) or 'nothing'}", style=STYLES["doubt"])
 
 
 def _losses(losses: Losses) -> str:

@@ -19,19 +19,19 @@ POLL_SECONDS = 0.2
 """Interval at which the thread looks whether it should end, s."""
 END_SECONDS = 1.0
 """Longest wait for the end of the thread, s."""
-_SEQUENCES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\r": "enter", "\n": "enter", "\x1b": "back"}
-_NAMES = {"\x7f": "back", "\x08": "back", "k": "up", "j": "down"}
+_SEQUENCES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
+_NAMES = {"\r": "enter", "\n": "enter", "\x1b": "back", "\x7f": "back", "\x08": "back", "k": "up", "j": "down"}
 
 
 def decoded(text: str) -> list[str]:
     """The keys in what a terminal sent: a character, or `up`, `down`, `enter`, `back`. Unknown sequences are left out."""
     keys = []
     while text:
-        sequence = next((s for s in _SEQUENCES if text.startswith(s) and not (s == "\x1b" and len(text) > 1)), None)
+        sequence = next((s for s in _SEQUENCES if text.startswith(s)), None)
         if sequence:
             keys.append(_SEQUENCES[sequence])
             text = text[len(sequence) :]
-        elif text[0] == "\x1b":
+        elif text[0] == "\x1b" and text[1:2] in ("[", "O"):
             return keys
         else:
             keys.append(_NAMES.get(text[0], text[0]))

@@ -103,7 +103,7 @@ class Screen:
         self._restore()
         write(self._out, self._interval or last, self._order, self._most)
         if last.so_far != (self._interval or last).so_far:
-            self._console.print(drawing.missing_at_the_end(last))
+            self._console.print(drawing.missing_so_far(last))
 
     def _restore(self) -> None:
         if not self._is_open:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 from importlib import resources
 
@@ -63,8 +64,10 @@ def test_names_from_outside_are_escaped_and_no_markup(monkeypatch: pytest.Monkey
 
 def test_what_is_missing_is_in_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     text = printed("client", 200, monkeypatch)
-    assert "missing: 12 packets left out, 3 events lost, " in text and "(3 of table)" in text
-    assert "; since the start: 12 packets left out, 4 events lost" in text
+    assert re.search(
+        r"^missing: 12 packets left out, 3 events lost, 1 incomplete packet, by probe table 3$", text, re.MULTILINE
+    )
+    assert re.search(r"^missing since the start: 12 packets left out, 4 events lost$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("dimension", list(DIMENSIONS))

@@ -45,7 +45,7 @@ def test_it_has_the_size_of_the_terminal(width: int, height: int) -> None:
 
 
 def test_losses_are_in_the_head_and_other_rows_below() -> None:
-    shown = lines(screen("client", height=11))
+    shown = lines(screen("client", height=12))
     assert any(line.startswith("missing: 12 packets left out, 3 events lost") for line in shown)
     assert any(line.startswith("other") for line in shown)
 
@@ -74,7 +74,7 @@ def test_packets_of_a_row_and_back() -> None:
 
 
 def test_the_selected_row_is_shown_also_when_it_is_not_among_the_first() -> None:
-    made = screen("client", height=11)
+    made = screen("client", height=12)
     for _ in range(50):
         made.press("down")
     keys = [key for key in made._interval.rows] if made._interval else []
@@ -112,6 +112,7 @@ def test_the_terminal_is_restored_after_an_error() -> None:
 
 def test_decoded_keys() -> None:
     assert decoded("1s\x1b[A\x1bOB\r\x1b") == ["1", "s", "up", "down", "enter", "back"]
+    assert decoded("\x1b3") == ["back", "3"], "Esc and a key that come together"
     assert decoded("\x1b[5~") == [] and decoded("jk\x7f") == ["down", "up", "back"]
 
 
