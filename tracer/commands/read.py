@@ -29,7 +29,7 @@ def replay_request(options: dict[str, Any]) -> ReplayRequest:
         options.get("count", 0),
         options.get("no_rules", False),
         options.get("follow", False),
-        options.get("quiet", False),
+        quiet=options.get("quiet", False),
     )
 
 

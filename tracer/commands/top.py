@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tracer.analysis.top.output import TopOutput
+from tracer.analysis.top.packet_counter import TopOutput
 from tracer.analysis.top.printing import PrintedRecords, PrintedTables
 from tracer.commands.start_notes import StartNotes
 
@@ -19,7 +19,7 @@ END_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class TableRequest:
+class TopRequest:
     """What is shown.
 
     Attributes:
@@ -39,7 +39,7 @@ class TableRequest:
     once: bool = False
 
 
-def trace(cmd: Sequence[str], request: TableRequest, notes: StartNotes, options: dict[str, Any]) -> int:
+def trace(cmd: Sequence[str], request: TopRequest, notes: StartNotes, options: dict[str, Any]) -> int:
     """Traces until the end of the run, and shows each interval. options: those of `trace`. Returns the exit status."""
     from tracer.commands import trace as tracing
 
@@ -51,7 +51,7 @@ def trace(cmd: Sequence[str], request: TableRequest, notes: StartNotes, options:
 
 
 @contextmanager
-def _view(request: TableRequest, has_command: bool) -> Iterator[TopOutput]:
+def _view(request: TopRequest, has_command: bool) -> Iterator[TopOutput]:
     """The output of a live run: a screen on a terminal, otherwise printed tables. A command of the user reads the keys."""
     arguments = (request.by, request.sort, request.rows, sys.stdout)
     seconds = math.inf if request.once else request.interval
@@ -66,7 +66,7 @@ def _view(request: TableRequest, has_command: bool) -> Iterator[TopOutput]:
             yield TopOutput(screen, seconds)
 
 
-def replay(paths: Sequence[str], request: TableRequest, options: dict[str, Any]) -> int:
+def replay(paths: Sequence[str], request: TopRequest, options: dict[str, Any]) -> int:
     """Shows captures as one interval. options: the filter options. Returns the exit status."""
     from tracer.capture.replay import runner
     from tracer.capture.replay.file_series import opened

@@ -84,7 +84,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         (["doctor", "--port", "1"], 2, r".*No such option:? '?--port.*"),
         (["doctr"], 2, r"No such command 'doctr', did you mean doctor\? A program to run goes after --\."),
         (["help"], 2, r"No such command 'help', did you mean --help\? .*"),
-        (["tcp", "port", "80"], 2, r"No such command 'tcp'\. A program to run goes after --\."),
+        (["tcp", "port", "80"], 2, r"No such command 'tcp', did you mean top\? A program to run goes after --\."),
         (["--port", "80", "curl"], 2, r"No such command 'curl'\. A program to run goes after --\."),
         (["--port", "80", "curl", "--", "true"], 2, r"No such command 'curl'\. A program to run goes after --\."),
         (["--port", "80", "doctor"], 2, r"The command doctor must be the first word: k8snet-trace doctor \[OPTIONS\]\."),

@@ -12,8 +12,8 @@ import pytest
 from tests.support import captures
 from tracer.analysis.top.dimensions import DIMENSIONS
 from tracer.analysis.top.orders import ORDERS
-from tracer.analysis.top.output import TopOutput
-from tracer.cli import top as options
+from tracer.analysis.top.packet_counter import TopOutput
+from tracer.cli import live_table as options
 from tracer.events.record import NOTHING
 
 
@@ -84,5 +84,5 @@ def test_a_live_run_gets_the_view_and_the_options_of_trace(run: Any, monkeypatch
     status, *_ = run("top", "--port", "80", "--once", "--interval", "5", "-w", "a.k8st", "--", "true")
     ((cmd, arguments, output),) = given
     assert status == 12 and cmd == ("true",) and isinstance(output, TopOutput)
-    assert (arguments["ports"], arguments["duration"], arguments["target"]) == ((80,), 5.0, "a.k8st")
+    assert (arguments["ports"], arguments["duration"], arguments["target"]) == (("80",), 5.0, "a.k8st")
     assert arguments["end_seconds"] < 1 and arguments["count"] == 0, "Ctrl-C is answered within a second"

@@ -4,11 +4,11 @@
     dimensions.py   what a row stands for: a Service, a rule, ...; one entry each
     row.py          the figures of one row
     interval.py     the rows of one interval, bounded
-    output.py       the sink of the pipeline: counts packets, and gives each interval to a view
+    packet_counter.py  the sink of the pipeline: counts packets, and gives each interval to a view
     orders.py       how rows are sorted
     columns.py      what the table shows of a row, one entry each
     drawing.py      an interval as lines of text; printing.py and screen.py show them
-    records.py      an interval as JSON
+    interval_record.py  an interval as JSON
 
 Must not know: the format of a capture file, how packets are caught.
 """

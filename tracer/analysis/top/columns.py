@@ -14,7 +14,7 @@ WIDE_COLUMNS = 100
 ABSENT = "-"
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """One column.
 
     Attributes:
@@ -55,13 +55,13 @@ def percentile(times: Distribution, share: float) -> str:
 
 
 COLUMNS = (
-    Column("packets\n/s", "packets", lambda row, seconds: rate(row.packets, seconds)),
-    Column("drops\n/s", "drops", lambda row, seconds: rate(row.drops, seconds), "bad"),
-    Column("SYNs\nok", "syns", lambda row, seconds: f"{row.good:,}"),
-    Column("\nfailed", "failed", lambda row, seconds: f"{row.failed:,}", "bad"),
-    Column("\n?", "", lambda row, seconds: f"{row.unsettled:,}", "doubt", is_wide=True),
-    Column("SYN-ACK\np50", "", lambda row, seconds: percentile(row.syn_ack, 0.5)),
-    Column("\np99", "syn-ack", lambda row, seconds: percentile(row.syn_ack, 0.99)),
-    Column("path\np50", "", lambda row, seconds: percentile(row.whole, 0.5), is_wide=True),
-    Column("\np99", "time", lambda row, seconds: percentile(row.whole, 0.99), is_wide=True),
+    TableColumn("packets\n/s", "packets", lambda row, seconds: rate(row.packets, seconds)),
+    TableColumn("drops\n/s", "drops", lambda row, seconds: rate(row.drops, seconds), "bad"),
+    TableColumn("SYNs\nok", "syns", lambda row, seconds: f"{row.good:,}"),
+    TableColumn("\nfailed", "failed", lambda row, seconds: f"{row.failed:,}", "bad"),
+    TableColumn("\n?", "", lambda row, seconds: f"{row.unsettled:,}", "doubt", is_wide=True),
+    TableColumn("SYN-ACK\np50", "", lambda row, seconds: percentile(row.syn_ack, 0.5)),
+    TableColumn("\np99", "syn-ack", lambda row, seconds: percentile(row.syn_ack, 0.99)),
+    TableColumn("path\np50", "", lambda row, seconds: percentile(row.whole, 0.5), is_wide=True),
+    TableColumn("\np99", "time", lambda row, seconds: percentile(row.whole, 0.99), is_wide=True),
 )

@@ -10,14 +10,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracer.analysis.top.columns import COLUMNS, WIDE_COLUMNS, Column, percentile, rate
+from tracer.analysis.top.columns import COLUMNS, WIDE_COLUMNS, TableColumn, percentile, rate
 from tracer.analysis.top.dimensions import DIMENSIONS
 from tracer.analysis.top.interval import Interval, Losses
 from tracer.analysis.top.orders import Ranking
 from tracer.analysis.top.row import Row
 from tracer.model.loss import LEFT_OUT
-from tracer.render._format import clock, count, outcome_style
-from tracer.render._style import STYLES, plain
+from tracer.render.parts.terminal_text import STYLES, clock, count, outcome_style, plain
 from tracer.util.endpoint_format import format_endpoint
 
 SHOWN_CAUSES = 4
@@ -117,7 +116,7 @@ def table(
     return drawn
 
 
-def _cell(column: Column, row: Row, seconds: float) -> Text:
+def _cell(column: TableColumn, row: Row, seconds: float) -> Text:
     text = column.cell(row, seconds)
     return Text(text, style=STYLES[column.style] if column.style and text not in ("0", "-") else "")
 

@@ -11,8 +11,8 @@ from rich.console import Console, Group, RenderableType
 
 from tracer.analysis.top import drawing
 from tracer.analysis.top.interval import Interval
+from tracer.analysis.top.interval_record import interval_object
 from tracer.analysis.top.orders import rank
-from tracer.analysis.top.records import interval_object
 from tracer.util.escape import json_line
 
 PLAIN_COLUMNS = 120

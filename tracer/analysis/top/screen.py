@@ -21,7 +21,7 @@ from tracer.analysis.top.keyboard import Keyboard
 from tracer.analysis.top.orders import ORDERS, Ranking, rank
 from tracer.analysis.top.printing import write
 from tracer.analysis.top.row import Row
-from tracer.render._style import STYLES, plain
+from tracer.render.parts.terminal_text import STYLES, plain
 
 REPAINTS_PER_SECOND = 4
 KEPT_NOTES = 50

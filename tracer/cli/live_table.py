@@ -64,7 +64,7 @@ def top(cmd: tuple[str, ...], **options: Any) -> int:
     from tracer.util.status_line import StatusLine
 
     names = ("by", "sort", "rows", "form", "interval", "once")
-    request = table.TableRequest(**{name: options.pop(name) for name in names})
+    request = table.TopRequest(**{name: options.pop(name) for name in names})
     captures = options.pop("read")
     if captures:
         check_replay_options(click.get_current_context())

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import sample_packets as samples
 from tracer.analysis.top.interval import Interval, Losses
-from tracer.analysis.top.output import TopOutput
+from tracer.analysis.top.packet_counter import TopOutput
 from tracer.model.evidence import Evidence
 from tracer.model.loss import LEFT_OUT, Loss
 from tracer.model.summary import RunSummary
