@@ -95,7 +95,8 @@ def write(maps: Mapping[str, BpfMap], packet_filter: Filter) -> None:
         if old.get(key) == roles:
             continue
         if key in old and len(old) >= MAX_HOSTS:
-            del hosts[key]  # before Linux 6.13 a full trie takes no new value for a key that it has
+            # A full trie may refuse a new value for a key that it has: see docs/kernel-facts.md, "A full trie".
+            del hosts[key]
         hosts[key] = roles
     # A set that comes into use is filled first; a set that is no longer used is emptied last.
     has_ports = any(packet_filter.ports_by_role)

@@ -61,7 +61,7 @@ def dropped_by(rule: Rule | None, owner: Owner | None = None) -> Packet:
     return replace(sample_packets.node_port(), hops=(hop,), outcome=Outcome.DROPPED, verdict="DROPPED in filter/INPUT")
 
 
-@pytest.mark.parametrize(("name", "read"), of_every_table(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(("name", "read"), list(of_every_table()), ids=lambda value: value if isinstance(value, str) else "")
 def test_values_have_the_type_of_their_column(name: str, read: object) -> None:
     kinds = {ColumnType.BIGINT: int, ColumnType.TIMESTAMP: int, ColumnType.BOOLEAN: bool, ColumnType.VARCHAR: str}
     table = tables()[name]
