@@ -27,8 +27,8 @@ from tracer import export
 from tracer.cli.main import command
 
 REAL = PROGRAM / "tests/data/real"
-READERS = {"trace", "stats", "findings", "diff", "query", "export"}
-"""The commands that read a capture; `trace` with -r."""
+READERS = {"trace", "top", "stats", "findings", "diff", "query", "export"}
+"""The commands that read a capture; `trace` and `top` with -r."""
 OTHERS = {"doctor", "audit", "explain", "record"}
 """The commands that look at the machine."""
 ITS_OWN = (
@@ -93,7 +93,7 @@ def commands(place: Path) -> list[list[str]]:
         ["-r", one, "--service", "db/pg-main"], ["-r", one, "--pod", "db/pg-hp", "--no-rules"],
         ["-r", one, "--node-port", "31555"], ["-r", one, "--iface", "ens5", "--netns", "node"],
         ["stats", one], ["stats", one, "-o", "json"], ["findings", one], ["findings", one, "-o", "json"],
-        ["diff", one, other], ["query", one, "SELECT count(*) FROM hops"],
+        ["diff", one, other], ["query", one, "SELECT count(*) FROM hops"], ["top", "-r", one], ["top", "-r", one, "-o", "json"],
     ]  # fmt: skip
     for form in sorted(export.names()):
         made.append(["export", one, "--to", form, str(place / f"out.{form}")])

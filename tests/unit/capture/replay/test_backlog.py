@@ -64,6 +64,8 @@ NEW_SENTENCES = (
 """Sentences of the stored outputs (a pattern), and the sentences that are printed now."""
 NEW_LINE = r" *\d+ dropped packets? without a finding: .*\n"
 """A line of the summary that the stored outputs do not have."""
+CAUSE = re.compile(r"^ +cause  (.*)\n?", re.M)
+"""The cause of a refused SYN, on the SYN's block."""
 
 
 def real(name: str, place: Path) -> tuple[Path, str]:
@@ -81,9 +83,23 @@ def blocks(text: str) -> list[str]:
     return text.strip("\n").split("\n\n")
 
 
+def without_causes(shown: list[str]) -> tuple[list[str], list[str]]:
+    """The blocks without the causes of refused SYNs, and the line that each of these causes was in the stored outputs."""
+    found, syns = [], []
+    for block in shown:
+        cause = CAUSE.search(block)
+        if cause:
+            time, _, ends = block.partition("  SYN  ")[0].partition("  TCP ")
+            syns.append(f"{time}  SYN {ends}  {cause[1]}")
+        found.append(CAUSE.sub("", block).rstrip("\n"))
+    return found, syns
+
+
 def added_blocks(before: str, now: str) -> list[str]:
     """The blocks that the replay has and its run does not have. There is no other difference."""
-    one, other = blocks(before), blocks(re.sub(NEW_LINE, "", now))
+    other, syns = without_causes(blocks(re.sub(NEW_LINE, "", now)))
+    one = [block for block in blocks(before) if block not in syns]
+    assert len(one) == len(blocks(before)) - len(syns), "each cause on a block was a line of its own"
     found = []
     for what, a, b, c, d in difflib.SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         assert what in ("equal", "insert"), "\n\n".join([*one[a:b], "--- now:", *other[c:d]])
