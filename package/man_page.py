@@ -120,7 +120,7 @@ def _options(command: click.Command, top: click.Context, known: set[tuple[str, s
     for title, options in grouped(command, context):
         records = [record for each in options if (record := each.get_help_record(context))]
         new = [record for record in records if record not in known]
-        again += [each.opts[-1] for each in options if each.get_help_record(context) in known]
+        again += [max(each.opts, key=len) for each in options if each.get_help_record(context) in known]
         if new and not known:
             yield f'.SS "{escape(title)}"'
         for first, text in new:

@@ -36,7 +36,21 @@ def test_every_option_is_in_the_section_of_its_command(name: str) -> None:
     text = section(name)
     assert len(options) >= 3
     for option in options:
-        assert re.search(rf"(?<![\w-]){re.escape(option.opts[-1])}(?![\w-])", text), option.opts
+        assert re.search(rf"(?<![\w-]){re.escape(max(option.opts, key=len))}(?![\w-])", text), option.opts
+
+
+def test_the_page_does_not_depend_on_the_order_of_names() -> None:
+    """click 8.1 keeps the names of the option for help in a set."""
+
+    def page(*names: str) -> str:
+        shared: list[click.Parameter] = [
+            click.Option(["-p", "--port"], help="A port."),
+            click.Option(names, is_flag=True, help="Help."),
+        ]
+        commands = {name: click.Command(name, params=shared, add_help_option=False) for name in ("trace", "stats")}
+        return man_page.page(click.Group(commands=commands), "1", "2026-11-23", [])
+
+    assert page("-x", "--extra") == page("--extra", "-x")
 
 
 def test_every_exit_status_is_in_the_page() -> None:
