@@ -16,12 +16,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 from jsonschema import Draft202012Validator
 
 from scenes import load
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import COMMAND, ENVIRONMENT, START_SECONDS
 from tests.kernel.untouched import settled, state
+
+pytestmark = pytest.mark.thorough
 
 RATE, SECONDS = 2_000, 20.0
 UNSERVED = 9
