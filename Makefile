@@ -61,9 +61,9 @@ BESIDE ?= 6.1 5.10 7.2
 DEMO_KERNEL ?= 6.12
 # How the kernel tests attach probes: auto takes fentry where it can, kprobe never does; auto,kprobe: one after the other.
 ATTACH ?= auto
-KERNEL_TEST_SECONDS ?= 2700
+KERNEL_TEST_SECONDS ?= 3600
 MATRIX ?= 5.10 6.1 6.12 7.2
-MATRIX_SECONDS ?= 1500
+MATRIX_SECONDS ?= 2100
 # Not empty: also the kernel tests that take long.
 THOROUGH ?=
 # make ground-truth: the kernel, the back end (a file of tests/kernel/truth), the number of packets, the seed of the random numbers.
