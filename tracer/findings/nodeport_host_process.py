@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import decision_proof, packet_proof
@@ -20,6 +21,7 @@ from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 from tracer.node.node import ListeningSocket
 from tracer.node.node_questions import IsKubeProxy, Listener, Setting
+from tracer.packets.shared_path import PathMemo
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.questions import Known, NotAsked, value_of
@@ -33,22 +35,43 @@ REFUSED_BY_IPVS = "which has no endpoints here: IPVS refuses every request"
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    for hop in packet.hops:
-        if not isinstance(hop, (DecidingHop, RewriteHop)):
+    for at, address, port in _ASKED.of(packet):
+        listener = value_of(context.ask(LISTENER, address, port, packet.protocol.lower()))
+        if not listener:
             continue
-        port = _node_port(hop)
-        if port and hop.owner:
-            asked_ends = hop.nat.before if isinstance(hop, RewriteHop) else packet.endpoints
-            address, asked = asked_ends.dst, asked_ends.dport
-            listener = value_of(context.ask(LISTENER, address, port, packet.protocol.lower())) if asked == port else None
-            if not listener:
-                continue
-            by_proxy = context.ask(IS_KUBE_PROXY, listener.pid)
-            if isinstance(by_proxy, NotAsked) or not by_proxy.value:
-                found = _finding(packet, hop, hop.owner, listener, context)
-                is_known = isinstance(by_proxy, Known)
-                return found if is_known else replace(found, certain=False, proofs=(*found.proofs, NOT_KNOWN))
+        by_proxy, hop = context.ask(IS_KUBE_PROXY, listener.pid), packet.hops[at]
+        assert isinstance(hop, (DecidingHop, RewriteHop)) and hop.owner
+        if isinstance(by_proxy, NotAsked) or not by_proxy.value:
+            found = _finding(packet, hop, hop.owner, listener, context)
+            is_known = isinstance(by_proxy, Known)
+            return found if is_known else replace(found, certain=False, proofs=(*found.proofs, NOT_KNOWN))
     return None
+
+
+class _Asked(NamedTuple):
+    """A hop where a Service's rule acted on a request for its NodePort.
+
+    Attributes:
+        at: Place of the hop.
+        address: The address that the request was sent to.
+        port: The NodePort.
+    """
+
+    at: int
+    address: str
+    port: int
+
+
+def _asked(packet: Packet) -> tuple[_Asked, ...]:
+    found = []
+    for at, hop in enumerate(packet.hops):
+        if isinstance(hop, (DecidingHop, RewriteHop)) and (port := _node_port(hop)):
+            ends = hop.nat.before if isinstance(hop, RewriteHop) else packet.endpoints
+            found += [_Asked(at, ends.dst, port)] if ends.dport == port else []
+    return tuple(found)
+
+
+_ASKED = PathMemo(_asked)
 
 
 def _node_port(hop: OwnedHop) -> int:
