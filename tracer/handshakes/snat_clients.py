@@ -47,6 +47,6 @@ class SnatClients:
     def clients(self, packet: Packet) -> int:
         """Number of clients seen behind this packet's new address; 0 = it has kept its own address, or there are too many to
         count."""
-        nat = find_snat(packet)
-        count = len(self._clients.get(nat.after.src, ())) if nat else 0
+        found = self._sources.of(packet)
+        count = len(self._clients.get(found[1], ())) if found else 0
         return 0 if count >= MAX_CLIENTS or self._clients.evicted else count
