@@ -33,6 +33,13 @@ within its kind, for readers and SQL. batches.turn: number of the chunk's first 
 JSON, [now, slots, last] of each batch; slots: of all batches, transposed, compressed.
 """
 
+TYPES: dict[str, tuple[type, ...]] = {
+    "meta": (str, bytes),
+    "records": (int, str, str, bytes),
+    "batches": (int, int, int, int, bytes, bytes),
+}
+"""Types of the values of each table, without seq and crc."""
+
 
 ALL_ANSWERS = "all"
 """Value of `meta.answers`: the records have every answer, also default ones. A question without an answer was not asked."""
@@ -73,6 +80,21 @@ class Record(StrEnum):
     """The run stopped explaining: number of chunks of packets that were explained in this batch, and none after them."""
     END = "end"
     """The run ended normally: [its duration in seconds, number of its last batch]."""
+
+
+def is_sound(table: str, row: tuple[Any, ...], expected: object, version: int = VERSION) -> bool:
+    """Whether a row of a table has the values that were written.
+
+    The types are compared, too: SQLite stores them apart from the values, in the record header, and the check sum of a text is
+    that of its bytes.
+
+    Args:
+        table: Name of the table.
+        row: The columns except seq and crc.
+        expected: The stored check sum.
+        version: Version of the format.
+    """
+    return tuple(map(type, row)) == TYPES[table] and expected == crc(row, version)
 
 
 def crc(row: tuple[Any, ...], version: int = VERSION) -> int:

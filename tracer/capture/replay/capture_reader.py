@@ -20,7 +20,7 @@ from tracer.capture.format import migrations, record_checks, schema, sqlite_jour
 from tracer.capture.format.codec import MalformedRecord, unpack
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.format.record_layout import RecordLayout
-from tracer.capture.format.schema import APPLICATION_ID, VERSION, Record, crc
+from tracer.capture.format.schema import APPLICATION_ID, VERSION, Record, is_sound
 from tracer.capture.format.type_checks import fits
 from tracer.capture.record.capture_files import COLUMNS, REPEATED
 from tracer.errors import CaptureUnreadable, NewerCapture
@@ -226,7 +226,7 @@ class CaptureReader:
                     return
                 self.missed += self._contiguous and row[0] != after + 1
                 after, misses = row[0], 0
-                if row[1] == crc(row[2:], self.version):
+                if is_sound(table, row[2:], row[1], self.version):
                     yield row[2:]
                 else:
                     self.missed += 1

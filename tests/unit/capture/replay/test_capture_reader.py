@@ -84,6 +84,20 @@ def test_a_moved_boundary_between_columns_is_damage(tmp_path: Path, run: Any) ->
     assert run("-r", path)[0] == 23
 
 
+@pytest.mark.parametrize(
+    ("table", "column", "type_"),
+    [
+        ("meta", "name", "BLOB"), ("meta", "value", "TEXT"), ("records", "kind", "BLOB"), ("records", "key", "BLOB"),
+        ("batches", "began", "BLOB"), ("batches", "turns", "TEXT"),
+    ],
+)  # fmt: skip
+def test_a_changed_type_of_a_value_is_damage(table: str, column: str, type_: str, tmp_path: Path, run: Any) -> None:
+    """One bit of SQLite's record header makes a text of bytes or bytes of a text; the bytes of the row stay the same."""
+    path = captures.capture(tmp_path / "a.k8st").path
+    patched(path, f"UPDATE {table} SET {column} = CAST({column} AS {type_}) WHERE seq = (SELECT min(seq) FROM {table})")
+    assert run("-r", path)[0] in (22, 23)
+
+
 def test_an_older_version_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next version is simulated with another name for losses: a capture of this version is read by its converter."""
     path = captures.capture(tmp_path / "a.k8st").path
