@@ -93,7 +93,7 @@ demo: setup
 test: lint unit kernel-test
 
 unit: setup
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n auto --dist loadfile
 
 lint: setup
 	$(VENV)/bin/ruff check .

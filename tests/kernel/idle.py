@@ -26,6 +26,8 @@ PROBES = ("kprobes", "ftrace", "BPF programs", "BPF maps", "BPF links", "BTF", "
 (tracer/rules/nftables/trace_key.py), to which only a descriptor of the tracer leads; on older kernels it does not."""
 
 QUIET_SECONDS, PATIENCE = 2.0, 180.0
+QUIET_READINGS = 3
+"""Twice is too few on a slow machine: the kernel frees deleted namespaces later, all at once."""
 SETTLE_SECONDS = 30.0
 VOLATILE = re.compile(
     r"^(fs\.(dentry-state|inode-nr|inode-state|file-nr|aio-nr)|kernel\.(random\..*|ns_last_pid|pty\.nr|tainted)"
@@ -113,13 +115,14 @@ def _output(commands: Mapping[str, tuple[str, ...]]) -> State:
 
 
 def quiet() -> State:
-    """The state of the idle node: it was the same twice in a row, and no connection is in TIME_WAIT. (The end of TIME_WAIT is
-    counted, TcpExt: TW.) Raises AssertionError when the node does not become idle."""
-    before, until = state(), time.monotonic() + PATIENCE
+    """The state of the idle node: it was the same QUIET_READINGS times in a row, and no connection is in TIME_WAIT. (The end of
+    TIME_WAIT is counted, TcpExt: TW.) Raises AssertionError when the node does not become idle."""
+    before, until, equal = state(), time.monotonic() + PATIENCE, 1
     while True:
         time.sleep(QUIET_SECONDS)
         waiting, now = _in_time_wait(), state()  # in this order: if one ends in between, its end is in the state
-        if now == before and not waiting:
+        equal = equal + 1 if now == before else 1
+        if equal >= QUIET_READINGS and not waiting:
             return now
         why = f"{waiting} connections in TIME_WAIT\n{differences(before, now)}"
         assert time.monotonic() < until, f"the node is not idle: {why}"

@@ -67,6 +67,7 @@ def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
     return packet.get("tcp_flags"), re.split(" by | to ", packet["verdict"])[0], hops
 
 
+@pytest.mark.thorough
 def test_a_warm_start_traces_the_same(node: None, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     cache = tmp_path / "cache"
     cold, cold_said, cold_cpu, cold_seconds = run(cache)
@@ -192,7 +193,17 @@ SPOILED: dict[Callable[[Path, bytes], None], str] = {
 }
 
 
-@pytest.mark.parametrize("spoil", SPOILED, ids=lambda spoil: spoil.__name__)
+CHECKED_ON_A_KERNEL = (truncated, of_another_kernel, refused_by_the_kernel, writable_by_others)
+"""The others run on request: tests/unit/kernel/test_program_cache.py has what the cache makes of such files."""
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(spoil, id=spoil.__name__, marks=() if spoil in CHECKED_ON_A_KERNEL else pytest.mark.thorough)
+        for spoil in SPOILED
+    ],
+)
 def test_a_spoiled_cache_is_not_used(
     spoil: Callable[[Path, bytes], None], cached: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +227,9 @@ def test_a_good_cache_is_used(cached: Path, watch: Watch, monkeypatch: pytest.Mo
     assert other.has_compiled and len(list(cached.iterdir())) == 2, "other programs have an entry of their own"
 
 
-@pytest.mark.parametrize("options", ["size=64k", "ro"], ids=["full", "read-only"])
+@pytest.mark.parametrize(
+    "options", [pytest.param("size=64k", id="full"), pytest.param("ro", id="read-only", marks=pytest.mark.thorough)]
+)
 def test_a_disk_that_takes_nothing(
     options: str, cached: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 import time
 
+import pytest
+
 from scenes import topology, traffic
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import COMMAND, ENVIRONMENT
@@ -13,6 +15,7 @@ from tests.support.pseudo_terminal import PseudoTerminal, screen
 from tests.support.waiting import until
 
 
+@pytest.mark.thorough
 def test_the_line_on_a_terminal(node: None) -> None:
     terminal = PseudoTerminal()
     words = [*COMMAND, "--no-kube", "--port", str(traffic.NODEPORT_HTTP), "--count", "10"]
