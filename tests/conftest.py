@@ -15,7 +15,7 @@ from tests.support.api_server import ApiServer
 from tests.support.nodes import node
 from tracer.cli import main
 from tracer.packets.assembler import DIFFERENT
-from tracer.render import _format
+from tracer.render import _clock
 from tracer.util.worker import user_warnings
 
 with suppress(ImportError):  # the virtual machines of the kernel tests do not have hypothesis
@@ -38,7 +38,8 @@ def same_time_zone() -> Iterator[None]:
     if before is not None:
         os.environ["TZ"] = before
     time.tzset()
-    _format._second.cache_clear()
+    _clock._second.cache_clear()
+    _clock._date.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
+from tracer.util.color import console_options
 from tracer.util.escape import escaped, json_line
 
 WIDTH = 24
@@ -46,7 +47,7 @@ def show(tables: Iterable[ResultTable], out: TextIO, form: str) -> None:
             raise
 
     # Lines are folded only on a terminal.
-    console = Unguarded(file=out, highlight=False, width=None if out.isatty() else 200)
+    console = Unguarded(file=out, highlight=False, width=None if out.isatty() else 200, **console_options())
     for table in tables:
         # Not as rich's own title, which is folded to the width of a narrow table.
         console.print(Text(escaped(table.title), style="bold"))

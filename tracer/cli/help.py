@@ -12,7 +12,8 @@ from tracer.cli import filters
 GROUPS = {
     "Which packets": filters.NAMES | {"source", "target"},
     "Kubernetes objects": ("kubeconfig", "objects", "no_kube"),
-    "Output": ("by", "sort", "rows", "interval", "once", "outputs", "oneline", "form", "quiet", "verbose", "follow"),
+    "Output": ("by", "sort", "rows", "interval", "once", "outputs", "oneline", "form", "quiet", "verbose", "follow",
+               "times", "color"),
     "Captures": ("write", "read", "ring", "rotate_size", "rotate_time", "snaplen", "redact"),
 }  # fmt: skip
 """The options of each group, by the names of their parameters. An option that no group names is in the last group."""

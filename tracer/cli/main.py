@@ -27,11 +27,15 @@ from tracer.cli.options import (
 from tracer.commands.start_notes import StartNotes
 from tracer.errors import NO_ROOM, UNEXPECTED, BadOption, OutputNotWritten, TraceError
 from tracer.model.filter import PROTOCOLS
+from tracer.model.time_form import TimeForm
+from tracer.util import color
 from tracer.util.escape import escaped
 from tracer.util.status_line import StatusLine
 from tracer.util.worker import place_of
 
 _log = logging.getLogger(__name__)
+
+TIME_FORMS = [form.value for form in TimeForm]
 
 EXAMPLES = """\b
 Examples:
@@ -75,6 +79,14 @@ def with_kube(function: Any) -> Any:
     help=f"{alternatives(render.FORMATS, first='text')}; repeatable.",
 )
 @click.option("--oneline", is_flag=True, hidden=True, help="One packet a line: -o oneline, beside other outputs.")
+@click.option(
+    "--time",
+    "times",
+    type=click.Choice(TIME_FORMS),
+    default=TIME_FORMS[0],
+    metavar="FORM",
+    help=f"Times in text and oneline: {alternatives(TIME_FORMS)}.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures, findings and the summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
 @click.option(
@@ -100,7 +112,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
     """
     path = options.pop("read")
     options["outputs"] = chosen_outputs(click.get_current_context())
-    del options["oneline"]
+    del options["oneline"], options["times"]
     if path:
         check_replay_options(click.get_current_context())
         from tracer.commands import read as captures
@@ -114,7 +126,7 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
         return tracing.trace(cmd, notes=notes, **live)
 
 
-NOT_RECORDED = frozenset({"read", "outputs", "oneline", "quiet", "write", "count", "follow", "version"})
+NOT_RECORDED = frozenset({"read", "outputs", "oneline", "times", "quiet", "write", "count", "follow", "version"})
 """The options of `trace` that `record` does not have."""
 
 
@@ -206,19 +218,30 @@ def explain(
     return predicting.run(path_query, form, verbose, objects_from, comparison)
 
 
-def _with_debug(each: click.Command) -> None:
-    """Adds the option --debug to a command."""
+def _with_common_options(each: click.Command) -> None:
+    """Adds the options --color and --debug, which each command has."""
+
+    def choose(context: click.Context, option: click.Parameter, mode: str) -> None:
+        color.use(color.ColorMode(mode))
 
     def enable(context: click.Context, option: click.Parameter, is_set: bool) -> None:
         if is_set:
             log.enable()
 
+    modes = [mode.value for mode in color.ColorMode]
+    text = f"{alternatives(modes)}; auto respects NO_COLOR, FORCE_COLOR."
+    settings: dict[str, Any] = {"expose_value": False, "is_eager": True}
+    each.params.append(
+        click.Option(
+            ["--color"], type=click.Choice(modes), default="auto", callback=choose, metavar="WHEN", help=text, **settings
+        )
+    )
     text = "Log to stderr what the tracer itself does."
-    each.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, is_eager=True, callback=enable, help=text))
+    each.params.append(click.Option(["--debug"], is_flag=True, callback=enable, help=text, **settings))
 
 
 for _each in command.commands.values():
-    _with_debug(_each)
+    _with_common_options(_each)
     completion.attach(_each)
 completion.register()
 

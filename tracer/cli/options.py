@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from tracer.errors import BadOption
+from tracer.model.time_form import TimeForm
 
 if TYPE_CHECKING:
     from tracer.pipeline.sinks import OutputSpec
@@ -56,8 +58,14 @@ def chosen_outputs(context: click.Context) -> Sequence[OutputSpec]:
     """The outputs of a run: those given by -o, and that of --oneline.
 
     Without either, text; on a terminal it changes to one packet a line when packets are many, but not with --verbose or
-    --follow, and not in a replay.
+    --follow, and not in a replay. Each one shows times as --time says.
     """
+    times = TimeForm(context.params["times"])
+    return tuple(replace(spec, times=times) for spec in _outputs(context))
+
+
+def _outputs(context: click.Context) -> Sequence[OutputSpec]:
+    """The formats and files of a run."""
     from tracer.pipeline import sinks
 
     options = context.params

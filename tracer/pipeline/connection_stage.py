@@ -137,7 +137,7 @@ class ConnectionStage(Stage):
 
     def _write_timelines(self, timelines: list[Timeline], output: Output) -> None:
         assert self._connections is not None
-        for timeline in timelines:
+        for timeline in sorted(timelines, key=lambda timeline: timeline.began):
             if not self._failures_only or timeline.troubled:
                 output.timeline(timeline)
             self._connections.mark_written(timeline)

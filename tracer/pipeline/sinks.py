@@ -22,6 +22,7 @@ from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
+from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
 from tracer.render.base import LostEvents, Output
 from tracer.util.new_file import fresh
@@ -44,10 +45,12 @@ class OutputSpec:
     Attributes:
         form: Name of the format.
         path: File; "" = standard output.
+        times: How a format for people shows times.
     """
 
     form: str
     path: str = ""
+    times: TimeForm = TimeForm.LOCAL
 
     @property
     def name(self) -> str:
@@ -217,7 +220,7 @@ def opened(
         raise BadOption("Each output needs its own file, and one at most goes to standard output: -o text -o json:FILE.")
     if len(specs) == 1 and not specs[0].path and not recorded:
         out, err = (line.guarded(stream) if line else stream for stream in (sys.stdout, sys.stderr))
-        yield render.find(specs[0].form)(out, err, verbose=verbose)
+        yield render.find(specs[0].form)(out, err, verbose=verbose, times=specs[0].times)
         return
     with ExitStack() as stack:
         made = [_sink(stack, spec, verbose, waits, line) for spec in specs]
@@ -244,7 +247,7 @@ def _sink(stack: ExitStack, spec: OutputSpec, verbose: bool, waits: bool, line: 
     guard = line.hidden if line and line.is_live and os.isatty(fd) else nullcontext
     stream = QueuedStream(fd, spec.name, waits, guard=guard)
     err = line.guarded(sys.stderr) if line else sys.stderr
-    return Sink(spec, render.find(spec.form)(cast(TextIO, stream), err, verbose=verbose), stream)
+    return Sink(spec, render.find(spec.form)(cast(TextIO, stream), err, verbose=verbose, times=spec.times), stream)
 
 
 def _open(spec: OutputSpec) -> int:

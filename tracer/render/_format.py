@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats that all text output shares: counts, times, styles of outcomes."""
+"""Formats that all text output shares: counts, differences of times, styles of outcomes."""
 
 from __future__ import annotations
-
-import time
-from functools import lru_cache
 
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Outcome
@@ -33,13 +30,3 @@ def count(n: int, noun: str) -> str:
 def relative(ns: int) -> str:
     """Formats a time difference in ns: `+0.50 ms`, `+1.20 s`."""
     return f"+{ns / 1e6:.2f} ms" if ns < 999_995_000 else f"+{ns / 1e9:.2f} s"
-
-
-def clock(ns: int) -> str:
-    """Formats ns since the epoch as local wall time with milliseconds."""
-    return f"{_second(ns // 1_000_000_000)}.{ns // 1_000_000 % 1000:03d}"
-
-
-@lru_cache(16)
-def _second(epoch: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(epoch))

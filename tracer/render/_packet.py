@@ -32,7 +32,8 @@ from tracer.model.packet import Outcome, Packet
 from tracer.packets import flooded_copies
 from tracer.packets.outcome import BAD, is_benign
 from tracer.render import _ipvs
-from tracer.render._format import GOOD, clock, outcome_style, relative
+from tracer.render._clock import Clock
+from tracer.render._format import GOOD, outcome_style, relative
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.parts.rule_lines import rule_lines
 from tracer.util.endpoint_format import format_endpoint
@@ -50,18 +51,25 @@ _NAMES = {"icmpv6": "ICMPv6"}
 
 
 class PacketLines:
-    """Formats packets. verbose: show every hop, not only those that decided something."""
+    """Formats packets.
 
-    def __init__(self, style: Styler, verbose: bool) -> None:
-        self._ink, self.verbose = style, verbose
+    Args:
+        style: The styler of the stream.
+        verbose: Show every hop, not only those that decided something.
+        clock: The times of the output.
+    """
+
+    def __init__(self, style: Styler, verbose: bool, clock: Clock) -> None:
+        self._ink, self.verbose, self._clock = style, verbose, clock
 
     def header(self, packet: Packet) -> str:
         ink, ends = self._ink, packet.endpoints
         protocol = protocol_name(packet)
         src = ink("strong", format_endpoint(ends.src, ends.sport))
         dst = ink("strong", format_endpoint(ends.dst, ends.dport))
-        state = clock(packet.time) if packet.time else f"{'explained':<{TIME}}".replace(" ", KEEP)
-        parts = [f"{state}{KEEP}{KEEP}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
+        when = self._clock.stamp(packet.time) if packet.time else f"{'explained':<{TIME}}"
+        when = f"{when}  ".replace(" ", KEEP) if when else ""
+        parts = [f"{when}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
         if packet.tcp_flags:
             parts.append(ink("change", packet.tcp_flags.replace(" ", KEEP)))
         if packet.length:
@@ -72,7 +80,9 @@ class PacketLines:
         if packet.flow:
             parts.append(packet.flow.state + f"{KEEP}reply" * packet.flow.is_reply)
         if packet.continues:
-            parts.append(ink("quiet", f"continues the packet of {clock(packet.continues)}".replace(" ", KEEP)))
+            point = self._clock.point(packet.continues)
+            text = f"continues the packet of {point}" if point else "continues an earlier packet"
+            parts.append(ink("quiet", text.replace(" ", KEEP)))
         return ink.fold("  ".join(parts), MARGIN)
 
     def hops(self, packet: Packet) -> Iterator[str]:
@@ -167,7 +177,8 @@ class PacketLines:
     def end(self, packet: Packet, before: int = 0) -> str:
         end = self._ink(outcome_style(packet.outcome), plain(packet.verdict or packet.outcome or "no verdict"))
         if before:
-            end += "  " + self._ink("quiet", f"same way as at {clock(before)}".replace(" ", KEEP))
+            point = self._clock.point(before)
+            end += "  " + self._ink("quiet", f"same way as {f'at {point}' if point else 'before'}".replace(" ", KEEP))
         if not packet.complete and "incomplete" not in packet.verdict:
             end += self._ink("doubt", "  incomplete: some of its events were lost")
         if packet.unexplained:

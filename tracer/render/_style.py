@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Colours and line folding of the text format, without the cost of a rich renderable per packet.
 
-rich decides once whether a stream can show colours (terminal or not, NO_COLOR, FORCE_COLOR, TERM). After that a style is a
+rich decides once whether a stream gets colours (--color; terminal or not, NO_COLOR, FORCE_COLOR, TERM). After that a style is a
 pair of strings around the text.
 """
 
@@ -14,6 +14,7 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
+from tracer.util.color import console_options
 from tracer.util.escape import BREAK, escaped, width
 from tracer.util.escape import style as marked
 
@@ -39,8 +40,8 @@ class Styler:
     """Styles and folds text for one stream."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
-        # FORCE_COLOR colours a pipe too, but only a real terminal has a width to fold at.
+        self._console = Console(file=stream, highlight=False, soft_wrap=True, **console_options())
+        # FORCE_COLOR and --color always colour a pipe too, but only a real terminal has a width to fold at.
         self._folds = stream.isatty()
         self._around = {name: self._codes(look) for name, look in STYLES.items()}
 
@@ -56,12 +57,18 @@ class Styler:
         before, after = self._around[style]
         return f"{before}{text}{after}"
 
+    @property
+    def width(self) -> int | None:
+        """Width at which lines are folded, columns; None = they are not folded."""
+        return self._console.width if self._folds else None
+
     def fold(self, line: str, indent: int) -> str:
         """Folds a line at blanks to the width of the terminal, with `indent` blanks before each further part.
 
         An address has no blanks, so it is never split. A stream that is not a terminal gets one line of any length.
         """
-        if not self._folds or len(line) <= (most := self._console.width):
+        most = self.width
+        if most is None or len(line) <= most:
             return line.replace(KEEP, " ")
         parts, part, used = [], "", 0
         for word in re.findall(r" *[^ ]+", line):

@@ -33,19 +33,18 @@ SeenStages = dict[str, set[tuple[str, str]]]
 """The stages that packets went through so far, by direction: (namespace, text)."""
 
 
-def block(timeline: Timeline, style: Styler, clock: Callable[[int], str]) -> list[str]:
-    """Returns the lines of a timeline, with the entries that were not printed before."""
+def block(timeline: Timeline, style: Styler, stamp: Callable[[int], str]) -> list[str]:
+    """Returns the lines of a timeline, with the entries that were not printed before. stamp: formats when it began."""
     orig = timeline.asked
     ends = f"{format_endpoint(orig.src, orig.sport)} -> {format_endpoint(orig.dst, orig.dport)}"
-    parts = [f"{clock(timeline.began)}  {timeline.key.protocol} {style('strong', ends)}"]
+    parts = [stamp(timeline.began), f"{timeline.key.protocol} {style('strong', ends)}"]
     if timeline.printed:
         parts.append(style("quiet", "continued"))
     outcome = plain(_outcome(timeline))
     parts.append(outcome and style("good" if timeline.good else "bad" if timeline.cause else "strong", outcome))
     parts.append(f"{timeline.packets} packet{'s' * (timeline.packets != 1)}")
-    parts += [
-        style("bad", f"{n} {what}") for n, what in ((timeline.retransmitted, "sent again"), (timeline.lost, "lost here")) if n
-    ]
+    trouble = ((timeline.retransmitted, "sent again"), (timeline.lost, "lost here"))
+    parts += [style("doubt" if timeline.good else "bad", f"{n} {what}") for n, what in trouble if n]
     parts.append(style("quiet", plain(_tracked(timeline))))
     if timeline.why:
         parts.append(style("quiet", f"({REASONS.get(timeline.why, timeline.why)})"))

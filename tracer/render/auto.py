@@ -16,6 +16,7 @@ from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.model.time_form import TimeForm
 from tracer.render.oneline import FIELDS, OneLineOutput
 from tracer.render.text import TextOutput
 
@@ -33,8 +34,14 @@ CHANGE = (
 class AutoOutput(OneLineOutput):
     """Writes blocks until WINDOW_PACKETS packets come within WINDOW_SECONDS, then lines."""
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
-        super().__init__(out, err, verbose)
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        verbose: bool = False,
+        times: TimeForm = TimeForm.LOCAL,
+    ) -> None:
+        super().__init__(out, err, verbose, times)
         self._times: deque[int] = deque(maxlen=WINDOW_PACKETS)
         self._is_oneline = False
 

@@ -16,6 +16,7 @@ from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
 from tracer.util.escape import escaped_line
 
@@ -53,13 +54,20 @@ class Output(ABC):
     `err`. Write errors, such as a broken pipe, reach the caller.
     """
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        verbose: bool = False,
+        times: TimeForm = TimeForm.LOCAL,
+    ) -> None:
         """Sets the streams.
 
         Args:
             out: Stream for results; None = standard output.
             err: Stream for notes; None = standard error.
             verbose: Show every hop, not only those that decided something.
+            times: How a format for people shows the times of packets. Machine formats have their own.
         """
         self.out, self.err, self.verbose = out or sys.stdout, err or sys.stderr, verbose
         self.lost_by_probe: Counter[str] = Counter()

@@ -16,6 +16,7 @@ from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
+from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline, TimelineEntry
 from tracer.packets.shared_path import shared_hops
 from tracer.render.base import LostEvents, Output
@@ -33,8 +34,14 @@ class JsonOutput(Output):
 
     shows_all_results = True
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
-        super().__init__(out, err, verbose)
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        verbose: bool = False,
+        times: TimeForm = TimeForm.LOCAL,
+    ) -> None:
+        super().__init__(out, err, verbose, times)
         self._templates = JsonTemplates()
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:

@@ -7,7 +7,7 @@
 That is one line. Its eight fields are separated by two blanks; a field without a value is "-", and no field has two blanks:
 time, source -> destination, protocol and TCP flags, interfaces by namespace, new ends after NAT, the rule that decided, its
 owner, the packet's outcome. "(derived)" and "(copy)" behind a value mean what they mean in `text`. A finding and the cause of a
-failed SYN are lines of their own; the summary is that of `text`.
+failed SYN are lines of their own, without a time in the first field; the summary is that of `text`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from tracer.model.hop import (
 )
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.model.time_form import TimeForm
 from tracer.packets.flooded_copies import is_refused_copy
 from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
-from tracer.render._format import cause_style, clock, outcome_style
+from tracer.render._clock import Clock
+from tracer.render._format import cause_style, outcome_style
 from tracer.render._packet import protocol_name
 from tracer.render._style import plain
 from tracer.render.parts.deciding_hop import deciding_hop
@@ -49,8 +51,14 @@ ABSENT = "-"
 class OneLineOutput(TextOutput):
     """Writes one line for each packet; notes and the start of the run go to `err`."""
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
-        super().__init__(out, err, verbose)
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        verbose: bool = False,
+        times: TimeForm = TimeForm.LOCAL,
+    ) -> None:
+        super().__init__(out, err, verbose, times)
         self._templates = PathMemo(self._template)
         self._is_ending = False
 
@@ -62,25 +70,29 @@ class OneLineOutput(TextOutput):
         hops = shared_hops(packet)
         template = self._templates.of(packet) if hops and not packet.unexplained else None
         rest = template.fill(hops.ports) if template and hops else escaped_line(self._after_time(packet))
-        self.put_escaped(f"{clock(packet.time) if packet.time else ABSENT}  {rest}")
+        self.put_escaped(f"{(packet.time and self._clock.stamp(packet.time)) or ABSENT}  {rest}")
 
     def finding(self, finding: Finding) -> None:
         """Writes one line; in the summary, all of the finding."""
         if self._is_ending:
             super().finding(finding)
             return
-        when, doubt = clock(finding.last) if finding.packets else ABSENT, _remarks(("not certain", not finding.certain))
-        self.put(f"{when}  {self._style('bad', f'finding {finding.name}{doubt}')}  {_field(finding.cause)}")
+        when = self._clock.point(finding.last) if finding.packets else ""
+        what = f"finding {finding.name}{f' of {when}' if when else ''}{_remarks(('not certain', not finding.certain))}"
+        self.put(f"{ABSENT}  {self._style('bad', what)}  {_field(finding.cause)}")
 
     def syn(self, verdict: HandshakeVerdict) -> None:
-        """Writes one line for a SYN that failed; that of another is the line of its packet."""
+        """Writes one line for a SYN that failed; that of another is the line of its packet. Its first field has no time:
+        times stay in order, and it is settled after later packets were written."""
         if verdict.cause.good:
             return
         asked = verdict.asked
         ends = f"{format_endpoint(asked.src, asked.sport)} -> {format_endpoint(asked.dst, asked.dport)}"
         text = self._style(cause_style(verdict), _field(verdict.cause.text))
         is_derived = verdict.cause.evidence is Evidence.DERIVED
-        self.put(f"{clock(verdict.time)}  {ends}  cause of a SYN  {text}{_remarks(('derived', is_derived))}")
+        when = self._clock.point(verdict.time)
+        what = f"cause of the SYN of {when}" if when else "cause of a SYN"
+        self.put(f"{ABSENT}  {ends}  {what}  {text}{_remarks(('derived', is_derived))}")
 
     def summary(self, summary: RunSummary) -> None:
         self._is_ending = True
@@ -98,7 +110,7 @@ class OneLineOutput(TextOutput):
             ink("change", ", ".join(_rewrites(packet.hops)) or ABSENT),
             _rule(hop) if hop else ABSENT,
             ink("place", _field(owner.text) if hop and (owner := owner_of(hop)) else ABSENT),
-            ink(outcome_style(packet.outcome), _outcome(packet)),
+            ink(outcome_style(packet.outcome), _outcome(packet, self._clock)),
         )
         return "  ".join(fields)
 
@@ -175,13 +187,14 @@ def _changed(before: Endpoints, after: Endpoints) -> str:
     return " -> ".join(new) or "nothing changed"
 
 
-def _outcome(packet: Packet) -> str:
+def _outcome(packet: Packet, clock: Clock) -> str:
+    continued = clock.point(packet.continues)
     is_incomplete = not packet.complete and "incomplete" not in packet.verdict
     sockets = [hop for hop in packet.hops if isinstance(hop, SocketHop) and hop.socket.pid]
     return _field(packet.verdict or packet.outcome or "no verdict") + _remarks(
         ("process derived", any(hop.evidence is Evidence.DERIVED for hop in sockets)),
         ("incomplete: some of its events were lost", is_incomplete),
-        (f"continues the packet of {clock(packet.continues)}", bool(packet.continues)),
+        (f"continues the packet of {continued}" if continued else "continues an earlier packet", bool(packet.continues)),
         ("not explained by the run", bool(packet.unexplained)),
         ("derived", packet.unexplained is Evidence.DERIVED),
     )

@@ -26,12 +26,14 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
 from tracer.packets.outcome import BAD
 from tracer.packets.shared_path import PathMemo
 from tracer.render import _timeline
+from tracer.render._clock import Clock
 from tracer.render._finding import block
-from tracer.render._format import cause_style, clock, count, outcome_style, relative
+from tracer.render._format import cause_style, count, outcome_style, relative
 from tracer.render._packet import MARGIN, TIME, PacketLines
 from tracer.render._prediction import chosen_rule, common_hops, condition, elsewhere, group_alike
 from tracer.render._shown_path import ShownPaths
@@ -59,10 +61,17 @@ _MARKS = {"ok": ("good", "+"), "degraded": ("doubt", "!"), "missing": ("bad", "x
 class TextOutput(Output):
     """Writes packets, losses and the summary to `out`, the start of the run and notes to `err`."""
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, verbose: bool = False) -> None:
-        super().__init__(out, err, verbose)
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        verbose: bool = False,
+        times: TimeForm = TimeForm.LOCAL,
+    ) -> None:
+        super().__init__(out, err, verbose, times)
         self._style, self._err_style = Styler(self.out), Styler(self.err)
-        self._lines = PacketLines(self._style, verbose)
+        self._clock = Clock(times)
+        self._lines = PacketLines(self._style, verbose, self._clock)
         self._paths: LruDict[Hashable, int] = LruDict(KEPT_PATHS, "paths of shown packets")
         self._shown = ShownPaths()
         self._is_answered = PathMemo(lambda packet: packet.handshake is not None)
@@ -109,7 +118,7 @@ class TextOutput(Output):
     def finding(self, finding: Finding) -> None:
         """Writes a finding: completely the first time; in the summary, only its new parts."""
         which = finding.name, finding.key
-        self._write([*block(finding, self._style, self._found.get(which)), ""])
+        self._write([*block(finding, self._style, self._found.get(which), self._clock.point), ""])
         self._found[which] = finding
 
     def begin_batch(self) -> None:
@@ -127,7 +136,10 @@ class TextOutput(Output):
             self.put(*lines)
 
     def syn(self, verdict: HandshakeVerdict) -> None:
-        """Writes the cause of a SYN: on its block, if this node refused it; otherwise one line with its endpoints."""
+        """Writes the cause of a SYN: on its block, if this node refused it; otherwise one line with its endpoints.
+
+        The line has the SYN's time in its text: it is settled after later packets were written, and times stay in order.
+        """
         lines = self._refused_syns.pop(verdict.attempt.syn.identity, None) if verdict.attempt else None
         if lines:
             lines.insert(-1, self._style.fold(f"{'cause':>{TIME}}  {self._cause(verdict)}", MARGIN))
@@ -135,8 +147,10 @@ class TextOutput(Output):
                 self.release()
             return
         ink, asked = self._style, verdict.asked
-        line = f"{clock(verdict.time)}{KEEP}{KEEP}SYN{KEEP}{format_endpoint(asked.src, asked.sport)}{KEEP}-> "
+        line = f"{'cause':>{TIME}}  SYN{KEEP}{format_endpoint(asked.src, asked.sport)}{KEEP}-> "
         line += format_endpoint(asked.dst, asked.dport)
+        when = self._clock.point(verdict.time)
+        line += f" of{KEEP}{when}" if when else ""
         self._write([ink.fold(f"{line}  {self._cause(verdict)}", MARGIN), ""])
 
     def _cause(self, verdict: HandshakeVerdict) -> str:
@@ -152,7 +166,7 @@ class TextOutput(Output):
         return line
 
     def timeline(self, timeline: Timeline) -> None:
-        self._write([*_timeline.block(timeline, self._style, clock), ""])
+        self._write([*_timeline.block(timeline, self._style, self._clock.stamp), ""])
 
     def summary(self, summary: RunSummary) -> None:
         ink = self._style

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import captures
 from tracer.capture.replay.capture_reader import CaptureReader
-from tracer.render import _format
+from tracer.render import _clock
 
 
 @pytest.fixture(autouse=True)
@@ -95,5 +95,5 @@ def test_a_replay_uses_the_time_zone_of_the_node(tmp_path: Path, read: Any, monk
     made = captures.capture(tmp_path / "a.k8st")
     monkeypatch.setenv("TZ", "America/Lima")
     time.tzset()
-    _format._second.cache_clear()
+    _clock._second.cache_clear()
     assert read("-r", made.path)[1] == made.text["text"]

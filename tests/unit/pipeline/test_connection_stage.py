@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -162,6 +163,13 @@ def test_a_verdict_without_its_timeline_is_a_line() -> None:
     assert "removed because the table is full" in text and totals.timelines["aged out"] == 1
     assert "SYN 192.168.56.1:40812 -> 192.168.56.10:30285" in text, "a line of its own"
     assert "SYN 192.168.56.1:50000" not in text and "== left by cni0" in text, "an entry of its timeline"
+
+
+def test_connections_that_are_written_together_are_in_the_order_of_their_beginnings() -> None:
+    stage = ConnectionStage(HandshakeAnalyzer(FakeInspector()), ConnectionTracker())
+    other = replace(syn(at=SECOND // 4, identity=9, seq=5), endpoints=Endpoints("192.168.56.2", 5, "192.168.56.10", 30285))
+    text, _ = written(stage, syn(*at_listener(True)), replace(other, flow=None), synack(), last_ack())
+    assert re.findall(r"TCP (\S+):\d+ ->", text) == ["192.168.56.1", "192.168.56.2"]
 
 
 def test_drops_only_prints_failed_connections() -> None:

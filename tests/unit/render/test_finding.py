@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 from dataclasses import replace
 
 import pytest
 
 from tests.support.sample_findings import FOUND, SHOWN, VALIDATOR
+from tests.support.terminal import Terminal
 from tracer import render
 from tracer.model.finding import FindingEvidence
 from tracer.model.summary import RunSummary
@@ -27,6 +30,30 @@ def test_a_finding_as_text() -> None:
         "   cure       Take another port.",
         "",
     ]
+
+
+COMMAND = """iptables-nft -t nat -D POSTROUTING -m comment --comment "a rule" ! -s 10.60.0.0/16 -d 10.60.8.0/24 -j RETURN"""
+
+
+@pytest.mark.parametrize("columns", [50, 80, 120])
+def test_a_command_can_be_copied_at_any_width(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is longer than the terminal, no word is divided, and the shell reads the lines as one command."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for cure in (f"Delete it: `{COMMAND}`.", f"`{COMMAND}`"):
+        out = Terminal()
+        render.find("text")(out, Terminal()).finding(replace(FOUND, cure=cure))
+        text = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+        assert max(map(len, text.splitlines())) <= columns
+        (shown,) = re.findall("`([^`]*)`", text)
+        assert shlex.split(shown.replace("\\\n", "")) == shlex.split(COMMAND)
+
+
+def test_a_command_that_is_no_list_of_words_stays_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    command = "echo it's " + "x " * 40 + "end"
+    out = Terminal()
+    render.find("text")(out, Terminal()).finding(replace(FOUND, cure=f"`{command}`"))
+    assert f"`{command}`" in out.getvalue()
 
 
 def test_a_likely_finding_is_marked_as_likely() -> None:

@@ -159,7 +159,7 @@ def test_a_finding_is_a_line_and_a_block_at_the_end() -> None:
     output.finding(finding)
     output.finding(replace(finding, certain=False, packets=0))
     assert out.getvalue().splitlines() == [
-        "14:03:22.118  finding dropped_by_rule  A rule drops packets.",
+        "-  finding dropped_by_rule of 14:03:22.118  A rule drops packets.",
         "-  finding dropped_by_rule (not certain)  A rule drops packets.",
     ]
     output.summary(RunSummary(packets=2, outcomes={"dropped": 2}, findings=[finding]))

@@ -16,7 +16,7 @@ from tracer.analysis.top.interval import Interval, Losses
 from tracer.analysis.top.orders import Ranking
 from tracer.analysis.top.row import Row
 from tracer.model.loss import LEFT_OUT
-from tracer.render.parts.terminal_text import STYLES, clock, count, outcome_style, plain
+from tracer.render.parts.terminal_text import STYLES, count, local, outcome_style, plain
 from tracer.util.endpoint_format import format_endpoint
 
 SHOWN_CAUSES = 4
@@ -148,7 +148,7 @@ def packets(key: str, row: Row, most: int, width: int) -> RenderableType:
         way = f"{format_endpoint(ends.src, ends.sport)} -> {format_endpoint(ends.dst, ends.dport)}"
         verdict = plain(packet.verdict or packet.outcome) + incomplete
         flags = packet.tcp_flags or packet.protocol
-        cells = (clock(packet.time), plain(way), plain(flags))
+        cells = (local(packet.time), plain(way), plain(flags))
         drawn.add_row(*map(Text, cells), Text(verdict, style=STYLES[outcome_style(packet.outcome)]))
     return drawn
 

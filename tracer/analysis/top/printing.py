@@ -13,6 +13,7 @@ from tracer.analysis.top import drawing
 from tracer.analysis.top.interval import Interval
 from tracer.analysis.top.interval_record import interval_object
 from tracer.analysis.top.orders import rank
+from tracer.util.color import console_options
 from tracer.util.escape import json_line
 
 PLAIN_COLUMNS = 120
@@ -67,10 +68,12 @@ class PrintedRecords:
 
 def write(out: TextIO, interval: Interval, order: str, most: int) -> None:
     """Writes one interval: head, table, and the times between places. Errors of the stream reach the caller."""
-    is_terminal = out.isatty()
-    width = Console(file=out).width if is_terminal else int(os.environ.get("COLUMNS") or PLAIN_COLUMNS)
+    target = Console(file=out, **console_options())
+    width = target.width if out.isatty() else int(os.environ.get("COLUMNS") or PLAIN_COLUMNS)
     text = io.StringIO()
-    console = Console(file=text, force_terminal=is_terminal, highlight=False, width=width)
+    options = console_options()
+    options["force_terminal"] = target.is_terminal
+    console = Console(file=text, highlight=False, width=width, **options)
     console.print(page(interval, order, most, width))
     lines = (line.rstrip() for line in text.getvalue().splitlines())
     out.write("\n".join(lines) + "\n\n")

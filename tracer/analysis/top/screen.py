@@ -22,6 +22,7 @@ from tracer.analysis.top.orders import ORDERS, Ranking, rank
 from tracer.analysis.top.printing import write
 from tracer.analysis.top.row import Row
 from tracer.render.parts.terminal_text import STYLES, plain
+from tracer.util.color import console_options
 
 REPAINTS_PER_SECOND = 4
 KEPT_NOTES = 50
@@ -57,7 +58,7 @@ class Screen:
     def __init__(self, dimension: str, order: str, most: int, out: TextIO, has_keys: bool = True) -> None:
         self.dimension, self._order, self._most, self._out = dimension, order, most, out
         self._lock = threading.RLock()
-        self._console = Console(file=out, highlight=False)
+        self._console = Console(file=out, highlight=False, **console_options())
         self._keyboard = Keyboard(self.press) if has_keys else None
         self._interval: Interval | None = None
         self._selected: str | None = None

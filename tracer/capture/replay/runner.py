@@ -29,6 +29,7 @@ from tracer.render.base import Output
 from tracer.selection import stored_filter
 from tracer.selection.display_filter import DisplayFilter
 from tracer.util import timezone
+from tracer.util.color import console_options
 from tracer.util.escape import escaped
 
 
@@ -188,6 +189,6 @@ def bar(capture: CaptureReader, what: str, is_shown: bool = True) -> Iterator[Ca
     from rich.markup import escape
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=Console(stderr=True, **console_options()), transient=True) as progress:
         task = progress.add_task(escape(escaped(what)), total=sum(events for _, _, events in capture.spans()) or None)
         yield lambda events: progress.advance(task, events)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tracer.render._format import clock, count, outcome_style
+from tracer.render._clock import local
+from tracer.render._format import count, outcome_style
 from tracer.render._style import STYLES, plain
 
-__all__ = ["STYLES", "clock", "count", "outcome_style", "plain"]
+__all__ = ["STYLES", "count", "local", "outcome_style", "plain"]

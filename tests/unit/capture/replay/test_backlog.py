@@ -60,11 +60,12 @@ NEW_SENTENCES = (
     ("goes by the name", "uses the node name"),
     ("so the flag is what counts", "so the flag has effect"),
     ("See why the process does not call", "Find out why the process does not call"),
+    (r"(?m)^(\d\S+)  SYN (\S+ -> \S+)  ", r"       cause  SYN \2 of \1  "),
 )
 """Sentences of the stored outputs (a pattern), and the sentences that are printed now."""
 NEW_LINE = r" *\d+ dropped packets? without a finding: .*\n"
 """A line of the summary that the stored outputs do not have."""
-CAUSE = re.compile(r"^ +cause  (.*)\n?", re.M)
+CAUSE = re.compile(r"^ +cause  (?!SYN \S+ -> )(.*)\n?", re.M)
 """The cause of a refused SYN, on the SYN's block."""
 
 
@@ -90,7 +91,7 @@ def without_causes(shown: list[str]) -> tuple[list[str], list[str]]:
         cause = CAUSE.search(block)
         if cause:
             time, _, ends = block.partition("  SYN  ")[0].partition("  TCP ")
-            syns.append(f"{time}  SYN {ends}  {cause[1]}")
+            syns.append(f"{'cause':>12}  SYN {ends} of {time}  {cause[1]}")
         found.append(CAUSE.sub("", block).rstrip("\n"))
     return found, syns
 
