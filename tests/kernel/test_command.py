@@ -148,10 +148,13 @@ def test_bad_input_gets_one_sentence_and_its_own_status(node: None, shell: str, 
 
 
 def test_doctor(node: None) -> None:
-    done = subprocess.run([*COMMAND, "doctor"], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
+    done = subprocess.run([*COMMAND, "doctor", "-v"], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     for word in ("nf_hook_slow", "ipt_do_table", "iptables legacy", "root", "BTF"):
         assert word in done.stdout
+    summary = subprocess.run([*COMMAND, "doctor"], capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT).stdout
+    assert summary.startswith("+ shown") and len(summary.splitlines()) < len(done.stdout.splitlines()) / 2, summary
+    assert done.stdout.splitlines()[-1] == summary.splitlines()[-1].partition("  ")[0]
     hidden = subprocess.run(
         HIDE.format("/sys/kernel/btf", " ".join([*COMMAND, "doctor"])),
         shell=True, capture_output=True, text=True, env=ENVIRONMENT, cwd=ROOT,

@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 
+from tracer.audit import _needs
 from tracer.audit.state import NodeState
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.node.routes import NetworkDevice
 
 SETTINGS = ("net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables")
+
+NEEDS = (_needs.kube_proxy, _needs.this_node)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

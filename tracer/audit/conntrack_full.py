@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer.audit import _needs
 from tracer.audit.state import NodeState
 from tracer.findings.conntrack_full import FULL_SHARE, full, make_finding
 from tracer.model.finding import Finding
+
+NEEDS = (_needs.conntrack,)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracer.audit import _traffic
+from tracer.audit import _needs, _traffic
 from tracer.audit._senders import OUTSIDE, senders
 from tracer.audit._traffic import PredictedTraffic
 from tracer.audit.state import NodeState
 from tracer.findings.endpoint_not_ready import find
 from tracer.model.finding import Finding
 from tracer.model.kube import ServicePort
+
+NEEDS = (_needs.services,)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracer.audit import _traffic
+from tracer.audit import _needs, _traffic
 from tracer.audit._ports import PortClaim, host_ports, node_ports
 from tracer.audit._senders import HERE, OUTSIDE, POD, node_address, senders
 from tracer.audit._traffic import PredictedTraffic, TrafficPath
@@ -21,6 +21,8 @@ from tracer.model.rule import Rule
 from tracer.packets.outcome import BAD
 
 _SERVICE, _POD, _NEITHER = "the Service", "the pod", "neither"
+
+NEEDS = (_needs.node_ports,)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer.audit import _needs
 from tracer.audit.state import NodeState
 from tracer.model.finding import Finding, FindingEvidence
 
 SETTINGS = (("IPv4", "net/ipv4/ip_forward", False), ("IPv6", "net/ipv6/conf/all/forwarding", True))
+
+NEEDS = (_needs.kube_proxy, _needs.this_node)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

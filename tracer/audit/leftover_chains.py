@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tracer.audit import _traffic
+from tracer.audit import _needs, _traffic
 from tracer.audit._ports import PortClaim, host_ports
 from tracer.audit.state import NodeState
 from tracer.findings.hostport_takes_service import host_ports as host_ports_of
@@ -27,6 +27,8 @@ NAMED = 5
 """Most chains that are named."""
 REMOVED = 40
 """Most chains for which the commands that remove them are printed."""
+
+NEEDS = (_needs.pods,)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-from tracer.audit import _traffic
+from tracer.audit import _needs, _traffic
 from tracer.audit._entry_points import EntryPoint, entry_points
 from tracer.audit._senders import HERE, Sender, node_address
 from tracer.audit._traffic import TrafficPath
@@ -25,6 +25,8 @@ TUNNELS = frozenset({"vxlan", "ipip", "geneve", "wireguard", "tun", "gre", "sit"
 """Kinds of interfaces that lead to other nodes only."""
 MAX_ENTRY_POINTS = 200
 """Most addresses of Services that are predicted for each rule."""
+
+NEEDS = (_needs.this_node, _needs.no_ipvs)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracer.audit import _traffic
+from tracer.audit import _needs, _traffic
 from tracer.audit._senders import OUTSIDE
 from tracer.audit.state import NodeState
 from tracer.findings.no_local_endpoints import conflict, port_of
@@ -19,6 +19,8 @@ from tracer.model.kube import Owner, ServicePort
 from tracer.packets.outcome import BAD
 
 _PORT = re.compile(r"\. (\d+)\b")
+
+NEEDS = (_needs.services,)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

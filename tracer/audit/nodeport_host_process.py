@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tracer.audit import _traffic
+from tracer.audit import _needs, _traffic
 from tracer.audit._ports import PortClaim, node_ports
 from tracer.audit._senders import HERE, OUTSIDE, POD
 from tracer.audit._traffic import BY_IPVS, TrafficPath
@@ -24,6 +24,8 @@ _REFUSED = "which has no endpoints: every request is refused"
 _BY_A_RULE = "and a rule {} every request, although the Service has endpoints"
 _DROPS = "which has no local endpoints: the Service's rule drops every request"
 _REACHES = "reaches the process"
+
+NEEDS = (_needs.node_ports,)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracer.audit import _needs
 from tracer.audit.missing_masquerade import TUNNELS
 from tracer.audit.state import NodeState
 from tracer.model.finding import Finding, FindingEvidence
 
 STRICT = 1
+
+NEEDS = (_needs.kube_proxy,)
 
 
 def check(state: NodeState) -> Iterator[Finding]:

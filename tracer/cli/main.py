@@ -161,16 +161,29 @@ for _each in (*commands(trace), live_table.command(trace)):
 @command.command("doctor")
 @click.option("--kubeconfig", metavar="FILE", help="Kubeconfig for access to the Kubernetes API.")
 @click.option("-o", "--output", "form", type=click.Choice(render.FORMATS), default="text", help="Output format.")
-def doctor(form: str, kubeconfig: str | None) -> int:
-    """Check what works on this node, what does not, and why. Attaches nothing."""
+@click.option("-v", "--verbose", is_flag=True, help="List each check, also those that passed.")
+def doctor(form: str, kubeconfig: str | None, verbose: bool) -> int:
+    """Check what works on this node, what does not, and what to do about it. Attaches nothing."""
     from tracer.commands import doctor as examination
 
-    return examination.run(form, kubeconfig)
+    return examination.run(form, kubeconfig, verbose)
+
+
+def _list_checks(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    """Prints the name of each check of `audit` and what it looks for, and ends."""
+    if is_given:
+        from tracer import audit as checks
+
+        for name in checks.names():
+            click.echo(name)
+            click.echo(click.wrap_text(checks.description(name), 80, "    ", "    "))
+        context.exit(0)
 
 
 @command.command("audit", context_settings={"help_option_names": ["-h", "--help"]})
 @with_kube
 @click.option("-o", "--output", "form", type=click.Choice(render.FORMATS), default="text", help="Output format.")
+@click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list_checks, help="List the checks.")
 def audit(form: str, objects: str | None, kubeconfig: str | None, no_kube: bool) -> int:
     """Find conflicts on this node without traffic: from its rules, objects, sockets, routes and settings.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracer import render
-from tracer.audit import audit, checks
+from tracer.audit import audit, checks, limits
 from tracer.audit.state import NodeState
 from tracer.findings.context import FindingContext
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
@@ -31,7 +31,7 @@ def run(form: str, source: ObjectSource) -> int:
         found = audit(state)
         unread = (*rules.unread, *state.uncomputed)
         code = status(found, unread)
-        output.audit(found, [name for name, _ in checks()], unread, code)
+        output.audit(found, [name for name, _ in checks()], unread, code, limits(state))
     return code
 
 

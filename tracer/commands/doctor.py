@@ -66,14 +66,14 @@ def gather(
     return results + list(backends.gather(machine, nft_loaded))
 
 
-def run(form: str, kubeconfig: str | None = None) -> int:
-    """The command `k8snet-trace doctor`; returns its exit status."""
+def run(form: str, kubeconfig: str | None = None, verbose: bool = False) -> int:
+    """The command `k8snet-trace doctor`; returns its exit status. verbose: text lists each result."""
     from tracer.kube import checks as kube_doctor  # with the client of the API, which a run may not need
 
     results = gather() + list(kube_doctor.gather(kubeconfig))
     code = exit_status(results)
     try:
-        render.find(form)().doctor(results, code)
+        render.find(form)(verbose=verbose).doctor(results, code)
     except BrokenPipeError:
         hang_up(sys.stdout)
     return code

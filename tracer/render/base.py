@@ -134,7 +134,14 @@ class Output(ABC):
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         """The results of `doctor`. status: the exit status of the command."""
 
-    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+    def audit(
+        self,
+        findings: Sequence[Finding],
+        checks: Sequence[str],
+        unread: Sequence[str],
+        status: int,
+        limits: Sequence[tuple[str, str]] = (),
+    ) -> None:
         """The findings of an audit.
 
         Args:
@@ -142,6 +149,7 @@ class Output(ABC):
             checks: The names of the checks that ran.
             unread: What could not be read, a clause each.
             status: The exit status of the command.
+            limits: What a check could not look at: its name, and why, a clause.
         """
         for finding in findings:
             self.finding(finding)

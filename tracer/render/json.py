@@ -90,10 +90,18 @@ class JsonOutput(Output):
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         self._write("doctor", facts=[_result(f) for f in results], status=status)
 
-    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+    def audit(
+        self,
+        findings: Sequence[Finding],
+        checks: Sequence[str],
+        unread: Sequence[str],
+        status: int,
+        limits: Sequence[tuple[str, str]] = (),
+    ) -> None:
         for finding in findings:
             self.finding(finding)
-        self._write("audit", checks=list(checks), findings=len(findings), unread=list(unread), status=status)
+        limited = [{"check": name, "why": why} for name, why in limits]
+        self._write("audit", checks=list(checks), findings=len(findings), unread=list(unread), limited=limited, status=status)
 
     def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
         for predicted in predicted_paths:

@@ -30,7 +30,8 @@ from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
 from tracer.packets.outcome import BAD
 from tracer.packets.shared_path import PathMemo
-from tracer.render import _timeline
+from tracer.render import _doctor, _timeline
+from tracer.render._audit import check_lines
 from tracer.render._clock import Clock
 from tracer.render._finding import block
 from tracer.render._format import cause_style, count, outcome_style, relative
@@ -210,9 +211,33 @@ class TextOutput(Output):
         ends = {0: ("good", "Tracing works here."), 1: ("doubt", "Tracing works here, with limitations.")}
         fatal = ", ".join(fact.subject for fact in results if fact.status > 1)
         style, end = ends.get(status, ("bad", f"Tracing cannot work here: {fatal} (exit status {status})."))
-        self._write([*(self._result_line(self._style, fact, width) for fact in results), self._style(style, end)])
+        if self.verbose:
+            self._write([*(self._result_line(self._style, fact, width) for fact in results), self._style(style, end)])
+        else:
+            self._doctor_summary(results, status, self._style(style, end))
 
-    def audit(self, findings: Sequence[Finding], checks: Sequence[str], unread: Sequence[str], status: int) -> None:
+    def _doctor_summary(self, results: Sequence[CheckResult], status: int, end: str) -> None:
+        """Writes what a run shows, each result that is not "ok" with what to do, and the end."""
+        ink, found = self._style, list(_doctor.troubles(results))
+        topics = _doctor.shown_topics(results) if status <= 1 else []
+        width = max((len(fact.subject) for fact, _ in found), default=0)
+        label = "shown".ljust(width).replace(" ", KEEP)
+        lines = [ink.fold(f"{ink('good', '+')}{KEEP}{label}{KEEP * 2}{', '.join(topics)}", width + 4)] if topics else []
+        for fact, action in found:
+            lines.append(self._result_line(ink, fact, max(width, 1)))
+            lines += [ink.fold(f"{'':{width + 4}}{ink('strong', f'To do: {action}.')}", width + 4)] if action else []
+        all_results = ink("quiet", f"{count(len(results), 'check')}; -v lists them.")
+        lines.append(ink.fold(f"{end}  {all_results}", 2))
+        self._write(lines)
+
+    def audit(
+        self,
+        findings: Sequence[Finding],
+        checks: Sequence[str],
+        unread: Sequence[str],
+        status: int,
+        limits: Sequence[tuple[str, str]] = (),
+    ) -> None:
         ink = self._style
         for finding in findings:
             self.finding(finding)
@@ -221,7 +246,8 @@ class TextOutput(Output):
         certain = sum(f.certain for f in findings)
         found = f"{certain} found" + f", {len(findings) - certain} perhaps" * (certain < len(findings))
         style = "bad" if certain else "doubt" if findings or unread else "good"
-        self._write([f"{count(len(checks), 'check')}: {ink(style, found if findings else 'nothing found')}"])
+        result = f"{count(len(checks), 'check')}: {ink(style, found if findings else 'nothing found')}"
+        self._write([result, *check_lines(findings, checks, limits, ink)])
 
     def explained(self, predicted_paths: Sequence[PredictedPath]) -> None:
         groups = group_alike(predicted_paths)

@@ -352,7 +352,7 @@ def test_doctor_has_a_mark_for_each_state_and_names_fatal_results() -> None:
         CheckResult("fentry", "degraded", "none"),
         CheckResult("bcc", "missing", "gone", 5),
     ]
-    TextOutput(out, io.StringIO()).doctor(facts, 5)
+    TextOutput(out, io.StringIO(), verbose=True).doctor(facts, 5)
     assert out.getvalue().splitlines() == [
         "+ kernel  6.1",
         "! fentry  none",
