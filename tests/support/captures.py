@@ -297,7 +297,8 @@ def capture(
     probes = Probes(batches if batches is not None else some_batches(), stop.request)
     with ExitStack() as stack:
         stack.callback(machine.close)
-        kube = stack.enter_context(OwnerResolver(ObjectSource(none=True, known=machine.cluster_view), selectors, Filter()))
+        source = ObjectSource(none=True, known=machine.cluster_view, replayed=True)  # no API
+        kube = stack.enter_context(OwnerResolver(source, selectors, Filter()))
         coming = list(renewals)
         kube.renewals = lambda: [coming.pop(0)] if coming else []  # type: ignore[method-assign]
         kube.cluster.store.node = "node-1"

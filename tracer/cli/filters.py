@@ -10,8 +10,8 @@ import click
 
 from tracer.model.filter import PROTOCOLS
 
-PORTS, CIDR = "PORTS", "CIDR"
-"""Values: a list such as 80,443,30000-32767; an address or network."""
+PORTS, CIDR, END = "PORTS", "CIDR", "END"
+"""Values: a list such as 80,443,30000-32767; an address or network; one of these, or the name of an object."""
 
 
 def _many(*names: str, metavar: str, text: str, kind: type = str) -> Callable[[Any], Any]:
@@ -24,8 +24,8 @@ FILTER_OPTIONS = (
     _many("--host", "hosts", metavar=CIDR, text="Address or network, matched like --port."),
     _many("--sport", "source_ports", metavar=PORTS, text="Source ports of the packet's direction."),
     _many("--dport", "destination_ports", metavar=PORTS, text="Destination ports, before or after NAT."),
-    _many("--src", "sources", metavar=CIDR, text="Source of the packet's direction."),
-    _many("--dst", "destinations", metavar=CIDR, text="Destination, before or after NAT."),
+    _many("--src", "sources", metavar=END, text="Source: CIDR, pod/NS/X, svc/NS/X, deploy/NS/X or ns/NS."),
+    _many("--dst", "destinations", metavar=END, text="Destination, before or after NAT, as for --src."),
     _many("--not-port", "excluded_ports", metavar=PORTS, text="Leave out packets with such a port."),
     _many("--not-host", "excluded_hosts", metavar=CIDR, text="Leave out packets with such an address."),
     _many("--service", "services", metavar="NS/NAME[:PORT]", text="A Service, by any of its addresses."),

@@ -85,7 +85,7 @@ def with_kube(function: Any) -> Any:
     type=click.Choice(TIME_FORMS),
     default=TIME_FORMS[0],
     metavar="FORM",
-    help=f"Times in text and oneline: {alternatives(TIME_FORMS)}.",
+    help=f"{alternatives(TIME_FORMS)}.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only failures, findings and the summary.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every hook and table, not only decisions.")
@@ -242,7 +242,7 @@ def _with_common_options(each: click.Command) -> None:
             log.enable()
 
     modes = [mode.value for mode in color.ColorMode]
-    text = f"{alternatives(modes)}; auto respects NO_COLOR, FORCE_COLOR."
+    text = f"{alternatives(modes)}, as NO_COLOR and FORCE_COLOR."
     settings: dict[str, Any] = {"expose_value": False, "is_eager": True}
     each.params.append(
         click.Option(

@@ -20,7 +20,7 @@ from tracer.selection.filter_options import FilterOptions
 def replay_request(options: dict[str, Any]) -> ReplayRequest:
     """Makes the replay request from the options of `trace`. Raises BadOption."""
     selectors, filters = Selectors.of(options), FilterOptions.of(options)
-    if selectors and (filters.ports or filters.hosts):
+    if selectors.has_either_end and (filters.ports or filters.hosts):
         raise BadOption(NOT_COMBINED)
     return ReplayRequest(
         filters.capture_filter(),

@@ -220,7 +220,7 @@ def prepare(
         drops_only=drops_only,
         quiet=quiet,
         is_partial=drops_only,
-        is_one_sided=kube.current.is_one_sided or request.conditions.is_one_sided,
+        is_one_sided=kube.is_one_sided or request.conditions.is_one_sided,
         is_explained=not request.record_only,
         status=line,
         filters=(request.conditions,) if stored_filter.encoded(request.conditions) else (),
@@ -229,7 +229,7 @@ def prepare(
     results = {"full": corrected(all_results, session.refused), "missed": limitations(session)}
     request_fields = request.stored() | {
         "drops_only": drops_only,
-        "one_sided": kube.current.is_one_sided,
+        "one_sided": kube.is_one_sided,
         "words": asdict(kube.selectors),
     }
     environment.start(RunStart(kube, built.parts, results, request_fields))

@@ -11,12 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tracer.kube import selectors
+from tracer.kube import selected_ends, selectors
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import CniCache
-from tracer.kube.selectors import End, Selectors
+from tracer.kube.selected_ends import DirectedEnds, End
+from tracer.kube.selectors import Selectors
 from tracer.kube.store import Change, ObjectStore
 from tracer.model.filter import Filter
 from tracer.util.bounded_queue import BoundedQueue
@@ -32,13 +33,15 @@ class RenewedFilter:
 
     Attributes:
         since: Time from which the probes use it, ns, CLOCK_MONOTONIC; 0 = from the start.
-        ends: The requested endpoints.
+        ends: The requested endpoints of either end.
         filter: The filter for the kernel.
+        directed: The requested sources and destinations.
     """
 
     since: int
     ends: frozenset[End]
     filter: Filter
+    directed: DirectedEnds = field(default_factory=DirectedEnds)
 
 
 class FilterRenewal:
@@ -98,16 +101,18 @@ class FilterRenewal:
             try:
                 with self._cluster.store.still():
                     ends = selectors.ends(self._selectors, self._cluster)
-                    to = selectors.kernel_filter(self._base, ends, self._cluster)
+                    directed = selectors.directed_ends(self._selectors, self._cluster)
+                    wanted = ends if self._selectors.has_either_end else None
+                    to = selected_ends.kernel_filter(self._base, wanted, self._cluster, directed)
                 before = self._newest
-                if before and before.ends == ends and before.filter == to:
+                if before and (before.ends, before.directed, before.filter) == (ends, directed, to):
                     return
                 if not before or before.filter != to:
                     self._write(to)
             except Exception as e:
                 user_warnings.add_failure("renewing the filter of the probes", e)
                 return
-            self._newest = RenewedFilter(time.monotonic_ns() if before else 0, ends, to)
+            self._newest = RenewedFilter(time.monotonic_ns() if before else 0, ends, to, directed)
             self._waiting.append(self._newest)
 
 
@@ -123,11 +128,11 @@ class FilterHistory:
     def add(self, renewed: RenewedFilter) -> None:
         self._kept.append(renewed)
 
-    def at(self, time_ns: int) -> list[frozenset[End]]:
-        """Returns the endpoints requested at that time (ns, CLOCK_MONOTONIC) and later, as far back as they are kept."""
-        found: list[frozenset[End]] = []
+    def at(self, time_ns: int) -> list[RenewedFilter]:
+        """Returns the filters at that time (ns, CLOCK_MONOTONIC) and later, as far back as they are kept."""
+        found: list[RenewedFilter] = []
         for renewed in reversed(self._kept):
-            found.append(renewed.ends)
+            found.append(renewed)
             if renewed.since <= time_ns:
                 break
         return found
@@ -142,11 +147,16 @@ def sentence(before: Filter, renewed: RenewedFilter) -> str:
     """Returns the note about a renewal. before: the previous filter."""
     to, wall = renewed.filter, renewed.since + time.time_ns() - time.monotonic_ns()
     state = f"{time.strftime('%H:%M:%S', time.localtime(wall // 10**9))}.{wall // 10**6 % 1000:03d}"
-    hosts = [*map(_place, to.hosts)], [*map(_place, before.hosts)]
-    came = [h for h in hosts[0] if h not in hosts[1]] + [f"port {p}" for p in to.ports if p not in before.ports]
-    went = [h for h in hosts[1] if h not in hosts[0]] + [f"port {p}" for p in before.ports if p not in to.ports]
+    new, old = _conditions(to), _conditions(before)
+    came, went = [each for each in new if each not in old], [each for each in old if each not in new]
     parts = [f"{what} {_few(names)}" for what, names in (("with", came), ("without", went)) if names]
     return f"The objects have changed. Since {state} the probes go by a new filter{': ' * bool(parts)}{', '.join(parts)}."
+
+
+def _conditions(of: Filter) -> list[str]:
+    """What a filter lets pass, as phrases."""
+    sources, destinations = (f"source {_place(h)}" for h in of.sources), (f"destination {_place(h)}" for h in of.destinations)
+    return [*map(_place, of.hosts), *sources, *destinations, *(f"port {p}" for p in of.ports)]
 
 
 def _place(network: object) -> str:

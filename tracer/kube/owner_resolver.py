@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tracer.errors import BadOption, NoObjects, NoSuchObject
-from tracer.kube import kubeconfig, node_name, objects, selectors
+from tracer.kube import kubeconfig, node_name, objects, selected_ends, selectors
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.kube.cni_cache import MOST_FILES
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0
 """Maximum wait for the API if an option names an object, s. Nothing else waits for the API."""
-NAMED = "--service, --pod, --namespace, --workload and -l"
+NAMED = "--service, --pod, --namespace, --workload, -l, and names in --src and --dst"
 """The options that name objects."""
 UNCHECKED = (
     "The kubeconfig {} has insecure-skip-tls-verify: the API server is not authenticated. An attacker on the network path can"
@@ -65,7 +65,7 @@ class OwnerResolver:
     """Finds names and owners for one run. Created before anything is attached; raises NoObjects for unusable files."""
 
     def __init__(self, source: ObjectSource, words: Selectors, base: Filter) -> None:
-        if words and (base.ports or base.hosts):
+        if words.has_either_end and (base.ports or base.hosts):
             raise BadOption(selectors.NOT_COMBINED)
         if source.none and not source.replayed and words.need_names:
             raise BadOption(f"{NAMED} need Kubernetes' objects: leave --no-kube out.")
@@ -73,7 +73,7 @@ class OwnerResolver:
             raise BadOption("--objects, --kubeconfig and --no-kube exclude each other.")
         self.selectors, self._base = words, base
         self.cluster = source.known()
-        self._ends: frozenset[selectors.End] = frozenset()
+        self._selected = RenewedFilter(0, frozenset(), base)
         self.current = base
         self._changed = threading.Event()
         self._watch: ObjectWatch | None = None
@@ -137,10 +137,23 @@ class OwnerResolver:
 
     def filter(self) -> Filter:
         """Computes the filter for the kernel, and stores it as `current`."""
-        if self.selectors and not (self.cluster.store.is_full and self._ends):
-            self._ends = selectors.ends(self.selectors, self.cluster)
-            self.current = selectors.kernel_filter(self._base, self._ends, self.cluster)
+        if self.selectors and not (self.cluster.store.is_full and self._has_ends):
+            ends, directed = selectors.ends(self.selectors, self.cluster), selectors.directed_ends(self.selectors, self.cluster)
+            wanted = ends if self.selectors.has_either_end else None
+            self.current = selected_ends.kernel_filter(self._base, wanted, self.cluster, directed)
+            self._selected = RenewedFilter(0, ends, self.current, directed)
         return self.current
+
+    @property
+    def _has_ends(self) -> bool:
+        """Whether objects of the options were found so far."""
+        directed = self._selected.directed
+        return bool(self._selected.ends or directed.sources or directed.destinations)
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether the packets of one direction of a connection may be selected without those of the other one."""
+        return self.current.is_one_sided or self.selectors.is_one_sided
 
     def attach(self, write: Callable[[Filter], None]) -> None:
         """The probes run. write: sets their filter, callable from any thread."""
@@ -209,8 +222,11 @@ class OwnerResolver:
         """Whether the packet matches the selectors. The kernel's filter lets some others pass, too."""
         if not self.selectors:
             return True
-        held = self._history.at(packet.hops[0].time if packet.hops else 0) if self._history else [self._ends]
-        return any(selectors.matches(packet, ends, self.cluster) for ends in held)
+        held = self._history.at(packet.hops[0].time if packet.hops else 0) if self._history else [self._selected]
+        has_either = self.selectors.has_either_end
+        return any(
+            selected_ends.selects(packet, each.ends if has_either else None, each.directed, self.cluster) for each in held
+        )
 
     def attribute(self, packet: Packet) -> Packet:
         """The packet with its owners."""

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts the options that name Kubernetes' objects into addresses and ports.
-
-The kernel's filter has separate sets of addresses and ports (tracer/model/filter.py), so it lets more packets pass than
-requested. Then `matches` checks each packet with the exact pairs.
-"""
+"""Converts the options that name Kubernetes' objects into addresses and ports."""
 
 from __future__ import annotations
 
@@ -13,27 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracer.errors import BadOption, NoSuchObject
-from tracer.kube import pod_selectors
+from tracer.kube import end_names, pod_selectors
 from tracer.kube.catalog import ClusterView
 from tracer.kube.pod_selectors import pods_of_labels, pods_of_workload
-from tracer.model.endpoints import Endpoints
-from tracer.model.filter import MAX_HOSTS, Filter, parse_host
-from tracer.model.hop import RewriteHop
+from tracer.kube.selected_ends import DIRECTED, LOCAL, DirectedEnds, End
 from tracer.model.kube import Pod, ServicePort
-from tracer.model.packet import Packet
 
 NOT_COMBINED = (
     "--service, --pod, --node-port, --host-port, --namespace, --workload and -l cannot be combined with --port or --host."
 )
-
-NOBODY = parse_host("240.0.0.1")
-"""In place of an object without an address: it must match nothing, but an empty filter would match everything."""
-
-LOCAL = ""
-"""In place of an address: any address of this node."""
-
-End = tuple[str, int, str]
-"""address or LOCAL, port (0 = any), protocol ("" = any)."""
 
 _NAME = re.compile(r"(?:(?P<ns>[a-z0-9-]+)/)?(?P<name>[a-z0-9.-]+)(?::(?P<port>[a-z0-9-]+))?")
 
@@ -50,6 +34,8 @@ class Selectors:
         namespaces: Namespaces; with a name or a label, the namespaces that it is looked up in.
         workloads: NS/KIND/NAME.
         labels: Label selectors.
+        sources: KIND/NS/NAME. The source of a matching packet must be one of them, whatever the other fields select.
+        destinations: The same for the destination.
     """
 
     services: tuple[str, ...] = ()
@@ -59,6 +45,8 @@ class Selectors:
     namespaces: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    destinations: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Selectors:
@@ -71,6 +59,19 @@ class Selectors:
                 raise BadOption(f"{bare[0]!r} has no namespace, and there are several --namespace: write NS/{bare[0]}.")
             if bare and namespaces:
                 found[name] = tuple(f"{namespaces[0]}/{word}" if word in bare else word for word in found[name])
+        is_lookup_only = False
+        for name, option in DIRECTED.items():
+            values, found[name] = found[name], tuple(filter(end_names.is_name, found[name]))
+            if len(values) > len(found[name]) > 0:
+                raise BadOption(f"{option} takes names or addresses, not both in one run.")
+            bare = [word for word in found[name] if end_names.is_without_namespace(word)]
+            if bare and len(namespaces) > 1:
+                raise BadOption(f"{bare[0]!r} has no namespace, and there are several --namespace: write KIND/NS/NAME.")
+            if bare and namespaces:
+                is_lookup_only = True
+                found[name] = tuple(end_names.completed(w, namespaces[0]) if w in bare else w for w in found[name])
+        if is_lookup_only and not found["labels"]:
+            found["namespaces"] = ()
         return cls(**found)
 
     def __post_init__(self) -> None:
@@ -81,6 +82,9 @@ class Selectors:
                     form = "namespace/name or namespace/name:port" if option == "--service" else "namespace/name"
                     raise BadOption(f"{option} {word!r} is no name: write {form}.")
         pod_selectors.check_words(self.namespaces, self.workloads, self.labels)
+        for name, option in DIRECTED.items():
+            for word in getattr(self, name):
+                end_names.selector_of(option, word)
         for option, ports in (("--node-port", self.node_ports), ("--host-port", self.host_ports)):
             for port in ports:
                 if not 0 < port < 65536:
@@ -92,7 +96,26 @@ class Selectors:
     @property
     def need_names(self) -> bool:
         """Whether tracing needs the API's objects before it can start."""
-        return bool(self.services or self.pods or self.namespaces or self.workloads or self.labels)
+        return bool(
+            self.services or self.pods or self.namespaces or self.workloads or self.labels or self.sources or self.destinations
+        )
+
+    @property
+    def has_either_end(self) -> bool:
+        """Whether a field selects packets by an object at either end."""
+        names = self.services, self.pods, self.namespaces, self.workloads, self.labels
+        return any(names) or bool(self.node_ports or self.host_ports)
+
+    @property
+    def is_one_sided(self) -> bool:
+        """Whether the packets of one direction of a connection may be selected without those of the other one."""
+        return bool(self.sources or self.destinations)
+
+    def of_direction(self, name: str) -> Iterator[Selectors]:
+        """For each name of `sources` or `destinations`, what selects the same objects at either end."""
+        for word in getattr(self, name):
+            field, value = end_names.selector_of(DIRECTED[name], word)
+            yield replace(Selectors(), **{field: (value,)})  # type: ignore[arg-type]  # a field of names
 
     @property
     def whole_namespaces(self) -> tuple[str, ...]:
@@ -123,6 +146,9 @@ def check(selectors: Selectors, cluster: ClusterView) -> None:
     for port in selectors.host_ports:
         if not list(_host_ends(port, cluster)):
             raise NoSuchObject(f"No pod of this node has hostPort {port}.")
+    for name in DIRECTED:
+        for each in selectors.of_direction(name):
+            check(each, cluster)
 
 
 def _no_service(word: str, cluster: ClusterView) -> str:
@@ -149,8 +175,18 @@ def _ports_of(word: str, cluster: ClusterView) -> list[ServicePort]:
 
 
 def ends(selectors: Selectors, cluster: ClusterView) -> frozenset[End]:
-    """Returns the selected addresses and ports, by the current objects."""
+    """Returns the addresses and ports that are selected at either end, by the current objects."""
     return frozenset(_ends(selectors, cluster))
+
+
+def directed_ends(selectors: Selectors, cluster: ClusterView) -> DirectedEnds:
+    """Returns the addresses and ports that are selected as source and as destination, by the current objects."""
+
+    def found(name: str) -> frozenset[End] | None:
+        named = list(selectors.of_direction(name))
+        return frozenset(end for each in named for end in _ends(each, cluster)) if named else None
+
+    return DirectedEnds(found("sources"), found("destinations"))
 
 
 def _ends(selectors: Selectors, cluster: ClusterView) -> Iterator[End]:
@@ -238,41 +274,3 @@ def _host_ends(number: int, cluster: ClusterView) -> Iterator[End]:
             if pod.node == cluster.store.node:
                 mapped = (h for h in pod.host_ports if (h.port, h.protocol) == (number, proto))
                 yield from ((a, h.container_port, proto) for h in mapped for a in pod.addresses)
-
-
-def kernel_filter(base: Filter, wanted: frozenset[End], cluster: ClusterView) -> Filter:
-    """Returns the filter for the kernel: base, with hosts and ports that let these endpoints pass, and few others."""
-    if not wanted:
-        return replace(base, hosts=(NOBODY,), ports=())
-    addresses = {address for address, _, _ in wanted if address}
-    if any(address == LOCAL for address, _, _ in wanted):
-        node = cluster.store.this_node()
-        addresses |= {*(cluster.local - cluster.ipvs), *(node.addresses if node else ())}
-    hosts = tuple(parse_host(a) for a in sorted(addresses))
-    ports = () if any(port == 0 for _, port, _ in wanted) else tuple(sorted({port for _, port, _ in wanted}))
-    local_unknown = not cluster.local and any(address == LOCAL for address, _, _ in wanted)
-    room = MAX_HOSTS - len(base.sources) - len(base.destinations) - len(base.excluded_hosts)
-    if len(hosts) > room or (ports and local_unknown):
-        hosts = ()
-    return replace(base, hosts=hosts, ports=ports)
-
-
-def matches(packet: Packet, wanted: frozenset[End], cluster: ClusterView) -> bool:
-    """Whether one of these endpoints is in the packet, in its connection, or before or after one of its rewrites."""
-    protocol = packet.protocol.lower()
-    protocol = protocol if protocol in ("tcp", "udp", "sctp") else ""
-    tuples: list[Endpoints] = [packet.endpoints]
-    if packet.flow:
-        tuples += [packet.flow.orig, packet.flow.reply]
-    for hop in packet.hops:
-        if isinstance(hop, RewriteHop):
-            tuples += [hop.nat.before, hop.nat.after]
-    pairs = {pair for t in tuples for pair in ((t.src, t.sport), (t.dst, t.dport))}
-    return any(_is(address, port, protocol, wanted, cluster) for address, port in pairs)
-
-
-def _is(address: str, port: int, protocol: str, wanted: frozenset[End], cluster: ClusterView) -> bool:
-    local = cluster.is_local(address) or not cluster.local
-    places = (address, LOCAL) if local else (address,)
-    protocols = (protocol, "") if protocol else ("", "tcp", "udp", "sctp")
-    return any((place, p, proto) in wanted for place in places for p in (port, 0) for proto in protocols if place or p)

@@ -9,13 +9,13 @@ address translation. Interfaces and namespaces are compared by the names that th
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tracer.model.endpoints import Endpoints
+from tracer.model.directed_endpoints import directed_endpoints
 from tracer.model.filter import Network
-from tracer.model.hop import RewriteHop, SocketHop
+from tracer.model.hop import SocketHop
 from tracer.model.namespace_name import NO_NETNS, Netns
 from tracer.model.packet import Packet
 from tracer.model.tcp_flags import flags_value
@@ -115,19 +115,6 @@ class DisplayFilter:
             self.ports or self.hosts or self.source_ports or self.destination_ports or self.excluded_ports
             or self.sources or self.destinations or self.excluded_hosts
         )  # fmt: skip
-
-
-def directed_endpoints(packet: Packet) -> Iterator[Endpoints]:
-    """Yields the endpoints of all headers that the packet had, and both tuples of its connection, in the packet's direction."""
-    yield packet.endpoints
-    if packet.flow:
-        flow = packet.flow
-        yield flow.orig.reversed if flow.is_reply else flow.orig
-        yield flow.reply if flow.is_reply else flow.reply.reversed
-    for hop in packet.hops:
-        if isinstance(hop, RewriteHop):
-            yield hop.nat.before
-            yield hop.nat.after
 
 
 def _is_met(wanted: Collection[int], found: set[int]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracer.errors import BadOption
+from tracer.kube.end_names import is_name
 from tracer.model.filter import PROTOCOLS, Filter, Network, parse_host
 from tracer.model.namespace_name import Netns
 from tracer.model.port_list import parse_ports
@@ -41,7 +42,10 @@ class FilterOptions:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> FilterOptions:
         """Takes these options out of all options of a command; one that the command does not have is not set."""
-        return cls(**{name: options[name] for name in cls.__dataclass_fields__ if options.get(name) is not None})
+        values = {name: options[name] for name in cls.__dataclass_fields__ if options.get(name) is not None}
+        for name in ("sources", "destinations"):  # the others are names of objects
+            values[name] = tuple(text for text in values.get(name, ()) if not is_name(text))
+        return cls(**values)
 
     def kernel_filter(self) -> Filter:
         """The filter of the probes. Raises BadOption for an invalid value, an unknown interface or namespace."""

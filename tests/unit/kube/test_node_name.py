@@ -11,7 +11,7 @@ import pyroute2
 import pytest
 
 from tracer.kube.catalog import ClusterView
-from tracer.kube.selectors import LOCAL, kernel_filter
+from tracer.kube.selected_ends import LOCAL, kernel_filter
 from tracer.model.filter import Filter
 from tracer.node import addresses
 

@@ -11,7 +11,8 @@ from tracer.capture.format.kube_objects import reduce_object
 from tracer.capture.redact.records import RecordRedactor
 from tracer.errors import BadOption, NoSuchObject
 from tracer.kube.catalog import ClusterView
-from tracer.kube.selectors import Selectors, check, ends, kernel_filter
+from tracer.kube.selected_ends import kernel_filter
+from tracer.kube.selectors import Selectors, check, ends
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import MAX_HOSTS, Filter, parse_host
 

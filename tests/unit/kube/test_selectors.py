@@ -25,7 +25,8 @@ from tracer.kube import selectors
 from tracer.kube.api_client import ApiClient
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
-from tracer.kube.selectors import NOBODY, Selectors, ends, kernel_filter, matches
+from tracer.kube.selected_ends import NOBODY, kernel_filter, matches
+from tracer.kube.selectors import Selectors, ends
 from tracer.kube.store import ObjectStore
 from tracer.kube.watch import ObjectWatch
 from tracer.model.endpoints import Endpoints

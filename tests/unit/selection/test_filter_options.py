@@ -69,7 +69,8 @@ class Namespaces:
 
 def test_options_of_objects_are_selectors() -> None:
     objects = {"services", "pods", "node_ports", "host_ports", "namespaces", "workloads", "labels"}
-    assert {field.name for field in fields(Selectors)} == objects
+    both = {"sources", "destinations"}  # addresses and names
+    assert {field.name for field in fields(Selectors)} == objects | both
     assert {field.name for field in fields(FilterOptions)} == NAMES - objects
 
 

@@ -34,6 +34,8 @@ _SNAPSHOT_OPTIONAL = {"taken": int, "tables": list[tuple[int, str]], "throwing":
 """Keys that older captures do not have."""
 _TABLE = {"blob": str, "hooks": _PLACES, "underflows": _PLACES, "text": str | None}
 _REQUEST = tuple[int, Any, str]
+_ENDS = list[tuple[str, int, str]]
+_DIRECTION = tuple[str, _ENDS, list[str]]
 
 RECORDS: dict[str, Any] = {
     Record.ANSWER: tuple[Any, int, Any],
@@ -45,7 +47,11 @@ RECORDS: dict[str, Any] = {
     Record.NOTE: str,
     Record.CHANGE: list[tuple[int, str]],
     Record.CONNTRACK: list[tuple[int, str]],
-    Record.FILTER: tuple[int, list[tuple[str, int, str]], list[str], list[int]],
+    Record.FILTER: (
+        tuple[int, _ENDS, list[str], list[int]]
+        | tuple[int, _ENDS, list[str], list[int], _DIRECTION]
+        | tuple[int, _ENDS, list[str], list[int], _DIRECTION, _DIRECTION]
+    ),
     Record.LEFT: int,
     Record.END: tuple[float, int],
     Record.RULESET: {"bytes": str},

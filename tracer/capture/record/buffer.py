@@ -21,6 +21,7 @@ from tracer.connections.conntrack_events import Datagram
 from tracer.events.record import Slots
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.filter_renewal import RenewedFilter
+from tracer.kube.selected_ends import DIRECTED, End
 from tracer.kube.store import Change
 from tracer.model.loss import Loss
 from tracer.model.timeline import TimelineEntry
@@ -200,7 +201,12 @@ class RecordBuffer:
     def add_filter(self, renewed: RenewedFilter) -> None:
         """Adds a new filter of the probes."""
         ends, hosts = sorted(map(list, renewed.ends)), [str(host) for host in renewed.filter.hosts]
-        self.add_record(Record.FILTER, "", [renewed.since, ends, hosts, list(renewed.filter.ports)])
+        body = [renewed.since, ends, hosts, list(renewed.filter.ports)]
+        for name in DIRECTED:
+            wanted: frozenset[End] | None = getattr(renewed.directed, name)
+            if wanted is not None:
+                body.append([name, sorted(map(list, wanted)), [str(host) for host in getattr(renewed.filter, name)]])
+        self.add_record(Record.FILTER, "", body)
 
     def mark_unexplained(self, chunks: int) -> None:
         """Adds the end of explaining. chunks: number of explained chunks of packets of this batch."""

@@ -22,6 +22,8 @@ from tracer.capture.redact.events import MAPPED
 from tracer.capture.redact.pseudonyms import Pseudonymizer
 from tracer.events.record import Slots
 from tracer.kube.cni_cache import Sandbox
+from tracer.kube.pod_selectors import KINDS
+from tracer.kube.selected_ends import DIRECTED
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket
 from tracer.util.lru_dict import LruDict
@@ -96,8 +98,12 @@ class RecordRedactor:
         selectors = {
             name: tuple(self._object_name(value) if isinstance(value, str) else value for value in values)
             for name, values in options["words"].items()
-            if name not in UNREDACTED_WORDS
+            if name not in UNREDACTED_WORDS | DIRECTED.keys()
         }
+        for name in DIRECTED:
+            words = [value.partition("/") for value in options["words"].get(name, ())]
+            if not any(kind in KINDS for kind, _, _ in words):
+                selectors[name] = tuple(f"{kind}/{self._object_name(rest)}" for kind, _, rest in words)
         names = {inode: self.namespace(name) for inode, name in from_json(namespaces["names"]).items()}
         return kept | {
             "host": {**meta["host"], "name": self.name(meta["host"]["name"])},
@@ -207,9 +213,12 @@ class RecordRedactor:
         return why, [count, why]
 
     def _filter(self, body: Any) -> tuple[str, Any]:
-        since, ends, hosts, ports = body
-        ends = [[self.address(address) if address else address, port, protocol] for address, port, protocol in ends]
-        return "", [since, ends, [self.address(host) for host in hosts], ports]
+        since, ends, hosts, ports, *directions = body
+        redacted = [[name, self._ends(wanted), [self.address(host) for host in of]] for name, wanted, of in directions]
+        return "", [since, self._ends(ends), [self.address(host) for host in hosts], ports, *redacted]
+
+    def _ends(self, ends: list[Any]) -> list[list[Any]]:
+        return [[self.address(address) if address else address, port, protocol] for address, port, protocol in ends]
 
     def _end(self, body: Any) -> tuple[str, Any]:
         return "", body

@@ -12,10 +12,11 @@ from typing import Any
 from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.environment import ReplayEnvironment
-from tracer.errors import BadOption, DamagedCapture
+from tracer.errors import BadOption, DamagedCapture, NoObjects, NoSuchObject
+from tracer.kube import selected_ends
 from tracer.kube import selectors as kube_selectors
 from tracer.kube.catalog import ClusterView
-from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
+from tracer.kube.owner_resolver import NAMED, ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
@@ -65,7 +66,9 @@ class ReplayedOwnerResolver(OwnerResolver):
 
     def __init__(self, cluster: ClusterView, selectors: Selectors, request: ReplayRequest) -> None:
         super().__init__(ObjectSource(none=True, known=lambda: cluster, replayed=True), selectors, Filter())
-        self._request, self._request_ends, self._version = request, frozenset[kube_selectors.End](), -1
+        self._request, self._request_ends, self._version = request, frozenset[selected_ends.End](), -1
+        self._request_directed = selected_ends.DirectedEnds()
+        self._is_missing = bool(request.selectors)
 
     def wants(self, packet: Packet) -> bool:
         if not super().wants(packet):
@@ -75,7 +78,26 @@ class ReplayedOwnerResolver(OwnerResolver):
         if self._version != self.cluster.store.version:
             self._version = self.cluster.store.version
             self._request_ends = kube_selectors.ends(self._request.selectors, self.cluster)
-        return kube_selectors.matches(packet, self._request_ends, self.cluster)
+            self._request_directed = kube_selectors.directed_ends(self._request.selectors, self.cluster)
+            self._is_missing = self._is_missing and self._miss_request() is not None
+        wanted = self._request_ends if self._request.selectors.has_either_end else None
+        return selected_ends.selects(packet, wanted, self._request_directed, self.cluster)
+
+    def check_request(self) -> None:
+        """Raises NoSuchObject if an object of the request was not there at any packet, NoObjects if there are none at all."""
+        missed = self._miss_request() if self._is_missing else None
+        if missed and self._request.selectors.need_names and not self.cluster.store.services and not self.cluster.store.pods:
+            raise NoObjects(f"{NAMED} need Kubernetes' objects, and the capture has none.")
+        if missed:
+            raise missed
+
+    def _miss_request(self) -> NoSuchObject | None:
+        """The error about an object of the request that is not there now."""
+        try:
+            kube_selectors.check(self._request.selectors, self.cluster)
+        except NoSuchObject as e:
+            return e
+        return None
 
 
 def options(capture: CaptureReader) -> dict[str, Any]:
@@ -142,7 +164,7 @@ def replay(
         drops_only=request.drops_only or was_partial,
         quiet=request.quiet,
         is_partial=was_partial,
-        is_one_sided=run_options.get("one_sided") is True or any(each.is_one_sided for each in filters),
+        is_one_sided=run_options.get("one_sided") is True or any(each.is_one_sided for each in (request.selectors, *filters)),
         filters=filters,
     )
     with kube, ExitStack() as stack:
@@ -150,6 +172,8 @@ def replay(
         built = builder.build(environment, kube, output, run, stack)
         built.run.begin()
         built.run.run(stop)
+        if not stop.is_requested:
+            kube.check_request()
     return built.run.summary
 
 

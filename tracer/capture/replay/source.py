@@ -23,6 +23,7 @@ from tracer.errors import BadOption
 from tracer.events import record
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.filter_renewal import RenewedFilter
+from tracer.kube.selected_ends import DIRECTED, DirectedEnds, End
 from tracer.kube.store import ObjectStore
 from tracer.model.filter import Filter, parse_host
 from tracer.model.loss import Loss
@@ -265,12 +266,17 @@ class ReplaySource:
         self._losses.append(Loss("capture", -1, body[0], body[1]))
 
     def _filter(self, body: Any, in_batch: bool) -> None:
-        since, ends, hosts, ports = body
+        since, ends, hosts, ports, *directions = body
+        if any(name not in DIRECTED for name, _, _ in directions):
+            raise MalformedRecord("an invalid filter")
         try:
-            new_filter = Filter(tuple(ports), tuple(map(parse_host, hosts)))
+            networks = {name: tuple(map(parse_host, of)) for name, _, of in directions}
+            sources, destinations = (networks.get(name, ()) for name in DIRECTED)
+            new_filter = Filter(tuple(ports), tuple(map(parse_host, hosts)), sources=sources, destinations=destinations)
         except BadOption as e:
             raise MalformedRecord("an invalid filter") from e
-        self._renewed.append(RenewedFilter(since, frozenset((a, port, protocol) for a, port, protocol in ends), new_filter))
+        directed = DirectedEnds(**{name: _ends(wanted) for name, wanted, _ in directions})
+        self._renewed.append(RenewedFilter(since, _ends(ends), new_filter, directed))
 
     def _left(self, body: Any, in_batch: bool) -> None:
         self._explained = body if in_batch else 0
@@ -299,3 +305,7 @@ _HANDLERS: dict[str, Callable[[ReplaySource, Any, bool], None]] = {
     Record.CHANGE: ReplaySource._change,
     Record.CONNTRACK: ReplaySource._conntrack,
 }
+
+
+def _ends(ends: list[list[Any]]) -> frozenset[End]:
+    return frozenset((address, port, protocol) for address, port, protocol in ends)
