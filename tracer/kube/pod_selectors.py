@@ -66,7 +66,7 @@ def pods_of_workload(word: str, store: ObjectStore) -> Iterator[Pod]:
     """Yields the pods of a workload, as far as the store has its pods."""
     namespace, kind, name = parse_workload(word)
     for pod in store.pods.values():
-        if pod.namespace == (namespace or "default") and (kind, name) in _workloads(pod):
+        if pod.namespace == (namespace or "default") and (kind, name) in workloads(pod):
             yield pod
 
 
@@ -80,7 +80,7 @@ def pods_of_labels(word: str, namespaces: tuple[str, ...], store: ObjectStore) -
                 yield pod
 
 
-def _workloads(pod: Pod) -> Iterator[tuple[str, str]]:
+def workloads(pod: Pod) -> Iterator[tuple[str, str]]:
     """Yields kind and name of the objects that a pod belongs to: its controller, and the Deployment above a ReplicaSet."""
     template = dict(pod.labels).get(TEMPLATE_HASH, "")
     for kind, name in pod.controllers:

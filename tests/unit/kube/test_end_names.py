@@ -225,5 +225,6 @@ def test_a_name_that_a_capture_does_not_have(tmp_path: Path, run: Any) -> None:
         status, _, err = run("-r", path, *words)
         assert status == 9 and "There is no Service shop/http-proxy (there is default/http-proxy)." in err
     path = captures.capture(tmp_path / "b.k8st", objects=()).path
+    assert run("-r", path, "--node-port", "30999")[0] == 0, "a number needs no objects"
     status, _, err = run("-r", path, "--dst", "svc/shop/http-proxy")
     assert status == NoObjects.status and "need Kubernetes' objects, and the capture has none." in err

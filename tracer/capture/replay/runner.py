@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracer.capture.format.codec import MalformedRecord, from_json
@@ -68,7 +68,8 @@ class ReplayedOwnerResolver(OwnerResolver):
         super().__init__(ObjectSource(none=True, known=lambda: cluster, replayed=True), selectors, Filter())
         self._request, self._request_ends, self._version = request, frozenset[selected_ends.End](), -1
         self._request_directed = selected_ends.DirectedEnds()
-        self._is_missing = bool(request.selectors)
+        self._names = replace(request.selectors, node_ports=(), host_ports=())
+        self._is_missing = bool(self._names)
 
     def wants(self, packet: Packet) -> bool:
         if not super().wants(packet):
@@ -84,9 +85,9 @@ class ReplayedOwnerResolver(OwnerResolver):
         return selected_ends.selects(packet, wanted, self._request_directed, self.cluster)
 
     def check_request(self) -> None:
-        """Raises NoSuchObject if an object of the request was not there at any packet, NoObjects if there are none at all."""
+        """Raises NoSuchObject if a named object of the request was never there, NoObjects if the capture has no objects."""
         missed = self._miss_request() if self._is_missing else None
-        if missed and self._request.selectors.need_names and not self.cluster.store.services and not self.cluster.store.pods:
+        if missed and not self.cluster.store.services and not self.cluster.store.pods:
             raise NoObjects(f"{NAMED} need Kubernetes' objects, and the capture has none.")
         if missed:
             raise missed
@@ -94,7 +95,7 @@ class ReplayedOwnerResolver(OwnerResolver):
     def _miss_request(self) -> NoSuchObject | None:
         """The error about an object of the request that is not there now."""
         try:
-            kube_selectors.check(self._request.selectors, self.cluster)
+            kube_selectors.check(self._names, self.cluster)
         except NoSuchObject as e:
             return e
         return None

@@ -39,12 +39,20 @@ def _namespaces(context: click.Context, typed: str) -> list[str]:
     return [HOST, *sorted({path.name for path in named_files()})]
 
 
-def _services(context: click.Context, typed: str) -> list[str]:
-    from tracer.kube.service_names import service_names
+def _of_kube(function: str) -> Source:
+    """The source that asks a function of tracer/kube/object_names.py."""
 
-    if context.params.get("no_kube"):
-        return []
-    return service_names(typed, context.params.get("objects") or "", context.params.get("kubeconfig") or "")
+    def names(context: click.Context, typed: str) -> list[str]:
+        from tracer.kube import object_names
+
+        if context.params.get("no_kube"):
+            return []
+        found: list[str] = getattr(object_names, function)(
+            typed, context.params.get("objects") or "", context.params.get("kubeconfig") or ""
+        )
+        return found
+
+    return names
 
 
 def _outputs(context: click.Context, typed: str) -> list[str]:
@@ -68,7 +76,12 @@ def _statistics(context: click.Context, typed: str) -> list[str]:
 SOURCES: dict[str, Source] = {
     "--iface": _interfaces,
     "--netns": _namespaces,
-    "--service": _services,
+    "--service": _of_kube("service_names"),
+    "--pod": _of_kube("pod_names"),
+    "--workload": _of_kube("workload_names"),
+    "--namespace": _of_kube("namespace_names"),
+    "--src": _of_kube("end_names"),
+    "--dst": _of_kube("end_names"),
     "--output": _outputs,
     "--to": _exports,
     "--only": _statistics,

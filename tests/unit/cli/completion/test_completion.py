@@ -90,6 +90,19 @@ def test_services(complete: Complete, tmp_path: Path) -> None:
     assert values(complete("--no-kube", "--service", "")) == []
 
 
+def test_pods_workloads_and_namespaces(complete: Complete, tmp_path: Path) -> None:
+    owner = {"kind": "StatefulSet", "name": "db", "controller": True}
+    body = {"kind": "Pod", "metadata": {"namespace": "shop", "name": "db-0", "ownerReferences": [owner]}}
+    path = tmp_path / "objects"
+    path.write_text(json.dumps(body))
+    for option, name in (
+        ("--pod", "shop/db-0"), ("--workload", "shop/sts/db"), ("--namespace", "shop"),
+        ("--src", "pod/shop/db-0"), ("--dst", "sts/shop/db"),
+    ):  # fmt: skip
+        assert values(complete("--objects", str(path), option, name[:5])) == [name], option
+        assert values(complete("--no-kube", option, name[:5])) == []
+
+
 def test_files(complete: Complete) -> None:
     for words in (("-r", ""), ("-w", "x"), ("--objects", ""), ("stats", ""), ("diff", "a", ""), ("--", "cu"), ("record", "")):
         assert [kind for kind, _, _ in complete(*words)] == ["file"], words
