@@ -32,6 +32,8 @@
 #              every possible end of a SYN, made on a real kernel: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
 #              incidents and scenes recorded on a real kernel, and read here without root: the same output, byte for byte
+# make questions KERNEL=6.12
+#              traffic counted by its clients and rules, recorded on a real kernel: the saved queries have to give the same numbers
 # make untouched KERNEL=6.12 WARM=1
 #              an idle node before and after, compared byte for byte and by its counters; the tracer is killed at each point of its start
 #              (WARM=1: a start with programs from the cache)
@@ -85,7 +87,7 @@ PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
 .PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
-	bench owners report-check replay-check fuzz untouched stress deb deb-check image-check setup clean
+	bench owners report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -178,6 +180,11 @@ replay-check: setup
 	@rm -rf build/replay
 	@$(LAB) run --kernel $(KERNEL) --timeout 2400 -- python3 -W ignore tests/kernel/record_all.py build/replay
 	@$(PYTHON) -m tests.support.replay_check build/replay
+
+questions: setup
+	@rm -rf build/questions
+	@$(LAB) run --kernel $(KERNEL) --timeout 900 -- python3 -W ignore tests/kernel/record_questions.py build/questions
+	@$(PYTHON) -m tests.support.questions_check build/questions
 
 BENCH ?=
 SECONDS ?= 60
