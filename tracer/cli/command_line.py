@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tracer.cli.help import GroupedCommand, write_commands
+from tracer.cli.help import GroupedCommand, ShortHelp, grouped, write_commands, write_options
 from tracer.errors import BadOption
 
 SEPARATOR = "--"
@@ -77,13 +77,17 @@ class CommandWithProgram(GroupedCommand):
 
 
 class TraceCommand(CommandWithProgram):
-    """The default command. Its usage line omits its name, and its help lists the other commands."""
+    """The default command. Its usage line omits its name; its help has the most used options, and lists the other commands."""
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.find_root().command_path, " ".join(self.collect_usage_pieces(ctx)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_options(ctx, formatter)
+        if ctx.meta.get(ShortHelp.KEY):
+            super().format_options(ctx, formatter)
+        else:
+            options = ShortHelp.chosen([each for _, options in grouped(self, ctx) for each in options], ctx)
+            write_options("Options, the most used ones (--help-all shows all)", options, ctx, formatter)
         group = ctx.find_root().command
         if isinstance(group, click.Group):
             write_commands([each for each in group.commands.values() if each is not self], formatter)

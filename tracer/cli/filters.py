@@ -20,7 +20,7 @@ def _many(*names: str, metavar: str, text: str, kind: type = str) -> Callable[[A
 
 
 FILTER_OPTIONS = (
-    _many("-p", "--port", "ports", metavar=PORTS, text="At either end, before or after NAT: 80,443,30000-32767."),
+    _many("-p", "--port", "ports", metavar=PORTS, text="Either end, before or after NAT: 80,443,9000-9999."),
     _many("--host", "hosts", metavar=CIDR, text="Address or network, matched like --port."),
     _many("--sport", "source_ports", metavar=PORTS, text="Source ports of the packet's direction."),
     _many("--dport", "destination_ports", metavar=PORTS, text="Destination ports, before or after NAT."),

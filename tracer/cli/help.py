@@ -51,15 +51,54 @@ MOST_SUMMARY = 200
 """Length of a summary, characters: more than any has, so that none is cut off."""
 
 
+class ShortHelp:
+    """The help of a command with many options: the most used ones, and all of them with --help-all.
+
+    Attributes:
+        NAMES: The parameters that the short help has.
+    """
+
+    NAMES = frozenset({
+        "ports", "hosts", "sources", "destinations", "services", "pods", "proto", "drops_only", "outputs", "times", "quiet",
+        "verbose", "follow", "write", "read", "count", "duration", "version", "help_all",
+    })  # fmt: skip
+    KEY = "tracer.cli.help.is_whole"
+    """Of the context's `meta`: all options are wanted."""
+
+    @classmethod
+    def option(cls) -> click.Option:
+        """The option --help-all."""
+
+        def show(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+            if is_given:
+                context.meta[cls.KEY] = True
+                click.echo(context.get_help(), color=context.color)
+                context.exit(0)
+
+        text = "Show all options and exit."
+        return click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help=text)
+
+    @classmethod
+    def chosen(cls, options: list[click.Option], context: click.Context) -> list[click.Option]:
+        """The options that the help shows."""
+        is_whole = context.meta.get(cls.KEY)
+        return [each for each in options if is_whole or each.name in cls.NAMES or "--help" in each.opts]
+
+
 class GroupedCommand(click.Command):
     """A command with its options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, options in grouped(self, ctx):
-            records = [record for each in options if (record := each.get_help_record(ctx))]
-            with formatter.section(title):
-                # The same width of the first column in each group.
-                formatter.write_dl([(first.ljust(COLUMN), text) for first, text in records], col_max=COLUMN)
+            write_options(title, options, ctx, formatter)
+
+
+def write_options(title: str, options: Sequence[click.Option], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Writes one group of options."""
+    records = [record for each in options if (record := each.get_help_record(ctx))]
+    with formatter.section(title):
+        # The same width of the first column in each group.
+        formatter.write_dl([(first.ljust(COLUMN), text) for first, text in records], col_max=COLUMN)
 
 
 def write_commands(commands: Sequence[click.Command], formatter: click.HelpFormatter) -> None:

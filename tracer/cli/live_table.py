@@ -11,7 +11,7 @@ import click
 from tracer.cli.command_line import COMMAND, CommandWithProgram
 from tracer.cli.options import alternatives, check_replay_options, live_options
 
-NOT_SHARED = frozenset({"outputs", "oneline", "times", "quiet", "count", "follow", "verbose", "version"})
+NOT_SHARED = frozenset({"help_all", "outputs", "oneline", "times", "quiet", "count", "follow", "verbose", "version"})
 """The options of `trace` that `top` does not have."""
 DIMENSIONS = ("service", "rule", "reason", "cause", "endpoint", "client")
 """The words of --by. They are those of tracer/analysis/top/dimensions.py, which is not imported for the help."""

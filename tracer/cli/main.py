@@ -15,6 +15,7 @@ from tracer.cli import completion, live_table, standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
 from tracer.cli.filters import with_filters
+from tracer.cli.help import ShortHelp
 from tracer.cli.options import (
     OutputFormat,
     alternatives,
@@ -126,7 +127,9 @@ def trace(cmd: tuple[str, ...], **options: Any) -> int:
         return tracing.trace(cmd, notes=notes, **live)
 
 
-NOT_RECORDED = frozenset({"read", "outputs", "oneline", "times", "quiet", "write", "count", "follow", "version"})
+trace.params.append(ShortHelp.option())
+
+NOT_RECORDED = frozenset({"help_all", "read", "outputs", "oneline", "times", "quiet", "write", "count", "follow", "version"})
 """The options of `trace` that `record` does not have."""
 
 
@@ -163,7 +166,7 @@ for _each in (*commands(trace), live_table.command(trace)):
 @click.option("-o", "--output", "form", type=click.Choice(render.FORMATS), default="text", help="Output format.")
 @click.option("-v", "--verbose", is_flag=True, help="List each check, also those that passed.")
 def doctor(form: str, kubeconfig: str | None, verbose: bool) -> int:
-    """Check what works on this node, what does not, and what to do about it. Attaches nothing."""
+    """Check what works on this node, what does not, and what to do. Attaches nothing."""
     from tracer.commands import doctor as examination
 
     return examination.run(form, kubeconfig, verbose)

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import click
 
 from tracer.cli import help as help_text
@@ -33,6 +36,20 @@ def test_an_option_without_a_group_is_in_the_last_one() -> None:
     command = help_text.GroupedCommand("x", params=[click.Option(["--port", "ports"]), *options])
     titles = [title for title, _ in help_text.grouped(command, click.Context(command))]
     assert titles == ["Which packets", help_text.OTHERS]
+
+
+def test_the_short_help_names_options_that_exist_and_leads_to_all_others(run: Any) -> None:
+    trace = main.command.commands["trace"]
+    options = {p.name: p for p in trace.get_params(context("trace")) if isinstance(p, click.Option) and not p.hidden}
+    assert options.keys() >= help_text.ShortHelp.NAMES and 15 <= len(help_text.ShortHelp.NAMES) <= 20
+    short, whole = run("--help")[1], run("--help-all")[1]
+    shown = {name for name, p in options.items() if re.search(rf"^  .*{max(p.opts, key=len)}\b", short, re.M)}
+    assert {
+        name for name in shown if "--help" not in options[name].opts
+    } == help_text.ShortHelp.NAMES and "--help-all shows all" in short
+    assert all(re.search(rf"^  .*{max(p.opts, key=len)}\b", whole, re.M) for p in options.values())
+    for text in (short, whole):
+        assert all(re.search(rf"^  {name}  ", text, re.M) for name in main.command.commands if name != "trace")
 
 
 def test_few_options_need_no_groups() -> None:
