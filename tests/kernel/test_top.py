@@ -23,6 +23,7 @@ from scenes import load
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import COMMAND, ENVIRONMENT, START_SECONDS
 from tests.kernel.untouched import settled, state
+from tracer.pipeline.shutdown import EXPLAINING
 
 pytestmark = pytest.mark.thorough
 
@@ -30,13 +31,18 @@ RATE, SECONDS = 2_000, 20.0
 UNSERVED = 9
 """The port of the stream; nothing listens there, the node forwards it."""
 END_SECONDS = 300
+ANSWER_SECONDS = 10.0
+"""A second on a node; an emulated machine beside others is slower."""
 SCHEMA = Draft202012Validator(json.loads((ROOT / "tracer/render/schema.json").read_text()))
 SHORT_SECONDS = 6.0
 TRACE = ["--no-kube", "--port", str(UNSERVED), "--proto", "udp"]
 
 
 class Traced:
-    """A run of the command while the stream is sent. out, err: its output; sent: packets that the node forwarded."""
+    """A run of the command while the stream is sent.
+
+    out, err: its output; sent: packets that the node forwarded; answered: Ctrl-C had an effect within ANSWER_SECONDS.
+    """
 
     def __init__(self, directory: Path, *words: str, seconds: float = SECONDS) -> None:
         before, ready = state(), directory / "ready"
@@ -51,6 +57,10 @@ class Traced:
             time.sleep(1)
             self.sent = load.drained() - forwarded
             process.send_signal(signal.SIGINT)
+            until = time.monotonic() + ANSWER_SECONDS
+            while process.poll() is None and EXPLAINING not in err.read_text() and time.monotonic() < until:
+                time.sleep(0.05)
+            self.answered = process.poll() is not None or EXPLAINING in err.read_text()
             self.status = process.wait(END_SECONDS)
         finally:
             process.kill()
@@ -70,12 +80,13 @@ def wait_for(ready: Path, process: subprocess.Popen[Any], err: Path) -> None:
 
 def test_one_line_a_packet(node: None, tmp_path: Path) -> None:
     run = Traced(tmp_path, "--oneline")
-    lines, _, summary = run.out.rpartition(" packets in ")
-    shown = int(lines.rsplit("\n", 1)[-1])
+    _, shown_text, summary = re.split(r"^(\d+) packets? in ", run.out, flags=re.MULTILINE)
+    shown = int(shown_text)
     packets = [line for line in run.out.splitlines() if f":{UNSERVED}  UDP  " in line]
     assert len(packets) == shown, "each packet of the summary is one line"
     times = [line[:12] for line in packets]
     assert sum(one > other for one, other in pairwise(times)) <= len(times) / 10, "mostly in order"
+    assert run.answered, "Ctrl-C ends the run, or a note says soon that it is ending"
     left_out, events = found(r"(\d+) whole packets", summary), found(r"(\d+) of (?!the)\w+", summary)
     missing = left_out + found(r"could explain (\d+) more", summary) + found(r"(\d+) packets? not shown", summary)
     complete(run.sent, shown, missing, events)
@@ -88,6 +99,7 @@ def test_table(node: None, tmp_path: Path) -> None:
         SCHEMA.validate(interval)
         rows = [*interval["rows"], *([interval["other"]] if "other" in interval else [])]
         assert sum(row["packets"] for row in rows) == interval["total"]["packets"], "no packet is outside of the rows"
+    assert run.answered, "Ctrl-C ends the run, or a note says soon that it is ending"
     lost = intervals[-1]["lost_so_far"]
     assert len(intervals) > 2 and {row["key"] for interval in intervals for row in interval["rows"]} == {"192.168.56.1"}
     missing = lost["packets_left_out"] + lost["packets_unexplained"]

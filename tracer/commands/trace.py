@@ -29,7 +29,7 @@ from tracer.pipeline.environment import RunStart, TracingEnvironment
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.live_environment import LiveEnvironment
 from tracer.pipeline.run import Run
-from tracer.pipeline.shutdown import StopSignals
+from tracer.pipeline.shutdown import EXPLAINING, StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output, hang_up
@@ -117,7 +117,7 @@ def trace(
         notes.report("reading rules", rules_read.phrase)
         said = _options_text(sys.argv[1:])
         request = TraceRequest(said, count, duration, no_rules, verbose, record_only, follow, live_filter)
-        stop, command = StopSignals(end_seconds), None
+        stop, command = StopSignals(end_seconds, lambda: output.note(EXPLAINING)), None
         try:
             run = prepare(stack, kernel, session, kube, environment, output, request, all_results, line, quiet)
             kernel.free()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from tracer.events import payload, record
@@ -55,6 +56,9 @@ CHUNK_PACKETS = 64
 
 SIGNED_PACKETS = 1024
 """Packets of which signatures are computed at once."""
+
+EXAMINED_PACKETS = SIGNED_PACKETS
+"""Idle packets of which is examined at once whether they wait for rules."""
 
 DIFFERENT = (
     "A packet was explained in two ways that differ, which is a defect of k8snet-trace: earlier packets may be wrong (--debug)."
@@ -188,36 +192,60 @@ class PacketAssembler:
         """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
         self._waiting_since = None
-        closing = list(self._open) if now is None else self._idle_since(now)
-        early = self._surplus(closing) if now is not None and self._open_events > OPEN_EVENTS else set()
-        closing += early
-        closing.sort(key=lambda identity: self._open[identity].began)
-        for start in range(0, len(closing), SIGNED_PACKETS):
-            signed = closing[start : start + SIGNED_PACKETS]
-            signed_with = self._signatures(signed, early)
-            for at in range(0, len(signed), CHUNK_PACKETS):
-                yield self._close(signed[at : at + CHUNK_PACKETS], early, signed_with)
+        early: set[int] = set()
+        if now is None:
+            parts: Iterable[list[int]] = [sorted(self._open, key=self._beginning)]
+        else:
+            parts = self._idle_since(now)
+            if self._open_events > OPEN_EVENTS:
+                closing = list(chain.from_iterable(parts))
+                early = self._surplus(closing)
+                parts = [sorted([*closing, *early], key=self._beginning)]
+        for part in parts:
+            for start in range(0, len(part), SIGNED_PACKETS):
+                signed = part[start : start + SIGNED_PACKETS]
+                signed_with = self._signatures(signed, early)
+                for at in range(0, len(signed), CHUNK_PACKETS):
+                    yield self._close(signed[at : at + CHUNK_PACKETS], early, signed_with)
 
-    def _idle_since(self, now: int) -> list[int]:
-        """Packets without an event for the idle timeout.
+    def _beginning(self, identity: int) -> int:
+        """Time of the first event of an open packet."""
+        began: int = self._open[identity].began
+        return began
+
+    def _idle_since(self, now: int) -> Iterator[list[int]]:
+        """Yields packets without an event for the idle timeout, in parts, oldest first.
 
         A packet stays open while its rules are being read, and so do the later packets of its connection: an answer is never
-        closed before the packet that it answers.
+        closed before the packet that it answers. A part is examined when it is asked for: while rules are being read that takes
+        long, and a run has to show packets and to end meanwhile.
         """
         idle = [(identity, packet) for identity, packet in self._open.items() if now - packet.last > self._idle_ns]
-        waiting = {n: packet for n, packet in idle if now - packet.last <= RULES_WAIT_NS and self._is_waiting(packet)}
-        if not waiting or not self._holds_answers:
-            return [identity for identity, _ in idle if identity not in waiting]
+        idle.sort(key=lambda each: each[1].began)
         since: dict[_Ends, int] = {}
-        for packet in waiting.values():
-            for ends in _ends_of(packet.events):
-                since[ends] = min(packet.began, since.get(ends, packet.began))
-        self._waiting_since = min(packet.began for packet in waiting.values())
+        for start in range(0, len(idle), EXAMINED_PACKETS):
+            yield self._ready(idle[start : start + EXAMINED_PACKETS], since, now)
+
+    def _ready(self, part: Sequence[tuple[int, OpenPacket]], since: dict[_Ends, int], now: int) -> list[int]:
+        """The packets of a part that neither wait for rules nor follow one that does.
+
+        Args:
+            part: Idle packets, oldest first; the parts before it have been examined.
+            since: When the first waiting packet of a connection began, by its ends; those of this part are added.
+            now: Time of the batch, ns, CLOCK_MONOTONIC.
+        """
+        waiting = {n: packet for n, packet in part if now - packet.last <= RULES_WAIT_NS and self._is_waiting(packet)}
+        if waiting and self._holds_answers:
+            for packet in waiting.values():
+                for ends in _ends_of(packet.events):
+                    since[ends] = min(packet.began, since.get(ends, packet.began))
+            oldest = min(packet.began for packet in waiting.values())
+            self._waiting_since = oldest if self._waiting_since is None else min(self._waiting_since, oldest)
 
         def follows(packet: OpenPacket) -> bool:
             return any(since.get(ends, packet.began) < packet.began for ends in _ends_of(packet.events))
 
-        return [identity for identity, packet in idle if identity not in waiting and not follows(packet)]
+        return [identity for identity, packet in part if identity not in waiting and not (since and follows(packet))]
 
     def _is_waiting(self, packet: OpenPacket) -> bool:
         """Whether rules that acted on a packet are being read."""

@@ -11,7 +11,6 @@ from contextlib import closing
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.packets.assembler import CHUNK_PACKETS
 from tracer.pipeline.assembly import Assembler
 from tracer.pipeline.backlog import Backlog
 from tracer.pipeline.shutdown import StopRequest
@@ -21,8 +20,6 @@ from tracer.render.base import Output
 from tracer.util.evictions import evictions, format_evictions
 
 _log = logging.getLogger(__name__)
-
-EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
 
 
 class Run:
@@ -54,7 +51,6 @@ class Run:
         self.limits, self.summary = limits, summary or RunSummary()
         self.stop = StopRequest()
         self.command: subprocess.Popen[bytes] | None = None
-        self._is_delay_noted = False
         self._backlog = Backlog()
 
     @property
@@ -164,6 +160,3 @@ class Run:
             explained += 1
             yield from chunk
             self._source.poll_losses()
-            if self.stop.is_requested and self._assembler.open > CHUNK_PACKETS and not self._is_delay_noted:
-                self._is_delay_noted = True
-                self._output.note(EXPLAINING)

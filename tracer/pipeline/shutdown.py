@@ -6,14 +6,18 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from tracer.errors import Interrupted
 
 END_SECONDS = 5.0
 """Maximum time that a run explains packets after a request to end, seconds. On a busy node these are a ring full of packets."""
+
+ANSWER_SECONDS = 0.5
+"""Time after a signal from which a note says that the run is ending, seconds."""
+EXPLAINING = "Explaining what was seen; Ctrl-C again ends at once."
 
 
 class StopRequest:
@@ -49,10 +53,16 @@ class StopSignals(StopRequest):
     """Ends a run on Ctrl-C, SIGTERM or SIGHUP; a second signal ends it at once. Signals do not interrupt the current work.
 
     SIGHUP stays ignored if it was ignored at the start, as under nohup.
+
+    Args:
+        seconds: maximum time that packets are explained after it, s; None = END_SECONDS.
+        on_delay: called when the run has not ended ANSWER_SECONDS after the first signal: the user has to see that it came.
     """
 
-    def __init__(self, seconds: float | None = None) -> None:
+    def __init__(self, seconds: float | None = None, on_delay: Callable[[], None] | None = None) -> None:
         super().__init__(seconds)
+        self._on_delay = on_delay
+        self._alarm = signal.signal(signal.SIGALRM, self._answer) if on_delay else None
         handled = [signal.SIGINT, signal.SIGTERM]
         handled += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
         self._previous_handlers = {s: signal.signal(s, self._handle) or signal.SIG_DFL for s in handled}
@@ -62,8 +72,18 @@ class StopSignals(StopRequest):
             self.end_now()
         else:
             self.request()
+            if self._on_delay:
+                signal.setitimer(signal.ITIMER_REAL, ANSWER_SECONDS)
+
+    def _answer(self, number: int, frame: FrameType | None) -> None:
+        with suppress(OSError, RuntimeError):  # RuntimeError: the signal came while the same stream was written
+            if self._on_delay:
+                self._on_delay()
 
     def restore(self) -> None:
+        if self._on_delay:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._alarm)
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
@@ -76,7 +96,7 @@ class ReadingSignals(StopSignals):
 
     def __init__(self) -> None:
         super().__init__()
-        self._alarm = signal.signal(signal.SIGALRM, self._interrupt)
+        self._previous_alarm = signal.signal(signal.SIGALRM, self._interrupt)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_requested:
@@ -90,7 +110,7 @@ class ReadingSignals(StopSignals):
 
     def restore(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._alarm)
+        signal.signal(signal.SIGALRM, self._previous_alarm)
         super().restore()
 
 

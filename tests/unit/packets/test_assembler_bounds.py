@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
 from tests.support.builders import NODE, POD, SECOND, Ends, Trail, hops, swapped
+from tracer.events.record import EventArray, EventRow
 from tracer.model.hop import IpvsHop
 from tracer.packets import assembler as assembler_module
 from tracer.packets import ipvs_connections
-from tracer.packets.assembler import IDLE_NS, PacketAssembler
+from tracer.packets.assembler import CHUNK_PACKETS, EXAMINED_PACKETS, IDLE_NS, PacketAssembler
+from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
@@ -118,3 +122,32 @@ def test_connections_of_ipvs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [evidence(n, 1) for n in range(10)] == ["now observed"] * 10
     assert [evidence(n, 2) for n in (6, 7, 8, 9)] == ["earlier derived"] + ["earlier observed"] * 3
     assert (len(builder._ipvs_connections._seen), builder._ipvs_connections._seen.evicted) == (3, 7)
+
+
+class UnreadRules(RuleResolver):
+    """Rules that acted on the packets are still to be read. asked: number of packets that were examined."""
+
+    asked = 0
+
+    def feed(self, batch: EventArray) -> EventArray:
+        events = super().feed(batch)
+        self.is_settled = False
+        return events
+
+    def is_waiting_for(self, records: Sequence[EventRow]) -> bool:
+        self.asked += 1
+        return False
+
+
+def test_packets_are_shown_before_all_were_examined() -> None:
+    """While rules are being read, a ring full of packets is not examined before the first one is shown."""
+    rules = UnreadRules()
+    assembler = PacketAssembler(hops(), rules=rules)
+    count = EXAMINED_PACKETS + CHUNK_PACKETS
+    trails = [Trail(("10.0.0.1", 1000 + n, "10.0.0.2", 80), n << 8, SECOND + n * 1000).hook("PREROUTING") for n in range(count)]
+    assembler.feed(np.concatenate([trail.batch for trail in trails]))
+    chunks = assembler.chunks(SECOND + 2 * IDLE_NS)
+    first = next(chunks)
+    assert len(first) == CHUNK_PACKETS and rules.asked == EXAMINED_PACKETS
+    rest = [packet for chunk in chunks for packet in chunk]
+    assert [packet.endpoints.sport for packet in (*first, *rest)] == [1000 + n for n in range(count)] and rules.asked == count

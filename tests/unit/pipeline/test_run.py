@@ -40,7 +40,7 @@ from tracer.pipeline.exit_status import status
 from tracer.pipeline.finding_stage import FindingStage
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.owner_stage import OwnerStage
-from tracer.pipeline.run import EXPLAINING, Run
+from tracer.pipeline.run import Run
 from tracer.pipeline.shutdown import StopRequest
 from tracer.pipeline.source import Batch, RunLimits
 from tracer.pipeline.stage import Stage
@@ -215,14 +215,6 @@ def test_ctrl_c_ends_soon_and_unexplained_packets_are_counted(seconds: float, mo
     assert [p.number for p in out.packets] == list(range(1, 2 * CHUNK_PACKETS + 1))
     assert (run.summary.packets, run.summary.unexplained) == (2 * CHUNK_PACKETS, MANY - 2 * CHUNK_PACKETS)
     assert status(run.summary, True) == 11, "no conclusion is possible"
-
-
-def test_a_notice_is_printed_while_seen_packets_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    stop = StopRequest()
-    run = make_run(FakeSession(many()), Written(lambda packet: stop.request()))
-    run.run(stop)
-    assert (run.summary.packets, run.summary.unexplained) == (MANY, 0)
-    assert capsys.readouterr().err == EXPLAINING + "\n"
 
 
 def test_packets_left_out_do_not_make_others_incomplete() -> None:

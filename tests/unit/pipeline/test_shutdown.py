@@ -57,3 +57,34 @@ def test_a_run_under_nohup_goes_on() -> None:
     finally:
         stop.restore()
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("ends_soon", [False, True])
+def test_a_run_that_takes_long_to_end_says_so(ends_soon: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of any work; the handler of the alarm is restored with the others."""
+    monkeypatch.setattr("tracer.pipeline.shutdown.ANSWER_SECONDS", 0.05)
+    before, answers = signal.getsignal(signal.SIGALRM), list[bool]()
+    stop = StopSignals(on_delay=lambda: answers.append(stop.is_requested))
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+        if not ends_soon:
+            until = time.monotonic() + 20
+            while not answers and time.monotonic() < until:
+                sum(range(1000))
+    finally:
+        stop.restore()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and signal.getsignal(signal.SIGALRM) == before
+    assert answers == [] if ends_soon else answers == [True]
+
+
+def test_a_stream_that_is_being_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reentrant() -> None:
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+    stop = StopSignals(on_delay=reentrant)
+    try:
+        signal.raise_signal(signal.SIGALRM)
+        assert not stop.is_requested
+    finally:
+        stop.restore()

@@ -54,11 +54,18 @@ class Keyboard:
 
     def open(self) -> None:
         """Begins to read, unless another process has the terminal."""
-        if not os.isatty(self._fd) or os.tcgetpgrp(self._fd) != os.getpgrp():
+        if not os.isatty(self._fd) or not self._is_foreground():
             return
         self._before = termios.tcgetattr(self._fd)
         tty.setcbreak(self._fd)
         self._thread = Worker("keyboard", self._read).start()
+
+    def _is_foreground(self) -> bool:
+        """Whether no other process group has the terminal; True for a terminal that is not the one of this session."""
+        try:
+            return os.tcgetpgrp(self._fd) == os.getpgrp()
+        except OSError:  # ENOTTY
+            return True
 
     def close(self) -> None:
         """Restores the terminal."""

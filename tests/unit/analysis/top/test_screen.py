@@ -116,7 +116,9 @@ def test_decoded_keys() -> None:
     assert decoded("\x1b[5~") == [] and decoded("jk\x7f") == ["down", "up", "back"]
 
 
-def test_keyboard_reads_keys_and_restores_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_own", [True, False], ids=["own terminal", "terminal of no session"])
+def test_keyboard_reads_keys_and_restores_the_terminal(is_own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells the foreground process only to processes of the terminal's session."""
     terminal, stream = pty.openpty()
     before, pressed, came = termios.tcgetattr(stream), [], threading.Event()
 
@@ -126,7 +128,11 @@ def test_keyboard_reads_keys_and_restores_the_terminal(monkeypatch: pytest.Monke
 
     with os.fdopen(stream) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        monkeypatch.setattr(os, "tcgetpgrp", lambda fd: os.getpgrp())
+        if is_own:
+            monkeypatch.setattr(os, "tcgetpgrp", lambda fd: os.getpgrp())
+        else:
+            with pytest.raises(OSError, match="Inappropriate ioctl"):
+                os.tcgetpgrp(stream)
         keyboard = Keyboard(on_key)
         keyboard.open()
         assert termios.tcgetattr(stream) != before, "keys come one by one"
