@@ -124,6 +124,12 @@ class Interrupted(TraceError):
 
 
 class NoLibrary(TraceError):
-    """A library that only reading captures (duckdb, pyarrow, scapy) or --filter (libpcap) needs is not installed."""
+    """A library that only some commands (duckdb, pyarrow, scapy, Textual) or --filter (libpcap) need is not installed."""
 
     status = 24
+
+
+class NoTerminal(TraceError):
+    """A full-screen view needs a terminal."""
+
+    status = 27

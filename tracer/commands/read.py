@@ -13,7 +13,8 @@ from tracer.capture.replay.runner import ReplayRequest
 from tracer.errors import BadOption
 from tracer.kube.selectors import NOT_COMBINED, Selectors
 from tracer.pipeline import sinks
-from tracer.pipeline.shutdown import reading
+from tracer.pipeline.shutdown import StopRequest, reading
+from tracer.render.base import Output
 from tracer.selection.filter_options import FilterOptions
 
 
@@ -42,6 +43,23 @@ def read(paths: Sequence[str], options: dict[str, Any]) -> int:
             each.begin(results, str(runner.options(capture).get("said", "")), runner.release(capture))
         with runner.bar(capture, f"reading {capture.path}", not sys.stdout.isatty()) as progress:
             totals = runner.replay(capture, output, request, stop, progress)
+        if capture.ended() is None:
+            output.note(runner.CUT_SHORT)
+        output.summary(totals)
+        runner.check_complete(capture)
+    return 0
+
+
+def replayed(paths: Sequence[str], request: ReplayRequest, output: Output, stop: StopRequest) -> int:
+    """Replays captures into an output that shows what has been read so far. Returns the status.
+
+    Raises:
+        DamagedCapture: A part could not be read.
+    """
+    with opened(paths) as capture:
+        results = runner.facts(capture, output.shows_all_results)
+        output.begin(results, f"-r {' -r '.join(paths)}", runner.release(capture))
+        totals = runner.replay(capture, output, request, stop)
         if capture.ended() is None:
             output.note(runner.CUT_SHORT)
         output.summary(totals)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from tracer.pipeline.environment import RunStart, TracingEnvironment
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.live_environment import LiveEnvironment
 from tracer.pipeline.run import Run
-from tracer.pipeline.shutdown import EXPLAINING, StopSignals
+from tracer.pipeline.shutdown import EXPLAINING, StopRequest, StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output, hang_up
@@ -65,6 +65,8 @@ def trace(
     redact: bool = False,
     view: AbstractContextManager[Output] | None = None,
     end_seconds: float | None = None,
+    numbers_connections: bool = False,
+    drive: Callable[[Callable[[], int], StopRequest], int] = lambda complete, stop: complete(),
     **options: Any,
 ) -> int:
     """Runs one trace; returns the exit status.
@@ -81,6 +83,9 @@ def trace(
         redact: Record replacements of addresses and names.
         view: The output, opened by this run, which is the only one to write to a terminal; None = `outputs`.
         end_seconds: Maximum time that packets are explained after a request to end, s; None = that of all runs.
+        numbers_connections: Each packet has the number of its connection.
+        drive: Calls the run, from its first batch to the release of all that it holds, perhaps in another thread; returns its
+            result. It also gets the request to end the run.
 
     Raises:
         TraceError: The run is impossible. It is raised before anything is attached.
@@ -117,9 +122,11 @@ def trace(
         notes.report("reading rules", rules_read.phrase)
         said = _options_text(sys.argv[1:])
         request = TraceRequest(said, count, duration, no_rules, verbose, record_only, follow, live_filter)
-        stop, command = StopSignals(end_seconds, lambda: output.note(EXPLAINING)), None
+        stop = StopSignals(end_seconds, lambda: output.note(EXPLAINING))
         try:
-            run = prepare(stack, kernel, session, kube, environment, output, request, all_results, line, quiet)
+            run = prepare(
+                stack, kernel, session, kube, environment, output, request, all_results, line, quiet, numbers_connections
+            )
             kernel.free()
             memory.trim()
             notes.ready()
@@ -128,6 +135,19 @@ def trace(
                 each.begin(results, request.said, kernel.release)
             if ready_file:
                 write_ready(ready_file, os.getpid())
+            held = stack.pop_all()
+            return drive(lambda: _complete(held, run, environment, output, stop, cmd), stop)
+        finally:
+            stop.restore()
+
+
+def _complete(
+    held: ExitStack, run: Run, environment: TracingEnvironment, output: Output, stop: StopRequest, cmd: Sequence[str]
+) -> int:
+    """Reads until the end of the run, and releases what it holds. Returns the exit status."""
+    with held:
+        command = None
+        try:
             run.begin()
             command = start(cmd) if cmd else None
             run.run(stop, command)
@@ -140,7 +160,6 @@ def trace(
             return 0
         finally:
             end(command)
-            stop.restore()
     return status(run.summary, bool(cmd))
 
 
@@ -203,6 +222,7 @@ def prepare(
     all_results: list[CheckResult],
     line: StatusLine | None = None,
     quiet: bool = False,
+    numbers_connections: bool = False,
 ) -> Run:
     """Builds a run on attached probes, and starts its recording if there is one.
 
@@ -210,6 +230,7 @@ def prepare(
         all_results: The results of `doctor`, for the recording.
         line: The status line; None = none is shown.
         quiet: Only what went wrong is printed. It is no part of `request`, which a replay repeats.
+        numbers_connections: Each packet has the number of its connection.
     """
     environment.attach(kernel, session)
     drops_only = kube.current.drops_only
@@ -217,6 +238,7 @@ def prepare(
         RunLimits(request.count, request.duration),
         has_rules=not request.no_rules,
         by_connection=request.follow,
+        numbers_connections=numbers_connections,
         drops_only=drops_only,
         quiet=quiet,
         is_partial=drops_only,

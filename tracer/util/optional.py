@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of optional libraries, on use: reading captures needs them (in pyproject.toml: analysis), recording does not."""
+"""Import of optional libraries, on use: some commands need them (in pyproject.toml: analysis, ui), recording does not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from types import ModuleType
 
 from tracer.errors import NoLibrary
 
-DEBIAN_PACKAGES = {"scapy": "python3-scapy"}
+DEBIAN_PACKAGES = {"scapy": "python3-scapy", "textual": "python3-textual"}
 """Libraries that Debian has. For the others the message names the checkout, whose metadata has their names and versions."""
+EXTRAS = {"textual": "ui"}
+"""Libraries that are in another extra than `analysis`."""
 
 
 def require_optional(name: str, what: str) -> ModuleType:
@@ -26,7 +28,11 @@ def require_optional(name: str, what: str) -> ModuleType:
         return import_module(name)
     except ImportError as e:
         package = name.partition(".")[0]
-        debian = DEBIAN_PACKAGES.get(package)
-        checkout = "in a virtual environment, pip install '.[analysis]' in a checkout"
-        install = f"apt-get install {debian}, or {checkout}" if debian else checkout
-        raise NoLibrary(f"{what} needs {package}, which is not installed: {install}. ({e})") from e
+        raise NoLibrary(f"{what} needs {package}, which is not installed: {installation(package)}. ({e})") from e
+
+
+def installation(package: str) -> str:
+    """How a library is installed, as a clause."""
+    debian = DEBIAN_PACKAGES.get(package)
+    checkout = f"in a virtual environment, pip install '.[{EXTRAS.get(package, 'analysis')}]' in a checkout"
+    return f"apt-get install {debian}, or {checkout}" if debian else checkout
