@@ -66,7 +66,7 @@ RowPane:focus, TextPane:focus { border-top: heavy $accent; }
 .narrow #path { height: 8fr; }
 .narrow #path:focus { height: 30fr; }
 HelpWindow, SaveWindow { align: center middle; }
-.window { width: 76; height: auto; max-height: 100%; padding: 1 2; background: $panel; border: solid $accent; }
+.window { width: 76; height: auto; max-height: 100%; padding: 0 2; background: $panel; border: solid $accent; }
 #choices { height: auto; margin: 1 0; }
 """
 

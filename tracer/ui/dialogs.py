@@ -17,23 +17,23 @@ from textual.widgets import Input, OptionList, Static
 from tracer.render.parts.terminal_text import STYLES
 
 KEYS = (
-    ("/", "filter", "filter: each word must occur in a packet's address, port, Service, pod, rule, owner or outcome"),
+    ("/", "filter", "filter by address, port, Service, pod, rule, owner, outcome"),
     ("esc", "", "clears the filter and the message; closes a window"),
-    ("tab", "pane", "next pane; shift-tab: the one before; a pane with the focus is larger"),
+    ("tab", "pane", "next pane; shift-tab: the one before"),
     ("enter", "", "opens a connection, then a packet, then its path"),
-    ("up down", "", "next row (also j, k); page up, page down, home; end follows the newest row"),
-    ("p", "pause", "stops the view; packets wait and are counted; p again: goes on"),
+    ("up down", "", "next row; also j, k, page up, page down, home"),
+    ("end", "", "last row; then follows the newest one"),
+    ("p", "pause", "stops the view; packets wait and are counted; p: goes on"),
     ("s", "save", "saves packets as JSON lines, in a new file"),
     ("v", "all hops", "every hook and table of a packet, or only decisions"),
-    ("n", "", "notes of the run, in the lower pane; n again: back"),
+    ("n", "", "notes of the run, in the lower pane; n: back"),
     ("?", "help", "this list"),
-    ("q", "quit", "ends the run and the view; Ctrl-C, too"),
+    ("q", "quit", "ends the run and the view; also Ctrl-C"),
 )
 """The keys: the key, its word in the last line of the screen ("" = it is not there), what it does."""
 LEGEND = (
-    "The connections are in the order in which they were first seen. x marks a failure: a packet that was dropped,"
-    " rejected or refused. Only a part of all packets is kept; the titles say how many. To keep the whole run, record it"
-    " with -w FILE. The filter never hides findings."
+    "Each word of the filter has to occur in a packet; findings are always shown. x: a packet was dropped, rejected or"
+    " refused. Only some packets are kept, and the titles count the others; -w FILE records the whole run."
 )
 
 
@@ -43,10 +43,10 @@ class HelpWindow(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,enter,space,f1", "dismiss", show=False)]
 
     def compose(self) -> ComposeResult:
-        text = Text("Keys\n\n", STYLES["strong"])
+        text = Text("Keys\n", STYLES["strong"])
         for key, _, meaning in KEYS:
             text.append(f"{key:<9}", "bold cyan").append(f"{meaning}\n", "not bold")
-        text.append(f"\n{LEGEND}\n\n", "not bold").append("Esc closes this window.", STYLES["quiet"])
+        text.append(f"\n{LEGEND}\n", "not bold").append("Esc closes this window.", STYLES["quiet"])
         with Vertical(classes="window"):
             yield Static(text)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tracer.model.hop import DropHop, Hop, RuleHop, SocketHop, nat_of, owner_of, trace_of, verdict_of
 from tracer.model.packet import Packet
+from tracer.model.rule import format_path
 from tracer.packets.shared_path import PathMemo
 from tracer.ui.kept_connections import KeptConnection
 from tracer.util.endpoint_format import format_endpoint
@@ -94,8 +95,8 @@ def _hop(hop: Hop) -> Iterator[str]:
     if owner := owner_of(hop):
         yield owner.text
     if trace := trace_of(hop):
-        for hit in trace.hits:
-            yield " > ".join(f"{at.chain} {at.number or 'policy'}" for at in hit.path)
+        if hit := trace.decision:
+            yield format_path(hit.path)
             yield hit.rule.text if hit.rule else ""
         yield trace.undecided
     if nat := nat_of(hop):
