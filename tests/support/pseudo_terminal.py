@@ -45,7 +45,7 @@ class PseudoTerminal:
 
     @property
     def text(self) -> str:
-        return self._data.decode()
+        return self._data.decode(errors="replace")  # the last character may be cut off
 
     def close(self) -> None:
         self.stream.close()

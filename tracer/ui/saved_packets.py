@@ -14,6 +14,7 @@ from tracer.export.jsonl import JsonLines
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.render.parts.terminal_text import count
 from tracer.ui.feed import ScreenFeed
 
 
@@ -67,7 +68,7 @@ def save(
         if isinstance(e, OutputNotWritten):
             raise
         raise OutputNotWritten(f"{path} cannot be written: {e.strerror or e}.") from e
-    return f"{len(packets):,} packets and {len(findings)} findings are in {path}."
+    return f"{count(len(packets), 'packet')} and {count(len(findings), 'finding')} are in {path}."
 
 
 def _summary(packets: Sequence[Packet], findings: Sequence[Finding], feed: ScreenFeed) -> RunSummary:

@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO, cast
 
 from tracer.pipeline.shutdown import StopRequest
@@ -73,13 +73,14 @@ class ScreenRun:
             self._feed.end()
 
     def _print_end(self) -> None:
-        """Prints the notes and the summary, which stay on the terminal."""
+        """Prints the notes and the summary, which stay on the terminal, unless it was closed."""
         text = TextOutput(sys.stdout, sys.stderr)
-        for note in self._feed.notes.read():
-            text.note(note)
-        if self._feed.totals:
-            text.lost_by_probe = self._feed.lost_by_probe
-            text.summary(self._feed.totals)
+        with suppress(OSError):
+            for note in self._feed.notes.read():
+                text.note(note)
+            if self._feed.totals:
+                text.lost_by_probe = self._feed.lost_by_probe
+                text.summary(self._feed.totals)
 
 
 @contextmanager
