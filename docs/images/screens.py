@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the main views of a recorded node at 80 and 120 columns: text, one line a packet, top, ui.
+
+    .venv/bin/python docs/images/screens.py             docs/images/ui.svg, which the README shows
+    .venv/bin/python docs/images/screens.py DIRECTORY   all views, to look at them after a change
+
+Run it in a checkout; it needs no root and no kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import lzma
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+import termios
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+CAPTURE = ROOT / "tests/data/real/B.k8st.xz"
+NAME = "night.k8st"
+"""What the titles call the capture."""
+COMMANDS = {
+    "text": ("-r", NAME, "-n", "6"),
+    "oneline": ("-r", NAME, "--oneline", "-n", "30"),
+    "top": ("top", "-r", NAME, "--rows", "7"),
+}
+SIZES = {80: 24, 120: 40}
+"""Lines of the screen of `ui` by columns."""
+SETTLE_SECONDS = 0.5
+
+
+def printed(words: tuple[str, ...], directory: str, columns: int) -> str:
+    """What a command prints to a terminal with a number of columns."""
+    terminal, stream = pty.openpty()
+    termios.tcsetwinsize(stream, (50, columns))
+    env = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns), "PYTHONPATH": str(ROOT)}
+    text = b""
+    with subprocess.Popen(
+        (sys.executable, "-m", "tracer", *words), cwd=directory, env=env, stdout=stream, stderr=subprocess.DEVNULL
+    ):
+        os.close(stream)
+        try:
+            while chunk := os.read(terminal, 65536):
+                text += chunk
+        except OSError:  # EIO: the command has ended
+            os.close(terminal)
+    return text.decode().replace("\r\n", "\n")
+
+
+def draw_text(target: Path, words: tuple[str, ...], directory: str, columns: int) -> None:
+    console = Console(record=True, width=columns, file=io.StringIO())
+    console.print(Text.from_ansi(printed(words, directory, columns)))
+    console.save_svg(str(target), title=f"k8snet-trace {' '.join(words)}")
+
+
+def draw_screen(target: Path, columns: int) -> None:
+    from tests.support.screens import recorded_feed
+    from tracer.pipeline.shutdown import StopRequest
+    from tracer.ui.app import TraceScreen
+
+    feed = recorded_feed("B")
+    feed.notes.clear()
+    screen = TraceScreen(feed, StopRequest(0))
+
+    async def run() -> None:
+        async with screen.run_test(size=(columns, SIZES[columns])) as pilot:
+            await pilot.pause(SETTLE_SECONDS)
+            target.write_text(screen.export_screenshot(title=f"k8snet-trace ui -r {NAME}"), encoding="utf-8")
+
+    asyncio.run(run())
+
+
+def main() -> None:
+    if len(sys.argv) < 2:
+        draw_screen(ROOT / "docs/images/ui.svg", 120)
+        return
+    out = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, NAME).write_bytes(lzma.decompress(CAPTURE.read_bytes()))
+        for columns in SIZES:
+            for name, words in COMMANDS.items():
+                draw_text(out / f"{name}-{columns}.svg", words, directory, columns)
+            draw_screen(out / f"ui-{columns}.svg", columns)
+
+
+if __name__ == "__main__":
+    main()
