@@ -73,7 +73,9 @@ class ScreenRun:
             self._feed.end()
 
     def _print_end(self) -> None:
-        """Prints the notes and the summary, which stay on the terminal, unless it was closed."""
+        """Prints the notes and the summary, which stay on the terminal, unless it was closed. A browser has no terminal."""
+        if not sys.stdout.isatty():
+            return
         text = TextOutput(sys.stdout, sys.stderr)
         with suppress(OSError):
             for note in self._feed.notes.read():

@@ -17,6 +17,7 @@ from tests.support.screens import feed_of, numbered, pilot, recorded_feed, scree
 from tracer.errors import DamagedCapture
 from tracer.model.check import CheckResult
 from tracer.model.endpoints import Endpoints
+from tracer.model.hop import Drop
 from tracer.model.loss import LEFT_OUT, Loss
 from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
@@ -261,7 +262,7 @@ def test_hostile_names_are_shown_not_interpreted(name: str, size: tuple[int, int
 
 def hostile_packet(name: str) -> Packet:
     packet = samples.with_hop(samples.node_port(), 7, netns=name)
-    drop = samples.hop(130, "drop", drop=samples.Drop(name, name), verdict=Verdict.DROP.value)
+    drop = samples.hop(130, "drop", drop=Drop(name, name), verdict=Verdict.DROP.value)
     packet = samples.with_hops(packet, drop)
     return replace(
         packet, verdict=name, iface=name, protocol=name, tcp_flags=name, endpoints=Endpoints(name, 1, name, 2), flow=None
