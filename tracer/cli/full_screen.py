@@ -14,10 +14,10 @@ from tracer.cli.options import check_replay_options, live_options
 NOT_SHARED = frozenset({"outputs", "oneline", "quiet", "follow", "version"})
 """The options of `trace` that `ui` does not have."""
 
-HELP = """Show connections, packets and findings on the whole terminal, live or from captures (-r).
+HELP = """Show connections, packets and findings on the whole terminal.
 
-Filter as you type, choose a connection, and see the path of each of its packets; pause, save. Keys: in the last line, and
-with ?. It needs Textual (Debian 13: python3-textual).
+Live, or with -r from captures. Filter as you type, choose a connection, and see the path of each of its packets; pause,
+save. The last line and ? show the keys. It needs Textual (Debian 13: python3-textual).
 """
 
 
