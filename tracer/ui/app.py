@@ -20,9 +20,10 @@ from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.parts.pane_text import finding_text, notes_text, packet_text
-from tracer.render.parts.terminal_text import STYLES, count, plain
+from tracer.render.parts.terminal_text import count
 from tracer.ui.dialogs import KEYS, HelpWindow, SaveChoice, SaveWindow
 from tracer.ui.feed import MOST_FINDINGS, ScreenFeed
+from tracer.ui.head_lines import HeadLines
 from tracer.ui.kept_connections import KeptConnection, KeptConnections
 from tracer.ui.line_pane import RowPane, TextPane
 from tracer.ui.row_text import ConnectionRows, finding_row, packet_row
@@ -43,33 +44,6 @@ WIDE_COLUMNS = 110
 STOP_SECONDS = 0.1
 """Interval at which the screen looks whether the run was asked to end, s."""
 
-STYLE = """
-Screen { layout: vertical; }
-#counts { height: auto; max-height: 2; background: $panel; }
-#note { height: 1; display: none; }
-#keys { height: 1; }
-#filter, #filter:focus { height: 1; border: none; padding: 0; background: $boost; }
-RowPane, TextPane { border-top: solid $primary; background: $background; scrollbar-size-vertical: 1; overflow-x: hidden; }
-RowPane:focus, TextPane:focus { border-top: heavy $accent; }
-#top { height: 10fr; layout: horizontal; }
-#connections { width: 2fr; }
-#findings { width: 1fr; border-left: solid $primary; }
-#packets { height: 5fr; }
-#path { height: 14fr; }
-.narrow #top { layout: vertical; height: 9fr; }
-.narrow #connections, .narrow #findings { width: 100%; border-left: none; }
-.narrow #connections { height: 3fr; }
-.narrow #findings { height: 1fr; min-height: 2; }
-.narrow #findings:focus { height: 3fr; }
-.narrow #packets { height: 4fr; min-height: 3; }
-.narrow #packets:focus { height: 9fr; }
-.narrow #path { height: 8fr; }
-.narrow #path:focus { height: 30fr; }
-HelpWindow, SaveWindow { align: center middle; }
-.window { width: 76; height: auto; max-height: 100%; padding: 0 2; background: $panel; border: solid $accent; }
-#choices { height: auto; margin: 1 0; }
-"""
-
 
 class TraceScreen(App[None]):
     """The application.
@@ -84,7 +58,7 @@ class TraceScreen(App[None]):
         failure: The error that ended the screen; None = none.
     """
 
-    CSS = STYLE
+    CSS_PATH = "screen.tcss"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "quit", show=False, priority=True),
@@ -105,10 +79,9 @@ class TraceScreen(App[None]):
         self._feed, self._stop, self._verbose = feed, stop, verbose
         self._findings: LruDict[object, Finding] = LruDict(MOST_FINDINGS, "findings of ui")
         self._found = ConnectionSearch(TextSearch())
-        self._is_paused = self._is_leaving = False
-        self._evicted_before_pause = 0
+        self._is_leaving = False
         self._cpu_seconds = 0.0
-        self._message, self._cleared_notes, self._drawn = "", 0, object()
+        self._head, self._drawn = HeadLines(feed, self.kept), object()
         self._shown_kind = "packet"
         self._connections: RowPane[KeptConnection] = RowPane(ConnectionRows().draw, lambda each: each.number, id="connections")
         self._packets: RowPane[Packet] = RowPane(packet_row, lambda each: (each.identity, each.number), id="packets")
@@ -155,7 +128,7 @@ class TraceScreen(App[None]):
 
     def _take(self) -> None:
         """Moves what waits in the queues to the screen, unless it is paused."""
-        if self._is_paused:
+        if self._head.is_paused:
             return
         packets = self._feed.packets
         for _ in range(min(len(packets), TAKEN_PACKETS)):
@@ -227,7 +200,7 @@ class TraceScreen(App[None]):
         if self._shown_kind == "notes":
             notes = list(self._feed.notes)
             self._path.border_title = "Notes"
-            self._path.show(("notes", self._note_count()), lambda columns: notes_text(notes, columns))
+            self._path.show(("notes", self._head.note_count), lambda columns: notes_text(notes, columns))
             return
         if self._shown_kind == "finding" and finding:
             self._path.border_title = "Finding"
@@ -244,8 +217,8 @@ class TraceScreen(App[None]):
 
     def _draw_lines(self) -> None:
         """Draws the lines with the counts, notes and keys."""
-        self._count_line.update(self._counts())
-        note = self._note()
+        self._count_line.update(self._head.counts(len(self._findings)))
+        note = self._head.note()
         self._note_line.display = bool(note)
         self._note_line.update(note)
         keys = Text(no_wrap=True, overflow="ellipsis")
@@ -253,52 +226,6 @@ class TraceScreen(App[None]):
             if word:
                 keys.append(f" {key}", "bold cyan").append(f" {word} ")
         self._key_line.update(keys)
-
-    def _counts(self) -> Text:
-        counts, found = self._feed.counts, len(self._findings)
-        line = self._state()
-        line.append(f"  {counts.packets:,} packets", STYLES["strong"])
-        for number, what, style in (
-            (counts.bad, "dropped", "bad"),
-            (found, "finding" if found == 1 else "findings", "bad"),
-            (counts.lost, "lost", "doubt"),
-            (counts.left_out, "left out", "doubt"),
-        ):
-            line.append("  ").append(f"{number:,} {what}", STYLES[style] if number else STYLES["quiet"])
-        for number, what in (
-            (counts.incomplete, "incomplete"),
-            (counts.unexplained, "unexplained"),
-            (self.kept.evicted_packets + self._feed.packets.evicted, "not kept"),
-        ):
-            if number:
-                line.append(f"  {number:,} {what}", STYLES["doubt"])
-        return line
-
-    def _state(self) -> Text:
-        """Whether the run goes on, and how many packets wait."""
-        waiting = len(self._feed.packets)
-        if self._is_paused:
-            missed = self._feed.packets.evicted - self._evicted_before_pause
-            more = f", {missed:,} older ones are not kept" if missed else ""
-            return Text(f" PAUSED: {waiting:,} wait{more}", "black on yellow")
-        if waiting > TAKEN_PACKETS:
-            return Text(f" {waiting:,} wait", STYLES["doubt"])
-        return Text(" ended" if self._feed.ended.is_set() else " live", STYLES["strong"])
-
-    def _note(self) -> Text:
-        """The error of the run, the last message, or the newest note."""
-        error, line = self._feed.error, Text(no_wrap=True, overflow="ellipsis")
-        if error and not isinstance(error, SystemExit):
-            return line.append(plain(f" The run has ended: {str(error) or type(error).__name__}"), STYLES["bad"])
-        notes = self._feed.notes
-        if self._message:
-            line.append(plain(f" {self._message}"), STYLES["doubt"])
-        elif notes and self._cleared_notes < self._note_count():
-            line.append(f" {count(len(notes), 'note')} (n): ", "bold cyan").append(plain(notes[-1]), STYLES["doubt"])
-        return line
-
-    def _note_count(self) -> int:
-        return len(self._feed.notes) + self._feed.notes.evicted
 
     # Keys and messages
 
@@ -333,13 +260,12 @@ class TraceScreen(App[None]):
 
     def action_clear(self) -> None:
         """Clears the filter, and the line with the message or the note."""
-        self._message, self._cleared_notes = "", self._note_count()
+        self._head.clear()
         self._filter.value = ""
         self._connections.focus()
 
     def action_pause(self) -> None:
-        self._is_paused = not self._is_paused
-        self._evicted_before_pause = self._feed.packets.evicted
+        self._head.pause(not self._head.is_paused)
         self._draw_lines()
 
     def action_all_hops(self) -> None:
@@ -378,10 +304,10 @@ class TraceScreen(App[None]):
         return found
 
     async def _save(self, path: str, packets: list[Packet]) -> None:
-        self._message = f"Writing {path} ..."
+        self._head.message = f"Writing {path} ..."
         try:
-            self._message = await asyncio.to_thread(
+            self._head.message = await asyncio.to_thread(
                 save, path, packets, list(self._findings.values()), self._feed, lambda: self._is_leaving
             )
         except OutputNotWritten as e:
-            self._message = str(e)
+            self._head.message = str(e)

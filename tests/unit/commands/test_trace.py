@@ -84,14 +84,14 @@ def traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int
     monkeypatch.setattr(trace, "_recording", recording)
     monkeypatch.setattr(trace, "_kube", kube)
     monkeypatch.setattr(trace, "Session", AttachedProbes)
-    monkeypatch.setattr(trace.Kernel, "running", lambda: kernel)
-    monkeypatch.setattr(trace.doctor, "gather", lambda **_: [])
+    monkeypatch.setattr("tracer.commands.trace.Kernel.running", lambda: kernel)
+    monkeypatch.setattr("tracer.commands.trace.doctor.gather", lambda **_: [])
     monkeypatch.setattr(trace, "limitations", lambda session: [])
     for name in ("require_tracing", "give_up"):
         monkeypatch.setattr(trace, name, lambda *_: None)
 
     def run(**arguments: Any) -> int:
-        no_options = {"verbose": False, "attach": "auto", "count": 0, "duration": 0, "ready_file": None}
+        no_options: dict[str, Any] = {"verbose": False, "attach": "auto", "count": 0, "duration": 0, "ready_file": None}
         no_options["target"] = str(tmp_path / "a.k8st")
         return trace.trace((), outputs=(), notes=StartNotes(StatusLine(is_wanted=False)), **no_options | arguments)
 

@@ -137,7 +137,7 @@ def test_a_filter_without_a_match() -> None:
 def test_keys_typed_into_the_filter_are_text() -> None:
     async def steps(driver: Pilot[None], screen: TraceScreen) -> None:
         await driver.press("slash", *"qpsv")
-        assert screen._filter.value == "qpsv" and not screen._is_paused and screen.is_running
+        assert screen._filter.value == "qpsv" and not screen._head.is_paused and screen.is_running
 
     pilot(feed_of(samples.every()), steps)
 
@@ -385,7 +385,7 @@ def test_save(tmp_path: Path, downs: int, packets: int) -> None:
         await driver.press("s", *["down"] * downs, "tab")
         screen.screen.query_one("#name").value = str(target)  # type: ignore[attr-defined]
         await driver.press("enter")
-        await until(driver, lambda: "are in" in screen._message)
+        await until(driver, lambda: "are in" in screen._head.message)
         lines = [json.loads(line) for line in target.read_text().splitlines()]
         assert [line["type"] for line in lines].count("packet") == packets == lines[-1]["packets"]
         assert target.stat().st_mode & 0o777 == 0o600
