@@ -21,7 +21,7 @@ from tracer.model.packet import Packet
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render.parts.pane_text import finding_text, notes_text, packet_text
 from tracer.render.parts.terminal_text import count
-from tracer.ui.dialogs import KEYS, HelpWindow, SaveChoice, SaveWindow
+from tracer.ui.dialogs import HelpWindow, SaveChoice, SaveWindow, key_line
 from tracer.ui.feed import MOST_FINDINGS, ScreenFeed
 from tracer.ui.head_lines import HeadLines
 from tracer.ui.kept_connections import KeptConnection, KeptConnections
@@ -81,13 +81,19 @@ class TraceScreen(App[None]):
         self._found = ConnectionSearch(TextSearch())
         self._is_leaving = False
         self._cpu_seconds = 0.0
-        self._head, self._drawn = HeadLines(feed, self.kept), object()
+        self._head = HeadLines(feed, self.kept)
+        self._drawn: tuple[object, ...] = ()
+        self._drawn_lines: tuple[Text, ...] = ()
         self._shown_kind = "packet"
         self._connections: RowPane[KeptConnection] = RowPane(ConnectionRows().draw, lambda each: each.number, id="connections")
         self._packets: RowPane[Packet] = RowPane(packet_row, lambda each: (each.identity, each.number), id="packets")
         self._finding_rows: RowPane[Finding] = RowPane(finding_row, lambda each: (each.name, each.key), id="findings")
         self._path = TextPane(id="path")
-        self._count_line, self._note_line, self._key_line = Static(id="counts"), Static(id="note"), Static(id="keys")
+        self._count_line, self._note_line, self._key_line = (
+            Static(id="counts"),
+            Static(id="note"),
+            Static(key_line(), id="keys"),
+        )
         self._filter = Input(id="filter", placeholder="/ filter: address, port, Service, pod, rule, outcome")
 
     def compose(self) -> ComposeResult:
@@ -216,16 +222,13 @@ class TraceScreen(App[None]):
         self._path.show(key, lambda columns: packet_text(packet, columns, self._verbose, verdict))
 
     def _draw_lines(self) -> None:
-        """Draws the lines with the counts, notes and keys."""
-        self._count_line.update(self._head.counts(len(self._findings)))
-        note = self._head.note()
-        self._note_line.display = bool(note)
-        self._note_line.update(note)
-        keys = Text(no_wrap=True, overflow="ellipsis")
-        for key, word, _ in KEYS:
-            if word:
-                keys.append(f" {key}", "bold cyan").append(f" {word} ")
-        self._key_line.update(keys)
+        """Draws the lines with the counts and the notes, where they have changed: each update computes the layout again."""
+        lines = self._head.counts(len(self._findings)), self._head.note()
+        if lines != self._drawn_lines:
+            self._drawn_lines = lines
+            self._count_line.update(lines[0])
+            self._note_line.display = bool(lines[1])
+            self._note_line.update(lines[1])
 
     # Keys and messages
 

@@ -37,6 +37,15 @@ LEGEND = (
 )
 
 
+def key_line() -> Text:
+    """The last line of the screen."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for key, word, _ in KEYS:
+        if word:
+            line.append(f" {key}", "bold cyan").append(f" {word} ")
+    return line
+
+
 class HelpWindow(ModalScreen[None]):
     """The list of keys."""
 
