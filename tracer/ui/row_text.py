@@ -9,7 +9,7 @@ from tracer.analysis.packet_attribution import attribution_of
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.packets.outcome import BAD
-from tracer.render.parts.terminal_text import STYLES, clock, outcome_style, plain
+from tracer.render.parts.terminal_text import STYLES, local, outcome_style, plain
 from tracer.ui.kept_connections import KeptConnection
 from tracer.util.endpoint_format import format_endpoint
 
@@ -31,7 +31,7 @@ class ConnectionRows:
         both = plain(f"{format_endpoint(ends.src, ends.sport)} > {format_endpoint(ends.dst, ends.dport)}")
         self._ends_columns = min(MOST_ENDS_COLUMNS, max(self._ends_columns, len(both)))
         line.append("x " if connection.bad else "  ", STYLES["bad"])
-        line.append(f"{clock(last.time)[:8]} ", STYLES["quiet"])
+        line.append(f"{local(last.time)[:8]} ", STYLES["quiet"])
         line.append(f"{plain(start.protocol.upper())[:6]:<5}")
         line.append(f"{short_number(connection.packets):>5} ")
         line.append(f"{both:<{self._ends_columns}} ", STYLES["strong"])
@@ -62,7 +62,7 @@ def packet_row(packet: Packet, width: int) -> Text:
     """Time, direction, flags, length, verdict."""
     line = Text()
     line.append("x " if packet.outcome in BAD else "  ", STYLES["bad"])
-    line.append(f"{clock(packet.time)} ", STYLES["quiet"])
+    line.append(f"{local(packet.time)} ", STYLES["quiet"])
     line.append("reply   " if packet.flow and packet.flow.is_reply else "request ")
     line.append(f"{plain(packet.protocol.upper())} {plain(packet.tcp_flags)}".ljust(12), STYLES["change"])
     line.append(f"{packet.length:>5} B  ")

@@ -13,6 +13,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
+from tracer.render._clock import Clock
 from tracer.render._finding import block
 from tracer.render._format import cause_style
 from tracer.render._packet import MARGIN, TIME, PacketLines
@@ -30,7 +31,7 @@ def packet_text(packet: Packet, columns: int, verbose: bool = False, verdict: Ha
         verdict: The verdict on the packet, if it is a SYN; None = no verdict.
     """
     ink = _PaneStyler(columns)
-    lines = PacketLines(ink, verbose)
+    lines = PacketLines(ink, verbose, Clock())
     cause = []
     if verdict:
         derived = "  (derived)" * (verdict.cause.evidence is Evidence.DERIVED)
