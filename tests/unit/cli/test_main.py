@@ -159,7 +159,7 @@ def test_version(run: Any) -> None:
         (errors.CompileFailed, 7), (errors.NoObjects, 8), (errors.NoSuchObject, 9), (errors.CommandNotFound, 127),
         (errors.OutputNotWritten, 20), (errors.CaptureUnreadable, 21), (errors.NewerCapture, 22),
         (errors.DamagedCapture, 23), (errors.NoLibrary, 24), (errors.BadQuery, 25), (errors.UnknownTable, 26),
-        (errors.Interrupted, 130),
+        (errors.NoTerminal, 27), (errors.Interrupted, 130),
     ],
 )  # fmt: skip
 def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, error: type[TraceError], status: int) -> None:
@@ -172,7 +172,7 @@ def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, e
 
 def test_statuses_differ() -> None:
     kinds = TraceError.__subclasses__()
-    assert len({kind.status for kind in kinds}) == len(kinds) == 17
+    assert len({kind.status for kind in kinds}) == len(kinds) == 18
 
 
 @pytest.mark.parametrize("status", [0, 10, 11, 12])
