@@ -47,7 +47,8 @@
 #              exports, read by other programs: the HTML report in headless Chromium, pcapng by tshark and capinfos (Debian's
 #              packages, which it installs; without them `make test` skips these tests)
 # make bench   the cost of tracing, with and without, in two virtual machines; writes bench/results.json and its table in
-#              docs/performance.md; BENCH='--rounds 1 live': options of bench/run.py, and parts: only those with goals, for example
+#              docs/performance.md; BENCH='--rounds 1 live': options of bench/run.py, and parts: BENCH='kernel scenes live throughput'
+#              has all figures with goals
 # make deb     the Debian package: dist/k8snet-trace_VERSION_all.deb; as root it installs what the build needs
 # make deb-check
 #              builds it, checks it with lintian, installs and uses it in clean roots of Debian 12 and 13; as root, without a virtual
