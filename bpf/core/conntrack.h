@@ -60,6 +60,19 @@ static __always_inline u16 zone_of(u64 nfct)
 }
 
 #define IPS_CONFIRMED 8
+#define IPS_NAT_SHIFT 4 /* IPS_SRC_NAT is bit 4 of the status, IPS_DST_NAT bit 5 */
+
+/* Whether there is a connection, which of its ends are translated, and its status: the TABLE_* bits of records/event.h. */
+static __always_inline u8 connection_bits(u64 nfct)
+{
+    struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
+    u64 status;
+
+    if (!ct)
+        return TABLE_CT_KNOWN;
+    status = PEEK(ct, status);
+    return TABLE_CT_KNOWN | TABLE_CT | (status >> IPS_NAT_SHIFT & (TABLE_SNAT | TABLE_DNAT)) | status << TABLE_STATUS;
+}
 
 /* 1 if the connection's tuples do not change any more: NAT may write the reply tuple until the first packet has left the last
  * hook. */
@@ -69,6 +82,11 @@ static __always_inline int is_settled(u64 nfct)
     return (nfct & ~NFCT_POINTER) != IP_CT_NEW || (PEEK(ct, status) & IPS_CONFIRMED);
 }
 #else
+static __always_inline u8 connection_bits(u64 nfct)
+{
+    return 0;
+}
+
 static __always_inline int is_settled(u64 nfct)
 {
     return 0;

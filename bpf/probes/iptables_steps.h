@@ -37,6 +37,7 @@ struct run {
     u64 task;    /* the process in whose context it runs */
     u32 mark;
     u32 count; /* number of steps, also those not kept */
+    u32 connection; /* connection_bits() when it began */
     u32 hotdrop; /* number, from 1, of the step with a match that dropped the packet; 0 = none */
     u32 jumps[JUMPS_KEPT];
     u32 steps[128];
@@ -77,11 +78,11 @@ static __always_inline int table_begin_entered(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     struct xt_table *table = (void *)c->arg[1];
     struct runs *runs;
-    u64 now;
+    u64 now, nfct = READ(c, skb, _nfct);
     u32 free = RUNS - 1;
     struct run *r;
 
-    if (in_negative_cache(READ(c, skb, _nfct)))
+    if (in_negative_cache(nfct))
         return 0;
     runs = runs_here();
     if (!runs)
@@ -98,6 +99,7 @@ static __always_inline int table_begin_entered(struct call *c)
     r->table = c->arg[1];
     r->task = bpf_get_current_task();
     r->mark = READ(c, skb, mark);
+    r->connection = connection_bits(nfct);
     r->count = r->hotdrop = 0;
     return 0;
 }

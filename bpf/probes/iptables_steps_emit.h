@@ -54,12 +54,19 @@ static __always_inline void write_short_record(struct run *r, struct event *tabl
     events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
 }
 
+/* 1 if the status of the packet's connection is another one than when the run began. */
+static __always_inline int status_changed(struct run *r, struct event *table)
+{
+    return (u8)r->connection >> TABLE_STATUS != table->manip >> TABLE_STATUS;
+}
+
 /* Writes the steps of the run, and into the table's event the number of records. */
 static __always_inline void write_steps(struct run *r, struct event *table)
 {
     if (!r)
         return;
-    table->state = STEPS_WATCHED | (r->private != table->object ? STEPS_REPLACED : 0);
+    table->state = STEPS_WATCHED | (r->private != table->object ? STEPS_REPLACED : 0) |
+                   (status_changed(r, table) ? STEPS_STATUS_CHANGED : 0);
     if (!r->count && r->mark == table->mark)
         return;
     table->state += 1;

@@ -58,6 +58,7 @@ static __always_inline int write_table(struct call *c, int cpu)
     r.out->verdict = verdict;
     if (verdict == NF_DROP)
         write_rejection(r.out, c->arg[0], cpu);
+    r.out->manip = connection_bits(s->nfct);
     r.out->object = (u64)table.private;
     __builtin_memcpy(r.out->table, table.name, sizeof(r.out->table));
     write_steps(run, r.out);

@@ -8,6 +8,7 @@
 #define STEPS_IN_RECORD 52
 #define STEPS_WATCHED 128 /* in event.state: the run was watched */
 #define STEPS_REPLACED 64 /* in event.state: the rules were replaced while it ran */
+#define STEPS_STATUS_CHANGED 32 /* in event.state: bits of the connection's status that event.manip has changed while it ran */
 #define STEPS_SHAPE 2     /* in event.state: enum header_shape << 2; it has three bits */
 #define STEPS_RECORDS 3   /* in event.state: the lowest bits count the run's records */
 

@@ -83,7 +83,7 @@ class Event(NamedTuple):
     pf: int  # protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev
     verdict: int  # index in KERNEL_VERDICTS, NO_VERDICT = none yet; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 not known
     ct_info: int  # enum ip_conntrack_info; IPVS: IP_VS_CONN_F_*
-    manip: int  # NAT, IPVS: 0 source, 1 destination, +2 in the reply direction; CHAIN: 1 table is cut, +2 chain is cut
+    manip: int  # NAT, IPVS: 0 source, 1 destination, +2 in reply direction; CHAIN: 1 table cut, +2 chain cut; TABLE: TABLE_*
     state: int  # SOCKET: index in TCP_STATES; TABLE: STEPS_*; CHAIN: family of the table; IPVS: enum ipvs_act
     table: bytes  # TABLE, CHAIN: table name; IPVS: name of the scheduler
     protocol: int  # IP protocol number

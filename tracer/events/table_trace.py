@@ -17,9 +17,8 @@ STEPS, RULESET = (
     cstruct.dtype("records/table_trace.h", "table_trace"),
     cstruct.dtype("records/table_trace.h", "table_generation"),
 )
-WATCHED, REPLACED = (
-    cstruct.define("records/table_trace.h", "STEPS_WATCHED"),
-    cstruct.define("records/table_trace.h", "STEPS_REPLACED"),
+WATCHED, REPLACED, STATUS_CHANGED = (
+    cstruct.define("records/table_trace.h", f"STEPS_{name}") for name in ("WATCHED", "REPLACED", "STATUS_CHANGED")
 )
 RECORDS = cstruct.define("records/table_trace.h", "STEPS_RECORDS")
 """Mask of the number of table trace records, in `state` of a TABLE event."""

@@ -3,8 +3,9 @@
 
 A row has a match or target as in rules (name and revision), and its function. The functions are called through pointers,
 with (skb, par), so each has a symbol of its own; no rule uses functions of modules that are not loaded. Matches that can be
-computed from the packet (tracer/rules/iptables/matches.py) are not watched: they are most of the matches in kube-proxy's
-rules, and this saves a call for each evaluated rule.
+computed from the packet and its connection (tracer/rules/iptables/matches.py) are not watched: they are most of the matches in
+kube-proxy's rules, and this saves a call for each evaluated rule. Match conntrack is watched where the kernel does not describe
+its connections, so that it cannot be computed.
 
 All functions share the programs, which are loaded once for each function with fentry: by fentry one for matches and one for
 targets; by kprobes entry of a match, return of a match, entry of a target.
@@ -22,8 +23,7 @@ from tracer.kernel.kallsyms import Symbols
 MATCHES = """
     addrtype/0 addrtype_mt_v0, addrtype/1 addrtype_mt_v1, ah ah_mt|ah_mt6, bpf/0 bpf_mt, bpf/1 bpf_mt_v1,
     cgroup/0 cgroup_mt_v0, cgroup/1 cgroup_mt_v1, cgroup/2 cgroup_mt_v2, cluster xt_cluster_mt, connbytes connbytes_mt,
-    connlabel connlabel_mt, connlimit/1 connlimit_mt, connmark/1 connmark_mt, conntrack/1 conntrack_mt_v1,
-    conntrack/2 conntrack_mt_v2, conntrack/3 conntrack_mt_v3, cpu cpu_mt, dccp dccp_mt, devgroup devgroup_mt,
+    connlabel connlabel_mt, connlimit/1 connlimit_mt, connmark/1 connmark_mt, cpu cpu_mt, dccp dccp_mt, devgroup devgroup_mt,
     dscp dscp_mt|dscp_mt6, dst hbh_mt6, ecn ecn_mt4|ecn_mt6, esp esp_mt, eui64 eui64_mt6, frag frag_mt6,
     hashlimit/1 hashlimit_mt_v1,
     hashlimit/2 hashlimit_mt_v2, hashlimit/3 hashlimit_mt, hbh hbh_mt6, helper helper_mt, hl hl_mt6,
@@ -37,6 +37,7 @@ MATCHES = """
     socket/3 socket_mt4_v1_v2_v3|socket_mt6_v1_v2_v3, srh/0 srh_mt6, srh/1 srh1_mt6, state state_mt, statistic statistic_mt,
     string/1 string_mt, tcpmss tcpmss_mt, time time_mt, tos/1 tos_mt, ttl ttl_mt, u32 u32_mt
 """
+CONNTRACK = "conntrack/1 conntrack_mt_v1, conntrack/2 conntrack_mt_v2, conntrack/3 conntrack_mt_v3"
 TARGETS = """
     AUDIT/0 audit_tg, CHECKSUM checksum_tg, CLASSIFY classify_tg, CONNMARK/1 connmark_tg, CONNMARK/2 connmark_tg_v2,
     CONNSECMARK connsecmark_tg, CT/0 xt_ct_target_v0, CT/1 xt_ct_target_v1, CT/2 xt_ct_target_v1,
@@ -51,7 +52,7 @@ TARGETS = """
     TCPMSS tcpmss_tg4|tcpmss_tg6, TCPOPTSTRIP tcpoptstrip_tg4|tcpoptstrip_tg6, TEE/1 tee_tg4|tee_tg6,
     TOS tos_tg|tos_tg6, TPROXY/0 tproxy_tg4_v0, TPROXY/1 tproxy_tg4_v1|tproxy_tg6_v1, TRACE trace_tg, TTL ttl_tg
 """
-"""NAME[/REVISION] FUNCTION, or FUNCTION of IPv4|FUNCTION of IPv6."""
+"""NAME[/REVISION] FUNCTION, or FUNCTION of IPv4|FUNCTION of IPv6. CONNTRACK is for kernels that do not describe nf_conn."""
 
 Extension = tuple[str, str, int, str]
 """A match or target as in rules: ("match" or "target", name, revision, family "ip" or "ip6")."""
@@ -90,7 +91,8 @@ def rows(kind: str, text: str) -> Iterator[tuple[str, Extension]]:
 def plan(types: KernelTypes, symbols: Symbols, abilities: KernelAbilities) -> list[PlannedExtension]:
     """The functions that this kernel has now; a function in two modules is omitted if it needs kprobes, which use the name."""
     by_symbol: dict[str, list[Extension]] = {}
-    for symbol, extension in (*rows("match", MATCHES), *rows("target", TARGETS)):
+    conntrack = () if _describes_connections(types) else rows("match", CONNTRACK)
+    for symbol, extension in (*rows("match", MATCHES), *conntrack, *rows("target", TARGETS)):
         by_symbol.setdefault(symbol, []).append(extension)
     watched = []
     for symbol, extensions in by_symbol.items():
@@ -115,6 +117,10 @@ def plan(types: KernelTypes, symbols: Symbols, abilities: KernelAbilities) -> li
                 programs = (("on_target", "KPROBE"),)
             watched.append(PlannedExtension(symbol, module, programs, own))
     return watched
+
+
+def _describes_connections(types: KernelTypes) -> bool:
+    return any(source.structure_size("nf_conn") for source in types.layout_sources("nf_conntrack"))
 
 
 def header(watched: list[PlannedExtension]) -> str:

@@ -153,11 +153,28 @@ def _match(rng: random.Random, table: str, chain: str, v6: bool) -> str:
     ]
     if chain in ("OUTPUT", "POSTROUTING"):
         kinds.append(f"-m owner {no}--uid-owner 0")
+    kinds += [f"-m conntrack {_connection(rng, no, v6)}" for _ in range(4)]
     if table != "raw":
-        kinds.append(f"-m conntrack {no}--ctstate {rng.choice(('NEW', 'RELATED,ESTABLISHED', 'INVALID', 'NEW,RELATED'))}")
-        kinds.append(f"-m conntrack {no}--ctstate {rng.choice(('DNAT', 'SNAT', 'RELATED,ESTABLISHED,DNAT'))}")
         kinds.append(f"-m state --state {rng.choice(('NEW', 'ESTABLISHED'))}")
     return rng.choice(kinds)
+
+
+def _connection(rng: random.Random, no: str, v6: bool) -> str:
+    """Options of match conntrack."""
+    net = rng.choice(
+        ("fd00:56::/64", "fd00:10:244::/64", f"{topology.PODS[1].addr6}/128", f"{topology.GATEWAY6}/128") if v6
+        else ("192.168.56.0/24", "10.244.0.0/24", f"{topology.PODS[1].addr4}/32", f"{topology.GATEWAY4}/32")
+    )  # fmt: skip
+    states = ("NEW", "RELATED,ESTABLISHED", "INVALID", "NEW,RELATED", "DNAT", "SNAT", "RELATED,ESTABLISHED,DNAT", "UNTRACKED")
+    return rng.choice((
+        *(f"{no}--ctstate {state}" for state in rng.sample(states, 4)),
+        f"--ctdir {rng.choice(('ORIGINAL', 'REPLY'))} {no}--ctstate {rng.choice(('NEW', 'ESTABLISHED', 'INVALID', 'SNAT'))}",
+        f"{no}--ct{rng.choice(('origsrc', 'origdst', 'replsrc', 'repldst'))} {net}",
+        f"{no}--ct{rng.choice(('origdstport', 'replsrcport'))} {rng.choice((rng.choice(PORTS), '8080', '80:30300'))}",
+        f"{no}--ct{rng.choice(('origsrcport', 'repldstport'))} {rng.choice(('10000:40000', '1:1000', '32768:65535'))}",
+        f"{no}--ctstatus {rng.choice(('ASSURED', 'SEEN_REPLY', 'CONFIRMED', 'EXPECTED', 'ASSURED,CONFIRMED'))}",
+        f"{no}--ctproto {rng.choice(('tcp', 'udp', '58' if v6 else '1'))}",
+    ))  # fmt: skip
 
 
 def _target(rng: random.Random, table: str, hooks: tuple[str, ...], chains: list[str], protocol: str, v6: bool) -> str:

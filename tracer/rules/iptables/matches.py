@@ -10,10 +10,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from tracer.events.table_trace import Shape
+from tracer.rules.iptables.conntrack import REVISIONS, conntrack_matches, port_ranges
 from tracer.rules.iptables.entry import Extension, TableHeader
 from tracer.rules.packet_view import PacketView
 
@@ -55,7 +56,7 @@ def compute(match: Extension, p: PacketView, mark: int | None) -> bool | None:
     return function(match.data, p, mark) if function else None
 
 
-_PORT_MATCHES = frozenset({"tcp", "udp", "multiport"})
+_PORT_MATCHES = frozenset({"tcp", "udp", "multiport", "conntrack"})
 _TRANSPORT_MATCHES = frozenset({"tcp", "udp", "multiport", "icmp", "icmp6"})
 _UNREAD_SHAPES = frozenset({Shape.SHAPE_UNKNOWN, Shape.SHAPE_ELSEWHERE})
 
@@ -118,14 +119,16 @@ def _multiport_ranges(data: bytes) -> list[tuple[int, int]]:
 
 
 class PortTest(NamedTuple):
-    """A test that a match makes. is_source: of the source port, else of the destination port. low, high: range of ports."""
+    """A test that a match makes. place: of the port in PacketView.ports. low, high: range of ports."""
 
-    is_source: bool
+    place: int
     low: int
     high: int
 
 
 _ALL_PORTS = (0, 65535)
+_CONNECTION_PORTS = 2
+"""Place of the first port of the connection in PacketView.ports."""
 
 
 def port_tests(match: Extension) -> tuple[PortTest, ...]:
@@ -138,10 +141,12 @@ def _port_tests(name: str, revision: int, data: bytes) -> tuple[PortTest, ...]:
     if (name, revision) not in _COMPUTED:
         return ()
     if name == "multiport":
-        sides = {0: (True,), 1: (False,), 2: (True, False)}.get(data[0], ())
-        return tuple(PortTest(side, *ports) for side in sides for ports in _multiport_ranges(data))
+        places = {0: (0,), 1: (1,), 2: (0, 1)}.get(data[0], ())
+        return tuple(PortTest(place, *ports) for place in places for ports in _multiport_ranges(data))
+    if name == "conntrack":
+        return tuple(PortTest(_CONNECTION_PORTS + place, low, high) for place, low, high in port_ranges(revision, data))
     s0, s1, d0, d1 = struct.unpack_from("<HHHH", data)
-    return tuple(PortTest(side, *ports) for side, ports in ((True, (s0, s1)), (False, (d0, d1))) if ports != _ALL_PORTS)
+    return tuple(PortTest(place, *ports) for place, ports in ((0, (s0, s1)), (1, (d0, d1))) if ports != _ALL_PORTS)
 
 
 def _icmp(data: bytes, p: PacketView, mark: int | None) -> bool | None:
@@ -158,6 +163,10 @@ def _icmp6(data: bytes, p: PacketView, mark: int | None) -> bool | None:
     return (p.icmp[0] == kind and low <= p.icmp[1] <= high) != bool(inv & 1)
 
 
+def _conntrack(revision: int, data: bytes, p: PacketView, mark: int | None) -> bool | None:
+    return conntrack_matches(revision, data, p)
+
+
 _COMPUTED: dict[tuple[str, int], Callable[[bytes, PacketView, int | None], bool | None]] = {
     ("comment", 0): _comment,
     ("mark", 1): _mark,
@@ -166,6 +175,7 @@ _COMPUTED: dict[tuple[str, int], Callable[[bytes, PacketView, int | None], bool 
     ("multiport", 1): _multiport,
     ("icmp", 0): _icmp,
     ("icmp6", 0): _icmp6,
+    **{("conntrack", revision): partial(_conntrack, revision) for revision in REVISIONS},
 }
 
 

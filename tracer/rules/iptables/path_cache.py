@@ -10,6 +10,7 @@ from tracer.events import record
 from tracer.events.record import Event, Flag
 from tracer.events.table_trace import SHAPE_AT, SHAPE_MASK, TableTrace
 from tracer.model.rule import RuleTrace
+from tracer.rules.iptables.conntrack import connection_of
 from tracer.rules.iptables.matches import PortTest
 from tracer.rules.iptables.path_search import TableObservation, reconstruct
 from tracer.rules.iptables.table_reader import TableSnapshot
@@ -67,7 +68,7 @@ class PathCache:
         table_traces = sorted(table_traces, key=lambda n: n.first)
         steps = tuple(s for n in table_traces for s in n.steps)
         lost = table_traces[0].count - len(steps) if table_traces else 0
-        packet = _packet_view(e, table_traces[0].mark if table_traces else e.mark)
+        packet = _packet_view(e, snapshot.table.name, table_traces[0].mark if table_traces else e.mark)
         jumps = table_traces[0].jumps if table_traces else ()
         verdict = record.verdict(e)
         hotdrop = table_traces[0].hotdrop if table_traces else 0
@@ -78,12 +79,13 @@ class PathCache:
             observation = TableObservation(steps, lost, jumps, self._watched, hotdrop, e.mark)
             tests: set[PortTest] = set()
             trace = reconstruct(snapshot.table, lambda entry: rules[entry.at], e.hook, verdict, packet, observation, tests)
-            tested = frozenset(TestedPort(packet.sport if t.is_source else packet.dport, t.low, t.high) for t in tests)
+            ports = packet.ports
+            tested = frozenset(TestedPort(ports[t.place], t.low, t.high) for t in tests if t.place < len(ports))
             found = self._traces[key] = TableRun(trace, tested)
         return found
 
 
-def _packet_view(e: Event, mark: int) -> PacketView:
+def _packet_view(e: Event, table: str, mark: int) -> PacketView:
     v4, icmp = e.pf == 2, e.protocol in (1, 58)
     src, dst = (int.from_bytes(a[12:] if v4 else a, "big") for a in (e.src, e.dst))
     arrived, leaves = (int.from_bytes(n.ljust(16, b"\0"), "big") for n in (e.in_name, e.out_name))
@@ -92,4 +94,7 @@ def _packet_view(e: Event, mark: int) -> PacketView:
     fragment = bool(e.flags & Flag.FLAG_FRAGMENT)
     family = "ip" if v4 else "ip6"
     shape = e.state >> SHAPE_AT & SHAPE_MASK
-    return PacketView(family, src, dst, arrived, leaves, e.protocol, fragment, *ports, kind, e.tcp_flags, mark, shape)
+    connection = connection_of(e, table)
+    return PacketView(
+        family, src, dst, arrived, leaves, e.protocol, fragment, *ports, kind, e.tcp_flags, mark, shape, connection
+    )

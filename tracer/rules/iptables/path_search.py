@@ -11,7 +11,8 @@ remains.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tracer.model.evidence import Evidence
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
@@ -31,6 +32,8 @@ MAX_RULES = 100_000
 _ANY = (CONTINUE, "ACCEPT", "DROP", "QUEUE")
 
 
+_ASSIGNING = frozenset({"CT", "NOTRACK"})
+"""Targets that assign a connection to a packet, or remove it."""
 Step = tuple[tuple[int, ...], int, str, bool, str]
 """A rule that acted: offsets of the rules jumped from, its own offset, its verdict, whether that was observed, why one of its
 matches set hotdrop ("" = none did)."""
@@ -250,6 +253,8 @@ class _Search:
         """
         self.tested.update(port_tests(match))
         if not self._is_watched("match", match):
+            if match.name == "conntrack" and not self._keeps_connection:
+                packet = replace(packet, connection=None)
             hotdrop = sets_hotdrop(match, packet)
             return False if hotdrop else compute(match, packet, mark), step, False, hotdrop
         steps = self.observation.steps
@@ -263,6 +268,18 @@ class _Search:
         if self.observation.hotdrop is not None and (is_observed or self.observation.hotdrop):
             hotdrop = self.observation.hotdrop == step + 1
         return answer, step + 1, is_observed, hotdrop
+
+    @cached_property
+    def _keeps_connection(self) -> bool:
+        """Whether the packet had the same connection while the table ran. Only table raw can change it."""
+        if self.table.name != "raw":
+            return True
+        targets = [e.target for chain in self.table.chains for e in self.table.rules(chain) if e.target.name in _ASSIGNING]
+        if not targets:
+            return True
+        called = {at for at, what in self.observation.steps if what == TARGET}
+        are_watched = all(self._is_watched("target", target) for target in targets)
+        return are_watched and not self.observation.lost and called.isdisjoint(target.at for target in targets)
 
     def _target(self, target: Extension, step: int) -> int:
         if not self._is_watched("target", target):

@@ -127,7 +127,7 @@ def test_packets_that_answer_the_port_tests_alike_match_alike() -> None:
             replace(PACKET, protocol=protocol, sport=r.choice((0, 1, 79, 80, 4000, 65535)), dport=r.choice((1, 80, 81, 4001)))
             for _ in range(2)
         )
-        answers = [[t.low <= (p.sport if t.is_source else p.dport) <= t.high for t in port_tests(match)] for p in (one, other)]
+        answers = [[t.low <= p.ports[t.place] <= t.high for t in port_tests(match)] for p in (one, other)]
         if answers[0] == answers[1]:
             compared += 1
             assert compute(match, one, 0) == compute(match, other, 0)
@@ -136,6 +136,6 @@ def test_packets_that_answer_the_port_tests_alike_match_alike() -> None:
 
 def test_matches_without_a_test_of_ports() -> None:
     assert port_tests(Extension("tcp", 0, 0, struct.pack("<HHHHBBBB", 0, 65535, 0, 65535, 0, 0, 0, 0))) == ()
-    assert port_tests(Extension("tcp", 0, 0, struct.pack("<HHHHBBBB", 0, 65535, 22, 23, 0, 0, 0, 0))) == ((False, 22, 23),)
-    assert port_tests(Extension("udp", 0, 0, struct.pack("<HHHHBB2x", 53, 53, 0, 65535, 0, 0))) == ((True, 53, 53),)
+    assert port_tests(Extension("tcp", 0, 0, struct.pack("<HHHHBBBB", 0, 65535, 22, 23, 0, 0, 0, 0))) == ((1, 22, 23),)
+    assert port_tests(Extension("udp", 0, 0, struct.pack("<HHHHBB2x", 53, 53, 0, 65535, 0, 0))) == ((0, 53, 53),)
     assert port_tests(Extension("mark", 1, 0, bytes(12))) == () == port_tests(Extension("tcp", 9, 0, bytes(12)))

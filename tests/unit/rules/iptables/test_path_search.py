@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from tracer.model.rule import RuleTrace
 from tracer.rules.iptables.path_search import FALSE, TARGET, TRUE, UNKNOWN, TableObservation, reconstruct
 from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.iptables.table import Table
-from tracer.rules.packet_view import PacketView
+from tracer.rules.packet_view import ConnectionView, PacketView
 
 STATISTIC, LIMIT = ("statistic", 0, bytes(24)), ("limit", 0, bytes(40))
 COMMENT = ("comment", 0, b"hello".ljust(256, b"\0"))
@@ -58,10 +59,10 @@ def marked(value: int) -> tuple[str, int, bytes]:
 
 def traced(
     table: Table, *steps: tuple[int, int], verdict: str = "ACCEPT", hook: int = 1, packet: PacketView = PACKET, lost: int = 0,
-    jumps: tuple[int, ...] = (),
+    jumps: tuple[int, ...] = (), watched: Collection[tuple[str, str, int, str]] = WATCHED,
 ) -> RuleTrace:  # fmt: skip
     rules = SavedRules(table, None)
-    observation = TableObservation(steps, lost, jumps, lambda extension: extension in WATCHED)
+    observation = TableObservation(steps, lost, jumps, lambda extension: extension in watched)
     return reconstruct(table, lambda e: rules[e.at], hook, verdict, packet, observation)
 
 
@@ -324,3 +325,39 @@ def test_an_unknown_mark_that_changes_again_is_not_the_mark_after_the_table() ->
     )
     trace = reconstruct(table, lambda e: SavedRules(table, None)[e.at], 1, "ACCEPT", PACKET, observed)
     assert trace.undecided == "match mark of rule 2 of INPUT was not observed and cannot be computed"
+
+
+INVALID, UNTRACKED = 1 << 0, 1 << 8
+"""XT_CONNTRACK_STATE_*."""
+CT = ("target", "CT", 2, "ip")
+
+
+def has_state(state: int) -> tuple[str, int, bytes]:
+    """Match conntrack with --ctstate."""
+    return "conntrack", 3, bytes(146) + struct.pack("<HHHH", 1, 0, state, 0) + bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("at_the_end", "called", "lost", "watched", "expected"),
+    [
+        # Target CT has assigned what the event shows: rule 1 saw something else.
+        (UNTRACKED, True, 0, WATCHED | {CT}, ["INPUT 2 CT", "INPUT 0 ACCEPT"]),
+        (INVALID, False, 0, WATCHED | {CT}, ["INPUT 0 ACCEPT"]),
+        # It may have been called.
+        (INVALID, False, 0, WATCHED, None), (INVALID, False, 1, WATCHED | {CT}, None),
+    ],
+)  # fmt: skip
+def test_table_raw_may_assign_the_connection(
+    at_the_end: int, called: bool, lost: int, watched: set[tuple[str, str, int, str]], expected: list[str] | None
+) -> None:
+    assign = R("CT", data=bytes(48), revision=2, in_face="eth0" if called else "eth9")
+    table = build({"INPUT": [R("ACCEPT", matches=(has_state(UNTRACKED),)), assign]}, name="raw").table()
+    steps = ((table.rules("INPUT")[1].target.at, TARGET),) if called else ()
+    packet = replace(PACKET, connection=ConnectionView(at_the_end))
+    trace = traced(table, *steps, packet=packet, lost=lost, watched=watched)
+    assert (None if trace.undecided else paths(trace)) == expected
+
+
+def test_table_raw_without_its_targets_keeps_the_connection() -> None:
+    table = build({"INPUT": [R("ACCEPT", matches=(has_state(INVALID),))]}, name="raw").table()
+    assert paths(traced(table, packet=replace(PACKET, connection=ConnectionView(INVALID)))) == ["INPUT 1 ACCEPT"]
