@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import sys
 import sysconfig
 from contextlib import redirect_stderr, redirect_stdout
@@ -21,7 +22,10 @@ from pathlib import Path
 
 PROGRAM = Path(__file__).resolve().parents[2]
 REQUESTS = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "pty.")
-"""Prefixes of Python audit events: use of the network or of netlink, and the start of a program."""
+"""Prefixes of Python audit events: use of the network or of netlink, and the start of a program.
+
+A Unix socket alone is none: asyncio makes a pair for itself. Its connection to a path would be one.
+"""
 LISTS = ("open", "os.listdir", "os.scandir", "sqlite3.connect")
 OF_LIBRARIES = (
     "/dev/null", "/usr/lib", "/usr/share/zoneinfo", "/lib", "/etc/protocols", "/etc/services", "/etc/ethertypes",
@@ -47,6 +51,8 @@ class Watched:
         sys.addaudithook(self._hook)
 
     def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == "socket.__new__" and arguments[1] == socket.AF_UNIX:
+            return
         if event.startswith(REQUESTS):
             self.requests.add(f"{event} {arguments[1:]}")
         elif event in LISTS and isinstance(arguments[0], str | bytes | os.PathLike):

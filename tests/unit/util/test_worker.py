@@ -57,12 +57,15 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> Warnings:
 
 
 def test_every_thread_is_a_worker() -> None:
-    """A new thread is made with Worker, and tested here. netns.py's helper thread hands its error to the caller."""
+    """A new thread is made with Worker, and tested here.
+
+    The helper thread of netns.py and the run beside the screen of screen_run.py hand their error to the caller.
+    """
     made = {
         str(path.relative_to(TRACER)): len(re.findall(r"threading\.Thread\(", path.read_text()))
         for path in TRACER.rglob("*.py")
     }  # fmt: skip
-    assert {name: n for name, n in made.items() if n} == {"util/worker.py": 1, "node/netns.py": 1}
+    assert {name: n for name, n in made.items() if n} == {"util/worker.py": 1, "node/netns.py": 1, "ui/screen_run.py": 1}
     users = {str(p.relative_to(TRACER)) for p in TRACER.rglob("*.py") if re.search(r"\bWorker\(", p.read_text())}
     assert users == {
         "capture/record/writer.py", "kernel/late_modules.py", "kube/watch.py", "rules/nftables/watcher.py",
