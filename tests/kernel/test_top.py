@@ -41,7 +41,8 @@ TRACE = ["--no-kube", "--port", str(UNSERVED), "--proto", "udp"]
 class Traced:
     """A run of the command while the stream is sent.
 
-    out, err: its output; sent: packets that the node forwarded; answered: Ctrl-C had an effect within ANSWER_SECONDS.
+    out, err: its output; sent: packets that the node forwarded; answered: Ctrl-C had an effect within ANSWER_SECONDS, and its
+    time is printed.
     """
 
     def __init__(self, directory: Path, *words: str, seconds: float = SECONDS) -> None:
@@ -57,11 +58,14 @@ class Traced:
             time.sleep(1)
             self.sent = load.drained() - forwarded
             process.send_signal(signal.SIGINT)
-            until = time.monotonic() + ANSWER_SECONDS
+            began = time.monotonic()
+            until = began + ANSWER_SECONDS
             while process.poll() is None and EXPLAINING not in err.read_text() and time.monotonic() < until:
                 time.sleep(0.05)
+            answer = time.monotonic() - began
             self.answered = process.poll() is not None or EXPLAINING in err.read_text()
             self.status = process.wait(END_SECONDS)
+            print(f"Ctrl-C was answered after {answer:.2f} s, the run ended after {time.monotonic() - began:.2f} s")
         finally:
             process.kill()
         self.out, self.err = out.read_text(), err.read_text()

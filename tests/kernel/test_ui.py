@@ -59,12 +59,16 @@ class Viewed:
             self.sent = load.drained() - forwarded
             began = time.monotonic()
             end(process)
+            while LEAVES not in terminal.text and time.monotonic() - began < END_SECONDS:
+                time.sleep(0.05)
+            closed = time.monotonic() - began
             self.status = process.wait(END_SECONDS)
             self.seconds = time.monotonic() - began
         finally:
             process.kill()
         shown, _, self.after = terminal.text.rpartition(LEAVES)
-        print(f"sent {self.sent}, ended after {self.seconds:.2f} s\n{self.after}")
+        print(f"sent {self.sent}; the screen was closed after {closed:.2f} s, the run ended after {self.seconds:.2f} s")
+        print(self.after)
         assert "\x1b[?1049h" in shown and f":{UNSERVED}" in shown, "the connection was on the screen"
         assert self.status == 0 and "Traceback" not in terminal.text
         assert termios.tcgetattr(terminal.fd) == settings

@@ -184,7 +184,7 @@ class Screen:
     def _body(self, width: int, lines: int) -> RenderableType:
         interval = self._interval
         if interval is None or interval.dimension != self.dimension:
-            return Text("")
+            return Text(" ")  # Layout shows its own name instead of an empty text
         if self._detail:
             key, row = self._detail
             title = f"{key}   {row.owner}".strip()

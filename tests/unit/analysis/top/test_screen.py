@@ -56,6 +56,7 @@ def test_keys_choose_the_rows_and_the_order() -> None:
         made.press(str(number))
         assert made.dimension == name
     assert "counting the first interval" in lines(made)[0], "the old rows are not shown under the new title"
+    assert not "".join(lines(made)[2:-1]).strip(), "nothing stands below the title"
     orders = []
     for _ in ORDERS:
         orders.append(made._order)
