@@ -16,6 +16,8 @@ done
 if [ ! -x /usr/lib/qemu/virtiofsd ] && [ ! -x /usr/libexec/virtiofsd ]; then
     apt-cache show virtiofsd >/dev/null 2>&1 && missing="$missing virtiofsd"
 fi
+# The library of --filter; newer releases name it libpcap0.8t64, and provide this name.
+ls /usr/lib/*/libpcap.so.* >/dev/null 2>&1 || missing="$missing libpcap0.8"
 if [ -n "$missing" ]; then
     echo "installing:$missing"
     sudo=
