@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One packet as several nodes saw it: a view for each node that it passed, and what joins the views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tracer.model.packet import Packet
+
+
+class JoinKey(StrEnum):
+    """What two views have in common. The values are those of the JSON output."""
+
+    HEADER = "header"
+    """TCP: addresses, ports, sequence and acknowledgement number, flags, length and IP identification on the wire."""
+    PAYLOAD = "payload"
+    """Other protocols: addresses, ports, IP identification, length and first payload bytes."""
+    RANGE = "range"
+    """TCP: the sequence numbers of one view contain those of the other (segments that were merged or divided)."""
+    SEQUENCE = "sequence"
+    """The initial sequence number alone: the addresses were translated between the nodes."""
+
+
+class Certainty(StrEnum):
+    """How well two views are known to be one packet. The values are those of the JSON output."""
+
+    OBSERVED = "observed"
+    DERIVED = "derived"
+    AMBIGUOUS = "ambiguous"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A packet as one node saw it.
+
+    Attributes:
+        node: Name of the node.
+        packet: The packet, explained on that node.
+        offset: What is added to the node's times to get times of the reference clock, ns; None = not known.
+        error: Largest error of `offset`, ns; meaningless without an offset.
+    """
+
+    node: str
+    packet: Packet
+    offset: int | None = None
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLink:
+    """Two views that are one packet, in the order in which it passed them.
+
+    Attributes:
+        earlier: Index of the view that the packet left.
+        later: Index of the view at which it arrived.
+        key: What the views have in common.
+        certainty: OBSERVED: only this pair has the key. DERIVED: something was concluded. AMBIGUOUS: several views have it.
+        candidates: Number of views that have the key beside `earlier`; 1 = no doubt.
+    """
+
+    earlier: int
+    later: int
+    key: JoinKey
+    certainty: Certainty
+    candidates: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedPacket:
+    """One packet with its views on all nodes that saw it.
+
+    Attributes:
+        views: The views in the order in which the packet passed the nodes; at least one.
+        links: What joins them; empty with one view.
+    """
+
+    views: tuple[NodeView, ...]
+    links: tuple[JoinLink, ...] = ()
