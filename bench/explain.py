@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import capture
-from tracer import render
 
+FORMATS = ("text", "oneline", "json")
+"""Output formats that are measured: those that a user chooses. `auto` is text or oneline."""
 EVENTS = 300_000
 """Number of events in the multiplied capture, by default."""
 
@@ -28,7 +29,7 @@ def measure(source: Path, events: int = EVENTS) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         many = Path(scratch) / "many.k8st"
         capture.record(source, many, events)
-        for form in render.FORMATS:
+        for form in FORMATS:
             words = [str(source), "--keep", str(many), "--step", form]
             ran = subprocess.run([sys.executable, "-m", "bench.capture", *words], stdout=subprocess.PIPE, check=True)
             step = json.loads(ran.stdout)
