@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tracer.kernel.bcc_library import BccLibrary
 from tracer.kernel.btf import KernelTypes
-from tracer.kernel.bytecode import load_constant
+from tracer.kernel.bytecode import call_number, load_constant
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import ENTRY, PROBES, TRACEPOINT, Probe
 from tracer.kernel.struct_layouts import LAYOUTS
@@ -191,6 +191,20 @@ def _position(argument: str, parameters: list[tuple[str, str]]) -> int | None:
     return None
 
 
+FUNCTIONS = ("parse_header", "track_by_header")
+"""Functions of the text that programs call, instead of containing a copy: FUNCTION of bpf/core/probe.h."""
+COPIES = {"direct": True, "copied": False}
+"""Suffix of a function's copy -> whether it is for programs attached in one of the DIRECT ways."""
+
+
+def functions(planned: list[PlannedProbe]) -> str:
+    """A part of plan.h: the copies of FUNCTIONS that the rows need, and the numbers in calls of them."""
+    needed = {p.way in DIRECT for p in planned}
+    lines = [f"#define {copy.upper()}_FUNCTIONS" for copy, is_direct in COPIES.items() if is_direct in needed]
+    names = [f"{name}_{copy}" for name in FUNCTIONS for copy in COPIES]
+    return "".join(f"{line}\n" for line in lines + [f"#define CALL_{name} {call_number(name):#x}ULL" for name in names])
+
+
 def addresses(variables: Mapping[str, int]) -> str:
     """A part of plan.h: ADDRESS_name for each kernel variable that is read by its address.
 
@@ -226,4 +240,4 @@ def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
     lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")
     if "drop" in rows and rows["drop"].positions[2]:
         lines.append("#define DROP_REASONS")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + functions(planned)

@@ -150,7 +150,7 @@ class LoadedPrograms:
     def _load_one(self, key: _Key, row: Row) -> None:
         name, target, number = key
         fds = [self.maps[definition.name].fd for definition in self._code.maps]
-        code = linked(self._code.programs.get(name, b""), fds, self._constants | {"row": number})
+        code = linked(self._code.programs.get(name, b""), fds, self._constants | {"row": number}, self._code.programs)
         try:
             self._programs[key] = self._names[f"{name} for {row.symbol}"] = bpf_syscall.load_program(
                 row.symbol, code, LICENCE, target

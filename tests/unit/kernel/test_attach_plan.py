@@ -15,7 +15,7 @@ from tracer.events import bpf_source, cstruct
 from tracer.kernel import attach_plan, xt_extensions
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
 from tracer.kernel.btf import KernelTypes
-from tracer.kernel.bytecode import load_constant
+from tracer.kernel.bytecode import call_number, load_constant
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import ENTRY, PROBES, RETURN, TRACEPOINT
 from tracer.kernel.session import Kernel, choose
@@ -243,6 +243,15 @@ def test_header() -> None:
     assert {n: v for n, v in numbers.items() if v != shared}.items() <= {
         f"NUMBER_{p.name}": f"{i}" for i, p in enumerate(PROBES)
     }.items()
+
+
+def test_functions_are_copied_for_the_ways_that_the_rows_have() -> None:
+    k = kernel("6.12")
+    rows, _ = attach_plan.plan(k.types, k.symbols, NEW, verbose=False)
+    fexit = attach_plan.functions([row for row in rows if row.way == "FEXIT"]).splitlines()
+    assert fexit[0] == "#define DIRECT_FUNCTIONS" and "#define COPIED_FUNCTIONS" not in fexit
+    assert f"#define CALL_parse_header_direct {call_number('parse_header_direct'):#x}ULL" in fexit
+    assert attach_plan.functions(rows).splitlines()[:2] == ["#define DIRECT_FUNCTIONS", "#define COPIED_FUNCTIONS"]
 
 
 def test_header_of_an_old_kernel() -> None:
