@@ -4,7 +4,7 @@
  * For each row of the probe table (tracer/kernel/probes.py) tracer/kernel/attach_plan.py chooses the symbol, the way of
  * attaching and the positions of the arguments (from BTF, never from a version). It writes them as macros into plan.h:
  *
- *     #define WAY_hook  FEXIT                              or KRETPROBE, FENTRY, KPROBE, RAWTP, OFF
+ *     #define WAY_hook  FEXIT                              or KRETPROBE, FENTRY, KPROBE, RAWTP, BTFTP, OFF
  *     #define PROGRAM_hook on_hook                         name of the program
  *     #define ARGS_hook(GET, ctx) { GET(ctx, 1), GET(ctx, 2) }
  *     #define RETURN_hook 5                                 position of the return value for fexit
@@ -113,6 +113,7 @@ struct call {
         return row##_entered(&call);                                                                                   \
     }
 #define ENTRY_RAWTP(row) ENTRY_FENTRY(row)
+#define ENTRY_BTFTP(row) ENTRY_FENTRY(row)
 #define ENTRY_KPROBE(row)                                                                                              \
     int PROGRAM_##row(struct pt_regs *ctx)                                                                             \
     {                                                                                                                  \

@@ -55,7 +55,7 @@ class PlannedProbe:
         probe: The row of the probe table.
         symbol: The kernel function or tracepoint.
         module: Its module, "vmlinux" = the kernel itself.
-        way: Way of attaching: RAWTP, FENTRY, FEXIT, KPROBE or KRETPROBE.
+        way: Way of attaching: RAWTP, BTFTP (a raw tracepoint with arguments of known type), FENTRY, FEXIT, KPROBE or KRETPROBE.
         positions: Positions of the row's arguments, from 1; 0 = this kernel has no such argument.
         parameters: Number of the function's parameters.
         program: Name of the program; rows with the same code share one.
@@ -90,7 +90,7 @@ class UnavailableProbe:
     why: str
 
 
-DIRECT = ("FENTRY", "FEXIT")
+DIRECT = ("BTFTP", "FENTRY", "FEXIT")
 """Ways of attaching with arguments of known type, so that fields are read by plain loads."""
 
 _STRUCT_MODULE = {row.struct: row.module for row in LAYOUTS}
@@ -147,7 +147,8 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, abilities: Kerne
         positions = _positions(probe, parameters)
         if positions is None:
             return None
-        return PlannedProbe(probe, probe.symbols[0], "vmlinux", "RAWTP", positions, len(parameters), program)
+        way = "BTFTP" if abilities.fentry else "RAWTP"
+        return PlannedProbe(probe, probe.symbols[0], "vmlinux", way, positions, len(parameters), program)
     for symbol in probe.symbols:
         module = symbols.module_of(symbol)
         if module is None:
@@ -193,13 +194,15 @@ def _position(argument: str, parameters: list[tuple[str, str]]) -> int | None:
 
 FUNCTIONS = ("parse_header", "track_by_header")
 """Functions of the text that programs call, instead of containing a copy: FUNCTION of bpf/core/probe.h."""
+CALLING_NONE = ("synack4", "synack6", "accept4", "accept6")
+"""Rows of programs that call no function, and that are attached by kprobe on kernels where all others have typed arguments."""
 COPIES = {"direct": True, "copied": False}
 """Suffix of a function's copy -> whether it is for programs attached in one of the DIRECT ways."""
 
 
 def functions(planned: list[PlannedProbe]) -> str:
     """A part of plan.h: the copies of FUNCTIONS that the rows need, and the numbers in calls of them."""
-    needed = {p.way in DIRECT for p in planned}
+    needed = {p.way in DIRECT for p in planned if p.probe.name not in CALLING_NONE}
     lines = [f"#define {copy.upper()}_FUNCTIONS" for copy, is_direct in COPIES.items() if is_direct in needed]
     names = [f"{name}_{copy}" for name in FUNCTIONS for copy in COPIES]
     return "".join(f"{line}\n" for line in lines + [f"#define CALL_{name} {call_number(name):#x}ULL" for name in names])

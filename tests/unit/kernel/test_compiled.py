@@ -57,15 +57,18 @@ def calls(code: bytes) -> set[int]:
     }
 
 
-@pytest.mark.parametrize("can", [CAN, attach_plan.KernelAbilities(False, False)], ids=["fentry", "kprobe"])
-def test_it_compiles_with_all(can: attach_plan.KernelAbilities) -> None:
-    rows, refused, texts = planned(recorded_kernels.load("6.12"), can)
-    assert not refused
-    copies = [
-        copy for copy, is_direct in attach_plan.COPIES.items() if is_direct in {row.way in attach_plan.DIRECT for row in rows}
-    ]
-    functions = [f"{name}_{copy}" for name in attach_plan.FUNCTIONS for copy in copies]
-    found = {name: bytes.fromhex(code) for name, code in compiled(texts, "x86", "on_hook", *functions).items()}
+@pytest.mark.parametrize("kernel", ["5.10", "6.12"])
+@pytest.mark.parametrize("ways", ["fentry", "fentry of vmlinux", "kprobe"])
+def test_it_compiles_with_all(kernel: str, ways: str) -> None:
+    can = attach_plan.KernelAbilities(fentry=ways != "kprobe", module_fentry=ways == "fentry")
+    rows, refused, texts = planned(recorded_kernels.load(kernel), can)
+    assert not refused or kernel != "6.12"
+    header = texts["plan.h"]
+    functions = [f"{name}_{copy}" for name in attach_plan.FUNCTIONS for copy in attach_plan.COPIES]
+    functions = [name for name in functions if f"#define {name.rpartition('_')[2].upper()}_FUNCTIONS" in header]
+    programs = sorted({program for row in rows for program, _ in row.programs})
+    found = {name: bytes.fromhex(code) for name, code in compiled(texts, "x86", *programs, *functions).items()}
     assert calls(found["on_hook"]), "it has the large functions not in itself"
-    hook = linked(found["on_hook"], range(MAX_MAPS), {}, found)
-    assert len(hook) > 8 * 500 and not calls(hook), "each function that it calls exists"
+    for name in programs:
+        assert not calls(linked(found[name], range(MAX_MAPS), {}, found)), f"{name}: each function that it calls exists"
+    assert len(linked(found["on_hook"], range(MAX_MAPS), {}, found)) > 8 * 500
