@@ -77,6 +77,12 @@ def test_the_slower_scene_counts() -> None:
     assert values["about"]["not_measured"]["explain.packets_per_cpu_second.oneline"] == "this output format does not exist yet"
 
 
+def test_no_replay_gives_no_figure() -> None:
+    values = figures.figures(results(explain={}))
+    for key in (key for key in KEYS if key.startswith("explain.")):
+        assert line(key, values)[3] == "not measured: explain: no replay of a scene succeeded"
+
+
 def test_the_scene_with_most_kinds_of_packets_counts() -> None:
     shares = {"legacy": 0.01, "nftables": 0.03}
     scenes = {scene: {"text": {"rate": 1.0, "first_of_kind": share}} for scene, share in shares.items()}
