@@ -20,7 +20,7 @@ from tracer.pipeline.source import Batch, RunProgress
 
 POLL_SECONDS = 0.05
 """Pause between two reads of the ring buffer, seconds."""
-MANY_EVENTS, FEW_EVENTS = 50_000, 5_000
+MANY_EVENTS, FEW_EVENTS = 20_000, 5_000
 """Number of events after which the heap's free pages are returned, after a batch that is smaller than FEW_EVENTS. What stays of
 a burst is spread over the heap, so the C library keeps nearly all of it: 60 MB after 8,000 packets in a second."""
 RULES_SECONDS = 5.0
