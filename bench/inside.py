@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import beside, costs, drain, live, scenes, startup, throughput, tools
+from scenes import scene
 
 OWN_SCENE = frozenset({"kernel", "scenes"})
 """Parts that build their own scene; all others need throughput.flow()."""
@@ -34,7 +35,13 @@ def report(text: str) -> None:
 
 
 def kernel(directory: Path) -> dict[str, Any]:
-    """Copies the kernel's types and symbols for the host, which measures starts natively with them."""
+    """Copies the kernel's types and symbols for the host, which measures starts natively with them.
+
+    They are those of a node on which both back ends of iptables have had kube-proxy's rules: the modules stay loaded.
+    """
+    for backend in scenes.BACKENDS.values():
+        with scene.scene("http-proxy", serve=(), backend=backend):
+            pass
     startup.save(directory / "kernel")
     return {"files": len(list((directory / "kernel").rglob("*")))}
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tracer at work, with text output: seconds until it is ready, packets that it keeps whole, memory after a minute.
+"""The tracer at work, one line a packet: seconds until it is ready, packets that it keeps whole, memory after a minute.
 
 Datagrams go from the client through a NodePort's DNAT to a pod. Needs throughput.flow() around it. The lab's emulated machine
 has one CPU for the packets and the tracer; so the rate that the tracer keeps with a CPU of its own is computed: complete
-packets per CPU second of its process, at the highest rate of RATES where every packet was complete.
+packets per CPU second of its process, at the highest rate of RATES where every packet was complete. CPU time is that of all
+threads of the process, from the first packet until it is idle again, with polling. A CPU second of the emulated machine is 10^9
+instructions.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bench import owners
-from bench.beside import LONGEST_SECONDS, OURS, Tool, complete_packets, quiet, started
+from bench.beside import LONGEST_SECONDS, OURS, Tool, quiet, started
 from bench.scenes import cluster, objects_file
 from bench.tools import SCRATCH, Running
 from scenes import load
-from scenes.topology import NODE4
+from scenes.topology import CLIENT4, NODE4
 from scenes.traffic import NODEPORT_UDP
 
 RATES = (250.0, 500.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0)
@@ -30,6 +32,8 @@ MINUTE_RATE = 100.0
 IDLE_SHARE = 0.3
 """Share of a CPU below which the tracer is idle: it only polls."""
 SERVICES = 5_000
+FIELDS = 8
+"""Fields of a packet's line; those of a finding and of a SYN's cause have fewer."""
 FIRST_PORT = 42_000
 """Client port of the first burst; each burst has its own."""
 _SIZES = {"VmRSS": "now", "VmHWM": "most", "RssAnon": "anonymous", "RssFile": "mapped"}
@@ -41,6 +45,12 @@ def memory(running: Running) -> dict[str, float]:
     lines = Path(f"/proc/{running.process.pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return {name: int(fields[field].split()[0]) * 1024 / 1e6 for field, name in _SIZES.items()}
+
+
+def complete_lines(text: str, sport: int) -> int:
+    """The number of packets from that client port that are complete in the tracer's output, one line a packet."""
+    packets = (line.split("  ") for line in text.splitlines() if "incomplete" not in line)
+    return sum(len(fields) == FIELDS and fields[1].startswith(f"{CLIENT4}:{sport} -> ") for fields in packets)
 
 
 def settled(tool: Tool, running: Running) -> float:
@@ -60,12 +70,12 @@ def settled(tool: Tool, running: Running) -> float:
 
 
 def burst(tool: Tool, running: Running, rate: float, seconds: float, sport: int) -> dict[str, Any]:
-    """Sends one burst and waits for its output. whole: number of packets that are complete in the text."""
+    """Sends one burst and waits for its output. whole: number of complete packets in the output."""
     cpu = running.cpu_seconds
     sent = load.udp_stream(rate, seconds, NODE4, NODEPORT_UDP, sport=sport).result().packets
     after = settled(tool, running)
     used = running.cpu_seconds - cpu
-    return {"rate": rate, "sent": sent, "whole": complete_packets(tool.file.read_text(), sport), "after": after, "cpu": used}
+    return {"rate": rate, "sent": sent, "whole": complete_lines(tool.file.read_text(), sport), "after": after, "cpu": used}
 
 
 def kept_rate(rows: Sequence[dict[str, Any]]) -> float | None:
@@ -76,8 +86,8 @@ def kept_rate(rows: Sequence[dict[str, Any]]) -> float | None:
 
 def observe(name: str, objects: Path, rates: Sequence[float], report: Callable[[str], None]) -> dict[str, Any]:
     """Starts the tracer, sends a burst at each of the rates, then for a minute."""
-    words = (*OURS, "trace", "--objects", str(objects), "--port", str(NODEPORT_UDP))
-    tool = Tool(name, words, SCRATCH / "live.text", Path.read_text)
+    words = (*OURS, "trace", "--objects", str(objects), "--port", str(NODEPORT_UDP), "-o", "oneline")
+    tool = Tool(name, words, SCRATCH / "live.oneline", Path.read_text)
     rows: list[dict[str, Any]] = []
     with started(tool) as (running, start):
         at_start = memory(running)

@@ -199,6 +199,8 @@ def main() -> int:
         results["drain"]["native"] = medians(native("bench.drain", "numpy", str(OUT / "others/events.npy")))
     if "scenes" in results:
         results["explain"] = explained()
+        if not results["explain"]:
+            results["failed"]["explain"] = "no replay of a scene succeeded: see the messages before"
     results["native"] = native_machine()
     results["wall_seconds"] = time.monotonic() - began
     (ROOT / OUT / "results.json").write_text(json.dumps(results, indent=1))

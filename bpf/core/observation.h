@@ -35,6 +35,21 @@ static __always_inline struct observation *observation_of(struct call *c)
     return observations.lookup(&number);
 }
 
+/* Fills packet and header of an observation from the skb, as parse_packet does. arg: skb, s */
+static __always_inline int parse_header_called(struct call *c)
+{
+    struct observation *s = (void *)c->arg[1];
+
+    return parse_packet(c, (void *)c->arg[0], &s->packet, &s->tuple[HEADER], s->raw);
+}
+FUNCTION(parse_header)
+
+static __always_inline int parse_header(struct call *c, struct sk_buff *skb, struct observation *s)
+{
+    u64 in[] = {(u64)skb, (u64)s, 0};
+    return CALL(c, parse_header)(in);
+}
+
 /* 1 if this tuple is that of the packets in the other direction of the packet's connection. */
 static __always_inline u8 is_opposite(struct observation *s, int tuple)
 {

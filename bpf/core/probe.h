@@ -4,7 +4,7 @@
  * For each row of the probe table (tracer/kernel/probes.py) tracer/kernel/attach_plan.py chooses the symbol, the way of
  * attaching and the positions of the arguments (from BTF, never from a version). It writes them as macros into plan.h:
  *
- *     #define WAY_hook  FEXIT                              or KRETPROBE, FENTRY, KPROBE, RAWTP, OFF
+ *     #define WAY_hook  FEXIT                              or KRETPROBE, FENTRY, KPROBE, RAWTP, BTFTP, OFF
  *     #define PROGRAM_hook on_hook                         name of the program
  *     #define ARGS_hook(GET, ctx) { GET(ctx, 1), GET(ctx, 2) }
  *     #define RETURN_hook 5                                 position of the return value for fexit
@@ -78,6 +78,31 @@ struct call {
         read_;                                                                                                         \
     })
 
+/* ---- functions that programs call
+ *
+ * LLVM takes most of a cold start, and less when a large function is compiled once, not in each program. bcc cannot link functions.
+ * So it compiles one as if it were a program; a call of it has a number that stands for its name, and the function is appended to
+ * each program that calls it when that is loaded (tracer/kernel/bytecode.py). The argument is an array of three values on the
+ * caller's stack. There are two copies of a function, as of READ: for programs with `direct`, and for the others. */
+#define CALL(c, name) ((u64(*)(u64 *))((c)->direct ? CALL_##name##_direct : CALL_##name##_copied))
+#define FUNCTION_COPY(name, suffix, is_direct)                                                                         \
+    u64 name##suffix(u64 *in)                                                                                          \
+    {                                                                                                                  \
+        struct call call = {.arg = {in[0], in[1], in[2]}, .direct = is_direct};                                        \
+        return (u64)name##_called(&call);                                                                              \
+    }
+#ifdef DIRECT_FUNCTIONS
+#define DIRECT_FUNCTION(name) FUNCTION_COPY(name, _direct, 1)
+#else
+#define DIRECT_FUNCTION(name)
+#endif
+#ifdef COPIED_FUNCTIONS
+#define COPIED_FUNCTION(name) FUNCTION_COPY(name, _copied, 0)
+#else
+#define COPIED_FUNCTION(name)
+#endif
+#define FUNCTION(name) DIRECT_FUNCTION(name) COPIED_FUNCTION(name)
+
 /* ---- at function entry */
 #define PROBE_ENTRY(row) CAT(ENTRY_, WAY_##row)(row)
 #define ENTRY_OFF(row)
@@ -88,6 +113,7 @@ struct call {
         return row##_entered(&call);                                                                                   \
     }
 #define ENTRY_RAWTP(row) ENTRY_FENTRY(row)
+#define ENTRY_BTFTP(row) ENTRY_FENTRY(row)
 #define ENTRY_KPROBE(row)                                                                                              \
     int PROGRAM_##row(struct pt_regs *ctx)                                                                             \
     {                                                                                                                  \

@@ -249,25 +249,21 @@ static __always_inline int excluded_by_ports(struct call *c, struct sk_buff *skb
     return 1;
 }
 
-/* The entry of the packet in skb, a new one if the filter selects it now; NULL if the packet is unwanted. e: the entry of its
- * address. The caller has set nfct, hook, pf, priority, returned, netns, in, out; the rest of *s is filled here. unseen = 1: the
- * header need not be parsed again. */
-static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff *skb, struct observation *s,
-                                                 struct tracked_skb *e, u8 unseen)
+/* As track(), for a packet with a header that must be parsed. arg: skb, s, e */
+static __always_inline struct tracked_skb *track_by_header_called(struct call *c)
 {
-    u64 key = (u64)skb;
+    struct sk_buff *skb = (void *)c->arg[0];
+    struct observation *s = (void *)c->arg[1];
+    struct tracked_skb *e = (void *)c->arg[2];
+    u64 key = c->arg[0];
     int zero = 0, going;
     struct filter *f = filters.lookup(&zero);
     u8 wanted;
 
-    if (unseen && !is_related(s->nfct) && may_be_short(e, s) && steps_on(e, s) && same_place(&e->emitted, s)) {
-        s->same = 1;
-        return move_on(e, s);
-    }
     if (!f)
         return 0;
     s->has_flow = 0;
-    if (!parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
+    if (!parse_header(c, skb, s))
         return 0;
     going = e && is_same_packet(e, s);
     s->same = going && may_be_short(e, s) && same_place(&e->emitted, s) && e->emitted.header == header_sum(&s->tuple[HEADER]) &&
@@ -292,6 +288,22 @@ static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff 
     }
     e = begin(key, s);
     return e ? move_on(e, s) : 0;
+}
+FUNCTION(track_by_header)
+
+/* The entry of the packet in skb, a new one if the filter selects it now; NULL if the packet is unwanted. e: the entry of its
+ * address. The caller has set nfct, hook, pf, priority, returned, netns, in, out; the rest of *s is filled here. unseen = 1: the
+ * header need not be parsed again. */
+static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff *skb, struct observation *s,
+                                                 struct tracked_skb *e, u8 unseen)
+{
+    u64 in[] = {(u64)skb, (u64)s, (u64)e};
+
+    if (unseen && !is_related(s->nfct) && may_be_short(e, s) && steps_on(e, s) && same_place(&e->emitted, s)) {
+        s->same = 1;
+        return move_on(e, s);
+    }
+    return (struct tracked_skb *)CALL(c, track_by_header)(in);
 }
 
 /* The entry of a packet at a probe outside the hooks: socket, drop. Fills *s. */

@@ -87,7 +87,7 @@ static __always_inline struct tracked_skb *track_ipvs(struct call *c, struct sk_
     s->in = s->out = 0;
     s->returned = s->by_loopback = s->same = 0;
     s->whole = s->has_flow = 1;
-    if (!parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
+    if (!parse_header(c, skb, s))
         return 0;
     read_ipvs(cp, &s->tuple[ORIG]);
     e = tracked_recently(key, s);

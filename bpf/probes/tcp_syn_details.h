@@ -36,7 +36,7 @@ static __always_inline struct tracked_skb *is_still_tracked(struct call *c, stru
 {
     struct tracked_skb *e = find_tracked((u64)skb);
 
-    if (!e || e->dead || !s || !parse_packet(c, skb, &s->packet, &s->tuple[HEADER], s->raw))
+    if (!e || e->dead || !s || !parse_header(c, skb, s))
         return 0;
     return same_fingerprint(e, s) ? e : 0;
 }

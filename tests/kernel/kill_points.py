@@ -65,6 +65,7 @@ POINTS = {
     "maps made": Point("tracer.kernel.loaded_programs", "LoadedPrograms.__init__"),
     "programs loaded, none attached": Point("tracer.kernel.bpf_syscall", "load_program"),
     "first raw tracepoint attached": _attached("RAWTP"),
+    "first raw tracepoint with types attached": _attached("BTFTP"),
     "first fentry attached": _attached("FENTRY"),
     "first fexit attached": _attached("FEXIT"),
     "first kprobe attached": _attached("KPROBE"),

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "vagrant"))
 from bench import figures, inside, live, run, tools
 from bench import throughput as forwarding
 from bench.figures import FIGURES, PAGE, RESULTS
+from scenes.topology import CLIENT4
 
 KEYS = {figure.key for figure in FIGURES}
 
@@ -76,6 +77,12 @@ def test_the_slower_scene_counts() -> None:
     assert values["about"]["not_measured"]["explain.packets_per_cpu_second.oneline"] == "this output format does not exist yet"
 
 
+def test_no_replay_gives_no_figure() -> None:
+    values = figures.figures(results(explain={}))
+    for key in (key for key in KEYS if key.startswith("explain.")):
+        assert line(key, values)[3] == "not measured: explain: no replay of a scene succeeded"
+
+
 def test_the_scene_with_most_kinds_of_packets_counts() -> None:
     shares = {"legacy": 0.01, "nftables": 0.03}
     scenes = {scene: {"text": {"rate": 1.0, "first_of_kind": share}} for scene, share in shares.items()}
@@ -105,6 +112,20 @@ def test_the_kept_rate_is_that_of_the_fastest_complete_burst() -> None:
     ]
     assert live.kept_rate(rows) == pytest.approx(600)
     assert live.kept_rate(rows[2:]) is None and live.kept_rate([{"sent": 0, "whole": 0, "cpu": 0.1}]) is None
+
+
+def test_a_line_of_a_complete_packet_is_counted() -> None:
+    def packet(sport: int, outcome: str) -> str:
+        rest = f"UDP  client: eth0  DNAT 10.244.0.13:5353  KUBE-SEP-X 2  Service a/b, NodePort 30053  {outcome}\n"
+        return f"19:28:31.605  {CLIENT4}:{sport} -> 192.168.56.10:30053  {rest}"
+
+    delivered, lost = "delivered to pid 208 a in pod-c", "no verdict (incomplete: some of its events were lost)"
+    text = packet(42000, delivered) * 3 + packet(42000, lost) + packet(4200, delivered) + packet(42001, delivered)
+    finding = "-  finding x of 19:28:31  a sentence\n"
+    assert (
+        live.complete_lines(text + finding + f"-  {CLIENT4}:42000 -> 192.168.56.10:80  cause of a SYN  dropped\n", 42000) == 3
+    )
+    assert live.complete_lines(text, 4200) == 1 and live.complete_lines("", 42000) == 0
 
 
 def test_a_part_that_the_machine_did_not_reach_has_failed() -> None:

@@ -26,7 +26,7 @@ def kernel(name: str, failed: int = 0, **facts: Any) -> dict[str, Any]:
 def test_a_column_for_each_kernel() -> None:
     old = kernel("5.10", probes={"drops": "RAWTP", "tables": "KRETPROBE *"}, refused={"IPVS": "no BTF"})
     old["tests"]["IPVS"], old["skipped"] = [0, 0, 2], {"IPVS": "nothing to see"}
-    page = matrix_table.page([old, kernel("6.12", probes={"drops": "RAWTP", "tables": "FEXIT", "IPVS": "FENTRY"})])
+    page = matrix_table.page([old, kernel("6.12", probes={"drops": "BTFTP", "tables": "FEXIT", "IPVS": "FENTRY"})])
     assert "|  | 5.10 | 6.12 |\n|---|---|---|\n| release | 5.10.0-cloud | 6.12.0-cloud |\n" in page
     assert "| drops | tracepoint | tracepoint |\n| tables | kretprobe * | fexit |\n| IPVS | - | fentry |\n" in page
     assert "- 5.10: IPVS: no BTF\n" in page

@@ -93,8 +93,16 @@ def _reported(backend: str, row: str) -> Callable[[Kernel], object]:
     return lambda k: k["reported"].get(backend, {}).get(row, "test failed")
 
 
+WAY_WORDS = {"RAWTP": "tracepoint", "BTFTP": "tracepoint"}
+"""Words for ways of attaching; of all others, their names in small letters."""
+
+
 def _probe(name: str) -> Callable[[Kernel], object]:
-    return lambda k: k["facts"].get("probes", {}).get(name, "-").lower().replace("rawtp", "tracepoint")
+    def value(kernel: Kernel) -> str:
+        way: str = kernel["facts"].get("probes", {}).get(name, "-")
+        return WAY_WORDS.get(way, way.lower())
+
+    return value
 
 
 def _passed(name: str) -> Callable[[Kernel], object]:

@@ -28,7 +28,14 @@ from tracer.node.machine import Machine
 from tracer.render.base import hang_up
 from tracer.rules import backends
 
-ATTACH_NAMES = {"RAWTP": "raw tracepoint", "FENTRY": "fentry", "FEXIT": "fexit", "KPROBE": "kprobe", "KRETPROBE": "kretprobe"}
+ATTACH_NAMES = {
+    "RAWTP": "raw tracepoint",
+    "BTFTP": "raw tracepoint",
+    "FENTRY": "fentry",
+    "FEXIT": "fexit",
+    "KPROBE": "kprobe",
+    "KRETPROBE": "kretprobe",
+}
 
 _SLOWER = "kprobes are used there, at about twice the cost"
 

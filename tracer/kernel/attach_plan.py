@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tracer.kernel.bcc_library import BccLibrary
 from tracer.kernel.btf import KernelTypes
-from tracer.kernel.bytecode import load_constant
+from tracer.kernel.bytecode import call_number, load_constant
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import ENTRY, PROBES, TRACEPOINT, Probe
 from tracer.kernel.struct_layouts import LAYOUTS
@@ -55,7 +55,7 @@ class PlannedProbe:
         probe: The row of the probe table.
         symbol: The kernel function or tracepoint.
         module: Its module, "vmlinux" = the kernel itself.
-        way: Way of attaching: RAWTP, FENTRY, FEXIT, KPROBE or KRETPROBE.
+        way: Way of attaching: RAWTP, BTFTP (a raw tracepoint with arguments of known type), FENTRY, FEXIT, KPROBE or KRETPROBE.
         positions: Positions of the row's arguments, from 1; 0 = this kernel has no such argument.
         parameters: Number of the function's parameters.
         program: Name of the program; rows with the same code share one.
@@ -90,7 +90,7 @@ class UnavailableProbe:
     why: str
 
 
-DIRECT = ("FENTRY", "FEXIT")
+DIRECT = ("BTFTP", "FENTRY", "FEXIT")
 """Ways of attaching with arguments of known type, so that fields are read by plain loads."""
 
 _STRUCT_MODULE = {row.struct: row.module for row in LAYOUTS}
@@ -147,7 +147,8 @@ def _choose(probe: Probe, types: KernelTypes, symbols: Symbols, abilities: Kerne
         positions = _positions(probe, parameters)
         if positions is None:
             return None
-        return PlannedProbe(probe, probe.symbols[0], "vmlinux", "RAWTP", positions, len(parameters), program)
+        way = "BTFTP" if abilities.fentry else "RAWTP"
+        return PlannedProbe(probe, probe.symbols[0], "vmlinux", way, positions, len(parameters), program)
     for symbol in probe.symbols:
         module = symbols.module_of(symbol)
         if module is None:
@@ -191,6 +192,22 @@ def _position(argument: str, parameters: list[tuple[str, str]]) -> int | None:
     return None
 
 
+FUNCTIONS = ("parse_header", "track_by_header")
+"""Functions of the text that programs call, instead of containing a copy: FUNCTION of bpf/core/probe.h."""
+CALLING_NONE = ("synack4", "synack6", "accept4", "accept6")
+"""Rows of programs that call no function, and that are attached by kprobe on kernels where all others have typed arguments."""
+COPIES = {"direct": True, "copied": False}
+"""Suffix of a function's copy -> whether it is for programs attached in one of the DIRECT ways."""
+
+
+def functions(planned: list[PlannedProbe]) -> str:
+    """A part of plan.h: the copies of FUNCTIONS that the rows need, and the numbers in calls of them."""
+    needed = {p.way in DIRECT for p in planned if p.probe.name not in CALLING_NONE}
+    lines = [f"#define {copy.upper()}_FUNCTIONS" for copy, is_direct in COPIES.items() if is_direct in needed]
+    names = [f"{name}_{copy}" for name in FUNCTIONS for copy in COPIES]
+    return "".join(f"{line}\n" for line in lines + [f"#define CALL_{name} {call_number(name):#x}ULL" for name in names])
+
+
 def addresses(variables: Mapping[str, int]) -> str:
     """A part of plan.h: ADDRESS_name for each kernel variable that is read by its address.
 
@@ -226,4 +243,4 @@ def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
     lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")
     if "drop" in rows and rows["drop"].positions[2]:
         lines.append("#define DROP_REASONS")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + functions(planned)

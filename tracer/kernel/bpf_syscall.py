@@ -26,7 +26,7 @@ OBJECT_INFO, RAW_TRACEPOINT_OPEN, BTF_FD_BY_ID, BTF_NEXT_ID = 15, 17, 19, 23
 
 KPROBE, RAW_TRACEPOINT, TRACING = 2, 17, 26
 """Program types: enum bpf_prog_type."""
-FENTRY, FEXIT = 24, 25
+TRACEPOINT_BTF, FENTRY, FEXIT = 23, 24, 25
 """Attach types of TRACING: enum bpf_attach_type."""
 
 NAME_BYTES = 15
@@ -155,8 +155,8 @@ class ProgramTarget:
 
     Attributes:
         type: KPROBE, RAW_TRACEPOINT or TRACING.
-        attach_type: FENTRY or FEXIT; 0 = not TRACING.
-        btf_id: BTF number of the function, for TRACING.
+        attach_type: FENTRY, FEXIT or TRACEPOINT_BTF; 0 = not TRACING.
+        btf_id: BTF number of the function, or of the tracepoint's typedef, for TRACING.
         btf_fd: Descriptor of the BTF of the function's module; 0 = vmlinux.
     """
 
@@ -207,7 +207,7 @@ def open_tracing(program: int, tracepoint: str = "") -> int:
 
     Args:
         program: Descriptor of the program.
-        tracepoint: Name of the raw tracepoint; "" = the function it was loaded for.
+        tracepoint: Name of the raw tracepoint; "" = the function or tracepoint that it was loaded for.
     """
     name = ctypes.create_string_buffer(tracepoint.encode())
     return _bpf(RAW_TRACEPOINT_OPEN, struct.pack("=QIxxxx", _address(name) if tracepoint else 0, program))

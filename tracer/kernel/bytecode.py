@@ -6,6 +6,9 @@ the load of a map, and the constant is a file descriptor. Here it is the index o
 
 A value that is known only at the start (an address of the kernel, the number of a row) is compiled as a constant that stands
 for its name (load_constant). `linked` replaces it.
+
+Large functions are compiled once, as if they were programs, and called by a number that stands for the name (call_number).
+`linked` appends those that a program calls, and makes the number the distance to the function, as the kernel expects it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ MAX_MAPS, MAX_PROGRAMS, MAX_INSTRUCTIONS = 64, 1024, 1 << 20
 
 _SLOT = 8
 _LOAD_64 = 0x18
+_CALL, _CALL_OF_FUNCTION = 0x85, 1
+"""Operation of a call, and its source register where it is a call of the program's own function."""
 _MAP_REGISTER = 1
 _HEAD = struct.Struct("<I")
 
@@ -38,6 +43,11 @@ class BadBytecode(ValueError):
 def load_constant(name: str) -> int:
     """The 64-bit constant that stands for a value of that name in compiled instructions."""
     return int.from_bytes(hashlib.sha256(f"k8snet-trace {name}".encode()).digest()[:8], "little") | 1 << 63
+
+
+def call_number(name: str) -> int:
+    """The number that stands for a function of that name in a compiled call: far above those of the kernel's helpers."""
+    return int.from_bytes(hashlib.sha256(f"k8snet-trace function {name}".encode()).digest()[:4], "little") >> 2 | 1 << 30
 
 
 @dataclass(frozen=True)
@@ -153,26 +163,47 @@ def _long_loads(code: bytes | bytearray) -> list[int]:
     return found
 
 
-def linked(code: bytes, maps: Sequence[int], constants: Mapping[str, int]) -> bytes:
-    """The instructions of a program with descriptors of maps and with the values of constants.
+def linked(
+    code: bytes, maps: Sequence[int], constants: Mapping[str, int], functions: Mapping[str, bytes] | None = None
+) -> bytes:
+    """The instructions of a program with its functions, with descriptors of maps and with the values of constants.
 
     Args:
         code: As in Bytecode.programs.
         maps: Descriptors by index of the map.
         constants: Values by name.
+        functions: As Bytecode.programs: what the program may call.
     """
     values = {load_constant(name): value for name, value in constants.items()}
-    out = bytearray(code)
-    for at in _long_loads(code):
-        if code[at + 1] >> 4 == _MAP_REGISTER:
-            struct.pack_into("<i", out, at + 4, maps[_first_half(code, at)])
-        elif code[at + 1] >> 4 == 0:
-            low, high = struct.unpack_from("<I", code, at + 4)[0], struct.unpack_from("<I", code, at + _SLOT + 4)[0]
+    out = _with_functions(code, functions or {})
+    for at in _long_loads(out):
+        if out[at + 1] >> 4 == _MAP_REGISTER:
+            struct.pack_into("<i", out, at + 4, maps[_first_half(out, at)])
+        elif out[at + 1] >> 4 == 0:
+            low, high = struct.unpack_from("<I", out, at + 4)[0], struct.unpack_from("<I", out, at + _SLOT + 4)[0]
             value = values.get(high << 32 | low)
             if value is not None:
                 struct.pack_into("<I", out, at + 4, value & 0xFFFFFFFF)
                 struct.pack_into("<I", out, at + _SLOT + 4, value >> 32)
     return bytes(out)
+
+
+def _with_functions(code: bytes, functions: Mapping[str, bytes]) -> bytearray:
+    """The instructions of a program, and behind them once each function that it calls, directly or through another one."""
+    names = {call_number(name): name for name in functions}
+    out = bytearray(code)
+    places: dict[str, int] = {}
+    at = 0
+    while at < len(out):
+        # The second half of a long load has operation 0.
+        if out[at] == _CALL and out[at + 1] >> 4 == 0 and (name := names.get(_first_half(out, at))):
+            if name not in places:
+                places[name] = len(out)
+                out += functions[name]
+            out[at + 1] |= _CALL_OF_FUNCTION << 4
+            struct.pack_into("<i", out, at + 4, (places[name] - at) // _SLOT - 1)
+        at += _SLOT
+    return out
 
 
 def with_indices(code: bytes, indices: Mapping[int, int]) -> bytes:

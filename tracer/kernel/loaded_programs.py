@@ -19,13 +19,13 @@ from tracer.errors import CompileFailed, NoProbe
 from tracer.kernel import bpf_syscall
 from tracer.kernel.attach_plan import PlannedProbe, UnavailableProbe
 from tracer.kernel.bpf_syscall import BpfMap, MissCounter, ProgramTarget, Refused
-from tracer.kernel.btf import FUNC, KernelTypes
+from tracer.kernel.btf import FUNC, TYPEDEF, KernelTypes
 from tracer.kernel.bytecode import LICENCE, Bytecode, linked
 from tracer.kernel.xt_extensions import PlannedExtension
 
 _log = logging.getLogger(__name__)
 
-ATTACH_TYPES = {"FENTRY": bpf_syscall.FENTRY, "FEXIT": bpf_syscall.FEXIT}
+ATTACH_TYPES = {"BTFTP": bpf_syscall.TRACEPOINT_BTF, "FENTRY": bpf_syscall.FENTRY, "FEXIT": bpf_syscall.FEXIT}
 
 MAX_THREADS = 8
 """Most programs that are loaded at a time."""
@@ -150,7 +150,7 @@ class LoadedPrograms:
     def _load_one(self, key: _Key, row: Row) -> None:
         name, target, number = key
         fds = [self.maps[definition.name].fd for definition in self._code.maps]
-        code = linked(self._code.programs.get(name, b""), fds, self._constants | {"row": number})
+        code = linked(self._code.programs.get(name, b""), fds, self._constants | {"row": number}, self._code.programs)
         try:
             self._programs[key] = self._names[f"{name} for {row.symbol}"] = bpf_syscall.load_program(
                 row.symbol, code, LICENCE, target
@@ -182,7 +182,8 @@ class LoadedPrograms:
         if way not in ATTACH_TYPES:
             return ProgramTarget(bpf_syscall.KPROBE)
         btf = self._types.module(row.module)
-        function = btf.find(row.symbol, FUNC) if btf else None
+        name, kind = (f"btf_trace_{row.symbol}", TYPEDEF) if way == "BTFTP" else (row.symbol, FUNC)
+        function = btf.find(name, kind) if btf else None
         if function is None or function.btf is not btf:
             raise OSError(errno.ENOENT, f"BTF of {row.module} has no function {row.symbol}")
         if row.module == "vmlinux":

@@ -9,7 +9,12 @@ from contextlib import suppress
 
 
 def trim() -> None:
-    """Frees unreachable objects, and returns the free pages of the heap. Elsewhere than with glibc the heap stays as it is."""
+    """Frees unreachable objects, and returns the free pages of the heap."""
     gc.collect()
+    return_free_pages()
+
+
+def return_free_pages() -> None:
+    """Returns the free pages of the heap, also those between used ones. Elsewhere than with glibc the heap stays as it is."""
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

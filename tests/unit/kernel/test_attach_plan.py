@@ -15,7 +15,7 @@ from tracer.events import bpf_source, cstruct
 from tracer.kernel import attach_plan, xt_extensions
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe
 from tracer.kernel.btf import KernelTypes
-from tracer.kernel.bytecode import load_constant
+from tracer.kernel.bytecode import call_number, load_constant
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import ENTRY, PROBES, RETURN, TRACEPOINT
 from tracer.kernel.session import Kernel, choose
@@ -137,11 +137,11 @@ def test_5_10_with_other_build_options() -> None:
 
 
 WAYS_OLD = {
-    "hook": "FEXIT", "table4": "KRETPROBE", "nat": "KPROBE", "socket": "FENTRY", "drop": "RAWTP", "syn": "FEXIT",
+    "hook": "FEXIT", "table4": "KRETPROBE", "nat": "KPROBE", "socket": "FENTRY", "drop": "BTFTP", "syn": "FEXIT",
     "synack4": "KPROBE", "clone": "FEXIT", "unreach4": "KPROBE",
 }  # fmt: skip
 WAYS_NEW = {**WAYS_OLD, "table4": "FEXIT", "nat": "FENTRY", "unreach4": "FENTRY"}
-WAYS_NONE = {name: {"FEXIT": "KRETPROBE", "FENTRY": "KPROBE"}.get(way, way) for name, way in WAYS_NEW.items()}
+WAYS_NONE = {name: {"FEXIT": "KRETPROBE", "FENTRY": "KPROBE", "BTFTP": "RAWTP"}.get(way, way) for name, way in WAYS_NEW.items()}
 
 
 @pytest.mark.parametrize(("can", "ways"), [(OLD, WAYS_OLD), (NEW, WAYS_NEW), (NONE, WAYS_NONE)])
@@ -243,6 +243,18 @@ def test_header() -> None:
     assert {n: v for n, v in numbers.items() if v != shared}.items() <= {
         f"NUMBER_{p.name}": f"{i}" for i, p in enumerate(PROBES)
     }.items()
+
+
+def test_functions_are_copied_for_the_ways_that_the_rows_have() -> None:
+    k = kernel("6.12")
+    rows, _ = attach_plan.plan(k.types, k.symbols, NEW, verbose=False)
+    fexit = attach_plan.functions([row for row in rows if row.way == "FEXIT"]).splitlines()
+    assert fexit[0] == "#define DIRECT_FUNCTIONS" and "#define COPIED_FUNCTIONS" not in fexit
+    assert f"#define CALL_parse_header_direct {call_number('parse_header_direct'):#x}ULL" in fexit
+    assert attach_plan.functions(rows).splitlines()[0] == "#define DIRECT_FUNCTIONS"
+    assert "COPIED_FUNCTIONS" not in attach_plan.functions(rows), "SYN-ACKs are watched by kprobe, and call no function"
+    old, _ = attach_plan.plan(k.types, k.symbols, OLD, verbose=False)
+    assert attach_plan.functions(old).splitlines()[:2] == ["#define DIRECT_FUNCTIONS", "#define COPIED_FUNCTIONS"]
 
 
 def test_header_of_an_old_kernel() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tracer.kernel import bytecode
 from tracer.kernel.bpf_syscall import MapDefinition
-from tracer.kernel.bytecode import BadBytecode, Bytecode, joined, linked, load_constant
+from tracer.kernel.bytecode import BadBytecode, Bytecode, call_number, joined, linked, load_constant
 
 EVENTS, FILLS = MapDefinition("events", 27, 0, 0, 4096, 0), MapDefinition("fills", 2, 4, 16, 1, 1024)
 EXIT = struct.pack("<BBhi", 0x95, 0, 0, 0)
@@ -24,6 +24,11 @@ def load_map(index: int, register: int = 1) -> bytes:
 def load_number(value: int, register: int = 2) -> bytes:
     low, high = value & 0xFFFFFFFF, value >> 32
     return struct.pack("<BBhI", 0x18, register, 0, low) + struct.pack("<BBhI", 0, 0, 0, high)
+
+
+def call(number: int, own: bool = False) -> bytes:
+    """A call of a helper of the kernel, or of the program's own function at that distance."""
+    return struct.pack("<BBhi", 0x85, 1 << 4 if own else 0, 0, number)
 
 
 GOOD = Bytecode((EVENTS, FILLS), {"on_hook": load_map(1) + EXIT, "on_drop": load_number(load_constant("row")) + EXIT})
@@ -77,6 +82,26 @@ def test_linked() -> None:
 def test_a_constant_without_a_value_stays() -> None:
     code = load_number(load_constant("address of x"))
     assert linked(code, [], {"row": 3}) == code
+
+
+def test_functions_are_appended_once_and_called_by_their_distance() -> None:
+    functions = {"inner": load_map(1) + EXIT, "outer": call(call_number("inner")) + load_number(load_constant("row")) + EXIT}
+    code = call(1) + call(call_number("outer")) + call(call_number("inner")) + call(call_number("outer")) + EXIT
+    assert linked(code, [11, 12], {"row": 3}, functions | {"on_hook": code}) == (
+        call(1) + call(3, own=True) + call(6, own=True) + call(1, own=True) + EXIT
+        + call(3, own=True) + load_number(3) + EXIT
+        + load_map(12) + EXIT
+    )  # fmt: skip
+
+
+def test_a_function_that_calls_itself_is_appended_once() -> None:
+    function = call(call_number("f")) + EXIT
+    assert linked(function, [], {}, {"f": function}) == call(1, own=True) + EXIT + call(-1, own=True) + EXIT
+
+
+def test_numbers_of_functions_are_no_helpers() -> None:
+    found = {call_number(name) for name in ("parse_header_direct", "parse_header_copied", "track_by_header_direct")}
+    assert len(found) == 3 and all(1 << 30 <= number < 1 << 31 for number in found)
 
 
 def test_constants_need_64_bits_and_differ() -> None:

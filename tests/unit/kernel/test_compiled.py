@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from tests.support import recorded_kernels
@@ -10,6 +12,7 @@ from tests.support.compiling import compiled
 from tests.support.recorded_kernels import Data
 from tracer.kernel import attach_plan, generated_headers, xt_extensions
 from tracer.kernel.attach_plan import PlannedProbe, UnavailableProbe
+from tracer.kernel.bytecode import MAX_MAPS, linked
 
 ONLY = {
     "nothing": set[str](),
@@ -22,14 +25,16 @@ CASES = [("5.10", "nothing"), ("6.1", "nothing"), ("7.2", "nothing"), *(("6.12",
 CAN = attach_plan.KernelAbilities(fentry=True, module_fentry=True)
 
 
-def planned(data: Data) -> tuple[list[PlannedProbe], list[UnavailableProbe], dict[str, str]]:
+def planned(
+    data: Data, can: attach_plan.KernelAbilities = CAN
+) -> tuple[list[PlannedProbe], list[UnavailableProbe], dict[str, str]]:
     """The rows that run on a recorded kernel, the rows that do not run, and the generated headers."""
     k = recorded_kernels.kernel(data)
-    rows, refused = attach_plan.plan(k.types, k.symbols, CAN, verbose=True)
+    rows, refused = attach_plan.plan(k.types, k.symbols, can, verbose=True)
     return (
         rows,
         refused,
-        generated_headers.headers(k.types, k.symbols, rows, xt_extensions.plan(k.types, k.symbols, CAN), 256, 2),
+        generated_headers.headers(k.types, k.symbols, rows, xt_extensions.plan(k.types, k.symbols, can), 256, 2),
     )
 
 
@@ -44,8 +49,26 @@ def test_it_compiles_with_only(kernel: str, loaded: str) -> None:
     compiled(texts, "x86")
 
 
-def test_it_compiles_with_all() -> None:
-    _, refused, texts = planned(recorded_kernels.load("6.12"))
-    assert not refused
-    hook = "on_hook"
-    assert len(bytes.fromhex(compiled(texts, "x86", hook)[hook])) > 8 * 500
+def calls(code: bytes) -> set[int]:
+    """Numbers of the functions that the code calls by their names."""
+    instructions = [struct.unpack_from("<BBhi", code, at) for at in range(0, len(code), 8)]
+    return {
+        number for operation, registers, _, number in instructions if (operation, registers) == (0x85, 0) and number >= 1 << 30
+    }
+
+
+@pytest.mark.parametrize("kernel", ["5.10", "6.12"])
+@pytest.mark.parametrize("ways", ["fentry", "fentry of vmlinux", "kprobe"])
+def test_it_compiles_with_all(kernel: str, ways: str) -> None:
+    can = attach_plan.KernelAbilities(fentry=ways != "kprobe", module_fentry=ways == "fentry")
+    rows, refused, texts = planned(recorded_kernels.load(kernel), can)
+    assert not refused or kernel != "6.12"
+    header = texts["plan.h"]
+    functions = [f"{name}_{copy}" for name in attach_plan.FUNCTIONS for copy in attach_plan.COPIES]
+    functions = [name for name in functions if f"#define {name.rpartition('_')[2].upper()}_FUNCTIONS" in header]
+    programs = sorted({program for row in rows for program, _ in row.programs})
+    found = {name: bytes.fromhex(code) for name, code in compiled(texts, "x86", *programs, *functions).items()}
+    assert calls(found["on_hook"]), "it has the large functions not in itself"
+    for name in programs:
+        assert not calls(linked(found[name], range(MAX_MAPS), {}, found)), f"{name}: each function that it calls exists"
+    assert len(linked(found["on_hook"], range(MAX_MAPS), {}, found)) > 8 * 500
