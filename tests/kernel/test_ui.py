@@ -26,6 +26,8 @@ pytest.importorskip("textual", "2.1")
 
 LEAVES = "\x1b[?1049l"
 """What a terminal gets when the screen is closed."""
+SHOWN_SECONDS = 120
+"""Longest time until a connection is on the screen, s. A busy emulator explains the first packets long after they were sent."""
 
 
 @pytest.fixture
@@ -55,6 +57,9 @@ class Viewed:
                 time.sleep(0.2)
             forwarded = load.drained()
             load.udp_stream(RATE, seconds, port=UNSERVED).result()
+            until = time.monotonic() + SHOWN_SECONDS
+            while f":{UNSERVED}" not in terminal.text and time.monotonic() < until:
+                time.sleep(0.2)
             time.sleep(1)
             self.sent = load.drained() - forwarded
             began = time.monotonic()
