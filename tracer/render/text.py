@@ -284,9 +284,6 @@ class TextOutput(Output):
         differs = f"{'=>':>{TIME}}  {ink('bad', 'not as explained')}: {plain(compared.difference)}"
         self._write([hops, *self._lines.hops(packet), self._lines.end(packet), ink.fold(differs, MARGIN), ""])
 
-    def note(self, text: str) -> None:
-        super().note(self._err_style.fold(text, 2))
-
     def _write(self, lines: list[str]) -> None:
         """Writes lines, behind a SYN that waits for its cause."""
         if self._refused_syns or self._held:
