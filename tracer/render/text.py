@@ -188,7 +188,7 @@ class TextOutput(Output):
         lines += [f"  {ink('doubt' if d.open else 'quiet', plain(d.text))}" for d in summary.differences]
         if summary.drops_without_finding:
             of = count(summary.drops_without_finding, "dropped packet")
-            lines.append("  " + ink("doubt", f"{of} without a finding: no known cause explains the drop"))
+            lines.append("  " + ink("doubt", f"{of} without a finding: each one's own line has the reason"))
         if summary.timelines:
             aged = summary.timelines.get("aged out", 0)
             lines.append(
