@@ -82,7 +82,7 @@ def test_no_listener(watch: Watch, addr: str) -> None:
     with watch(Filter(ports=(9123,))) as seen:
         assert traffic.tcp_connect(addr, 9123).outcome == "refused"
     first = seen.packets[0]
-    assert first.verdict == f"nobody listens here: TCP {format_endpoint(addr, 9123)}"
+    assert first.verdict == f"no listener here: TCP {format_endpoint(addr, 9123)}"
     given = "NO_SOCKET" if watch.kernel.drop_reasons() else ""
     assert first.outcome == "refused" and first.drop and first.drop.reason == given
     assert seen.packets[1].tcp_flags == "RST ACK"
@@ -92,7 +92,7 @@ def test_no_listener_for_a_datagram(watch: Watch) -> None:
     with watch(Filter(ports=(9123,))) as seen:
         assert traffic.udp_ask(topology.NODE4, 9123).outcome == "refused"
     request, answer = seen.packets
-    assert request.verdict == f"nobody listens here: UDP {topology.NODE4}:9123"
+    assert request.verdict == f"no listener here: UDP {topology.NODE4}:9123"
     assert request.outcome == "refused" and request.drop and request.drop.reason == "NO_SOCKET"
     assert answer.protocol == "ICMP"
 
@@ -100,7 +100,7 @@ def test_no_listener_for_a_datagram(watch: Watch) -> None:
 def test_no_listener_in_the_pod(watch: Watch) -> None:
     with watch(Filter(ports=(9124,))) as seen:
         assert traffic.tcp_connect(POD, 9124).outcome == "refused"
-    assert seen.packets[0].verdict == f"nobody listens in pod-a: TCP {POD}:9124"
+    assert seen.packets[0].verdict == f"no listener in pod-a: TCP {POD}:9124"
 
 
 def test_full_accept_queue(watch: Watch) -> None:

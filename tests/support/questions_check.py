@@ -19,6 +19,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 Rows = list[dict[str, Any]]
+BY_RULE = "NETFILTER_DROP"
+"""The kernel's reason for packets that a rule drops or rejects."""
 
 
 def ask(capture: Path, query: str, *parameters: str) -> Rows:
@@ -33,7 +35,8 @@ def ask(capture: Path, query: str, *parameters: str) -> Rows:
 def top_dropped_services(rows: Rows, truth: dict[str, Any]) -> bool:
     counted: dict[tuple[str, str], int] = {(row["namespace"], row["service"]): row["dropped"] for row in rows}
     refused: int = truth["refused"]
-    return counted.get(("default", "lonely-web")) == refused and sum(counted.values()) == refused + sum(truth["bursts"])
+    expected = refused + sum(truth["bursts"]) + truth["old"]
+    return counted.get(("default", "lonely-web")) == refused and sum(counted.values()) == expected
 
 
 def p99_of_the_syn_answer(rows: Rows, truth: dict[str, Any]) -> bool:
@@ -62,10 +65,12 @@ def connections_of_an_endpoint(rows: Rows, truth: dict[str, Any]) -> bool:
 
 def drops_over_time(rows: Rows, truth: dict[str, Any]) -> bool:
     at = datetime.fromtimestamp(int(truth["second_burst"]), UTC).strftime("%Y-%m-%d %H:%M:%S")
-    late = sum(row["packets"] for row in rows if row["interval_begin"] >= at)
-    early = sum(row["packets"] for row in rows if row["interval_begin"] < at)
+    ruled = [row for row in rows if row["drop_reason"] == BY_RULE]
+    late = sum(row["packets"] for row in ruled if row["interval_begin"] >= at)
+    early = sum(row["packets"] for row in ruled if row["interval_begin"] < at)
     first, second = truth["bursts"]
-    return (early, late) == (first + truth["refused"], second)
+    others = sum(row["packets"] for row in rows if row["drop_reason"] != BY_RULE)
+    return (early, late, others) == (first + truth["refused"], second, truth["old"])
 
 
 QUESTIONS: tuple[tuple[str, tuple[str, ...], Callable[[Rows, dict[str, Any]], bool]], ...] = (

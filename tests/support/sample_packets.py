@@ -142,7 +142,7 @@ def no_socket() -> Packet:
     ]
     return Packet(
         13 << 8, EPOCH + 3_000_000_000, HOST, "eth0", "IPv4", "UDP", Endpoints(*CLIENT, "192.168.56.10", 53),
-        "", 61, 0, None, tuple(hops), "nobody listens here: UDP 192.168.56.10:53", Outcome.REFUSED, True, 5,
+        "", 61, 0, None, tuple(hops), "no listener here: UDP 192.168.56.10:53", Outcome.REFUSED, True, 5,
     )  # fmt: skip
 
 

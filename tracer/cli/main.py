@@ -30,7 +30,8 @@ from tracer.errors import NO_ROOM, UNEXPECTED, BadOption, OutputNotWritten, Trac
 from tracer.model.filter import PROTOCOLS
 from tracer.model.time_form import TimeForm
 from tracer.util import color
-from tracer.util.escape import escaped
+from tracer.util.escape import escaped, escaped_line
+from tracer.util.line_folding import folded, terminal_columns
 from tracer.util.status_line import StatusLine
 from tracer.util.worker import place_of
 
@@ -297,5 +298,6 @@ def _unexpected(error: Exception) -> int:
 
 
 def _print_error(sentence: str, status: int) -> int:
-    click.echo(f"k8snet-trace: {escaped(' '.join(sentence.split()))}", err=True)
+    line = f"k8snet-trace: {escaped(' '.join(sentence.split()))}"
+    click.echo(escaped_line(folded(line, terminal_columns(sys.stderr), 2)), err=True)
     return status

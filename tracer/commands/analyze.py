@@ -42,11 +42,11 @@ def check_damage(capture: CaptureReader) -> None:
 
 
 def replay(capture: CaptureReader, what: str, request: ReplayRequest, output: PacketCollector, stop: StopRequest) -> RunSummary:
-    """Replays a whole capture by packet, also one of a run that printed timelines, with a progress bar on a terminal.
+    """Replays a whole capture by packet, also one of a run that printed timelines. A terminal shows how much was read.
 
     Args:
         capture: The capture.
-        what: Label of the progress bar.
+        what: First words of that line on the terminal.
         request: Filters and options of the replay.
         output: Gets packets, SYN verdicts and losses.
         stop: Whether the user wants to stop.
@@ -55,7 +55,7 @@ def replay(capture: CaptureReader, what: str, request: ReplayRequest, output: Pa
     Raises:
         KeyboardInterrupt: The user stopped the replay. No result may rest on a part of a capture.
     """
-    with runner.bar(capture, what) as progress:
+    with runner.bar(capture, what, [output]) as progress:
         totals = runner.replay(capture, output, replace(request, is_by_packet=True), stop, progress)
     if stop.is_requested:
         raise KeyboardInterrupt

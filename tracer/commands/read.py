@@ -41,7 +41,8 @@ def read(paths: Sequence[str], options: dict[str, Any]) -> int:
         for each in output.outputs():
             results = runner.facts(capture, each.shows_all_results)
             each.begin(results, str(runner.options(capture).get("said", "")), runner.release(capture))
-        with runner.bar(capture, f"reading {capture.path}", not sys.stdout.isatty()) as progress:
+        is_shown = not sys.stdout.isatty()
+        with runner.bar(capture, f"reading {capture.path}", output.outputs(), is_shown) as progress:
             totals = runner.replay(capture, output, request, stop, progress)
         if capture.ended() is None:
             output.note(runner.CUT_SHORT)

@@ -74,11 +74,11 @@ def replay(paths: Sequence[str], request: TopRequest, options: dict[str, Any]) -
     from tracer.pipeline.shutdown import reading
 
     replay_request = read.replay_request(options)
-    printed = PrintedRecords if request.form == "json" else PrintedTables
-    output = TopOutput(printed(request.by, request.sort, request.rows, sys.stdout))
+    arguments = (request.by, request.sort, request.rows, sys.stdout)
+    output = TopOutput(PrintedRecords(*arguments) if request.form == "json" else PrintedTables(*arguments, counts=True))
     with reading(paths) as stop, opened(paths) as capture:
         output.begin(runner.facts(capture, full=False), "")
-        with runner.bar(capture, f"reading {capture.path}") as progress:
+        with runner.bar(capture, f"reading {capture.path}", [output]) as progress:
             totals = runner.replay(capture, output, replay_request, stop, progress)
         if stop.is_requested:
             raise KeyboardInterrupt

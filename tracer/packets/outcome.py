@@ -145,7 +145,7 @@ def without_socket(hops: Iterable[Hop]) -> DropHop | None:
 
 def no_listener(packet: Packet, hops: list[Hop]) -> Ending:
     hop = without_socket(hops)
-    return (f"nobody listens{_where(hop) or ' here'}: {_last_destination(packet, hops)}", Outcome.REFUSED) if hop else None
+    return (f"no listener{_where(hop) or ' here'}: {_last_destination(packet, hops)}", Outcome.REFUSED) if hop else None
 
 
 def _last_destination(packet: Packet, hops: list[Hop]) -> str:

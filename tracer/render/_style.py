@@ -7,7 +7,6 @@ pair of strings around the text.
 
 from __future__ import annotations
 
-import re
 from typing import TextIO
 
 from rich.color import ColorSystem
@@ -15,8 +14,9 @@ from rich.console import Console
 from rich.style import Style
 
 from tracer.util.color import console_options
-from tracer.util.escape import BREAK, escaped, width
+from tracer.util.escape import escaped
 from tracer.util.escape import style as marked
+from tracer.util.line_folding import folded
 
 STYLES = {
     "quiet": "dim",
@@ -67,16 +67,4 @@ class Styler:
 
         An address has no blanks, so it is never split. A stream that is not a terminal gets one line of any length.
         """
-        most = self.width
-        if most is None or len(line) <= most:
-            return line.replace(KEEP, " ")
-        parts, part, used = [], "", 0
-        for word in re.findall(r" *[^ ]+", line):
-            size = width(word)
-            if part.strip() and used + size > most:
-                parts.append(part.rstrip())
-                word = " " * indent + word.lstrip()
-                part, used = word, width(word)
-            else:
-                part, used = part + word, used + size
-        return BREAK.join([*parts, part]).replace(KEEP, " ")
+        return folded(line, self.width, indent).replace(KEEP, " ")

@@ -19,6 +19,7 @@ from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
 from tracer.util.escape import escaped_line
+from tracer.util.line_folding import folded, terminal_columns
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
@@ -164,9 +165,12 @@ class Output(ABC):
         self.packet(packet)
 
     def note(self, text: str) -> None:
-        """Writes one line for the user, which is not part of the results. On a full disk it is written with a later line."""
+        """Writes one line for the user, which is not part of the results; a terminal gets it folded at blanks.
+
+        On a full disk it is written with a later line.
+        """
         try:
-            self.err.write(escaped_line(text) + "\n")
+            self.err.write(escaped_line(folded(text, terminal_columns(self.err), 2)) + "\n")
             self.err.flush()
         except OSError as e:
             if e.errno not in NO_ROOM:

@@ -188,7 +188,7 @@ class TextOutput(Output):
         lines += [f"  {ink('doubt' if d.open else 'quiet', plain(d.text))}" for d in summary.differences]
         if summary.drops_without_finding:
             of = count(summary.drops_without_finding, "dropped packet")
-            lines.append("  " + ink("doubt", f"{of} without a finding: no known cause explains the drop"))
+            lines.append("  " + ink("doubt", f"{of} without a finding: each one's own line has the reason"))
         if summary.timelines:
             aged = summary.timelines.get("aged out", 0)
             lines.append(
@@ -283,9 +283,6 @@ class TextOutput(Output):
             return
         differs = f"{'=>':>{TIME}}  {ink('bad', 'not as explained')}: {plain(compared.difference)}"
         self._write([hops, *self._lines.hops(packet), self._lines.end(packet), ink.fold(differs, MARGIN), ""])
-
-    def note(self, text: str) -> None:
-        super().note(self._err_style.fold(text, 2))
 
     def _write(self, lines: list[str]) -> None:
         """Writes lines, behind a SYN that waits for its cause."""

@@ -17,11 +17,10 @@ from contextlib import contextmanager, suppress
 from typing import TextIO, cast
 
 from tracer.util.escape import escaped_line
+from tracer.util.line_folding import USUAL_COLUMNS, terminal_columns
 
 ERASE = "\r\033[K"
 """Moves to the beginning of the line, and clears it."""
-USUAL_COLUMNS = 80
-"""Width of a terminal that does not tell its own."""
 
 
 class StatusLine:
@@ -51,7 +50,7 @@ class StatusLine:
             return
         try:
             if self._is_foreground() and self._is_writable():
-                self._write(ERASE + escaped_line(text)[: self._columns() - 1])
+                self._write(ERASE + escaped_line(text)[: (terminal_columns(self._stream) or USUAL_COLUMNS) - 1])
                 self._is_painted = True
         finally:
             self._lock.release()
@@ -72,12 +71,6 @@ class StatusLine:
     def guarded(self, stream: TextIO) -> TextIO:
         """The stream, if it is no terminal; else one that erases the line before it writes there."""
         return cast(TextIO, GuardedStream(stream, self)) if self.is_live and stream.isatty() else stream
-
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or USUAL_COLUMNS
-        except (OSError, ValueError):
-            return USUAL_COLUMNS
 
     def _is_foreground(self) -> bool:
         """Whether this process may write to its terminal; True where this is not known."""

@@ -90,8 +90,8 @@ def test_the_syn_is_accepted_where_the_socket_is() -> None:
 def test_a_pod_without_a_listener_refuses() -> None:
     t = added(elsewhere(sent(), OTHER_POD), "DROP", netns=POD, object=IN_TCP, reason=NO_SOCKET, flags="CLONE")
     refused = packet(elsewhere(t, FURTHER_POD, ""))
-    assert (refused.verdict, refused.outcome) == ("nobody listens in pod-a: TCP 10.244.0.11:8080", "refused")
-    assert "nobody listens" in verdict(refused).cause.text and "in pod-a" in verdict(refused).cause.text
+    assert (refused.verdict, refused.outcome) == ("no listener in pod-a: TCP 10.244.0.11:8080", "refused")
+    assert "no listener" in verdict(refused).cause.text and "in pod-a" in verdict(refused).cause.text
 
 
 def test_a_kernel_without_drop_reasons_is_judged_by_the_function() -> None:

@@ -96,8 +96,8 @@ CASES = {
     "SYN refused, no drop seen": (
         at_listener().add("SYN", verdict=0, accept_max=128, flags="NO_HEADER"), "SYN dropped: no reason seen", "dropped",
     ),
-    "no listener": (no_listener(), "nobody listens here: UDP 192.168.56.10:30285", "refused"),
-    "no listener in a pod": (no_listener(netns=POD), "nobody listens in pod-a: UDP 192.168.56.10:30285", "refused"),
+    "no listener": (no_listener(), "no listener here: UDP 192.168.56.10:30285", "refused"),
+    "no listener in a pod": (no_listener(netns=POD), "no listener in pod-a: UDP 192.168.56.10:30285", "refused"),
     "delivered": (
         came().hook("INPUT").add("SOCKET", object=48213, state=1), "delivered to pid 4242 nginx", "delivered",
     ),
@@ -160,12 +160,12 @@ def test_every_rule_decides_a_case() -> None:
 def test_no_listener_names_the_address_after_dnat() -> None:
     t = Trail(REQUEST, protocol=17, in_name="eth0", orig=REQUEST, reply=swapped(INSIDE)).nat("PREROUTING", 1, INSIDE)
     p = packet(t.hook("PREROUTING").now(netns=POD).hook("INPUT").add("DROP", reason=NO_SOCKET, object=IN_UDP))
-    assert (p.verdict, p.outcome) == ("nobody listens in pod-a: UDP 10.244.0.11:8080", "refused")
+    assert (p.verdict, p.outcome) == ("no listener in pod-a: UDP 10.244.0.11:8080", "refused")
 
 
 def test_no_listener_of_ipv6() -> None:
     t = Trail(("fd00::1", 5, "fd00::2", 53), protocol=17, in_name="eth0").add("DROP", reason=NO_SOCKET, object=IN_UDP)
-    assert packet(t).verdict == "nobody listens here: UDP [fd00::2]:53"
+    assert packet(t).verdict == "no listener here: UDP [fd00::2]:53"
 
 
 @pytest.mark.parametrize(("place", "outcome"), [(IN_DESTRUCT, "delivered"), (IN_NEIGHBOUR, "dropped")])
@@ -182,7 +182,7 @@ def test_the_end_of_a_copy_does_not_decide() -> None:
 
 def test_the_queue_of_a_packet_socket_does_not_decide_when_the_stack_had_the_copy() -> None:
     t = came(netns=POD, protocol=17).add("DROP", reason=NO_SOCKET, object=IN_UDP, flags="CLONE").add("DROP", object=IN_PURGE)
-    assert packet(t).verdict == "nobody listens in pod-a: UDP 192.168.56.10:30285"
+    assert packet(t).verdict == "no listener in pod-a: UDP 192.168.56.10:30285"
 
 
 def test_copies_alone_decide_nothing() -> None:
@@ -256,7 +256,7 @@ def test_sentences_are_one_line_and_outcomes_are_a_fixed_set() -> None:
     assert words > BAD
     for _, sentence, word in CASES.values():
         assert re.fullmatch(r"[^\n]{10,100}", sentence)
-        assert bool(re.match(r"REJECTED|DROPPED|\w+ dropped:|nobody listens", sentence)) == (word in BAD)
+        assert bool(re.match(r"REJECTED|DROPPED|\w+ dropped:|no listener", sentence)) == (word in BAD)
 
 
 def test_benign_drops() -> None:
@@ -275,7 +275,7 @@ def test_benign_drops() -> None:
 @pytest.mark.parametrize(
     ("answering", "ending"),
     [
-        ({}, ("nobody listens here: TCP 192.168.56.10:30285", "refused")),
+        ({}, ("no listener here: TCP 192.168.56.10:30285", "refused")),
         ({"state": "ESTABLISHED"}, ("DROPPED in tcp_v4_rcv: no reason given by this kernel", "dropped")),
     ],
 )

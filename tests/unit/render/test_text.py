@@ -339,7 +339,7 @@ def test_loss_and_summary() -> None:
     text.summary(RunSummary(3, events=42, unaddressed=1))
     assert out.getvalue().endswith("\n  1 packet not shown: no event with the addresses was received\n")
     text.summary(RunSummary(3, events=42, drops_without_finding=2))
-    assert "\n  2 dropped packets without a finding: no known cause explains the drop\n" in out.getvalue()
+    assert "\n  2 dropped packets without a finding: each one's own line has the reason\n" in out.getvalue()
     notes = err.getvalue().splitlines()
     assert "on Linux 6.1.0, tracing --port 1." in notes[0]
     assert notes[1:] == ["! IPVS: 3 virtual servers", "bye"]

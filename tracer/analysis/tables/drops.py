@@ -50,7 +50,7 @@ def _rows(packet: Packet) -> Iterator[_Row]:
 
 
 TABLE: TableSchema[_Row] = TableSchema(
-    "One dropped packet: outcome dropped, rejected (a rule or IPVS answered it) or refused (nobody listens)",
+    "One dropped packet: outcome dropped, rejected (a rule or IPVS answered it) or refused (no listener)",
     Packet,
     _rows,
     (

@@ -54,9 +54,17 @@ def percentile(times: Distribution, share: float) -> str:
     return short_time(times.at(share)) if times.count else ABSENT
 
 
-COLUMNS = (
+RATES = (
     TableColumn("packets\n/s", "packets", lambda row, seconds: rate(row.packets, seconds)),
     TableColumn("drops\n/s", "drops", lambda row, seconds: rate(row.drops, seconds), "bad"),
+)
+"""The first columns of an interval of a live run."""
+COUNTS = (
+    TableColumn("\npackets", "packets", lambda row, seconds: f"{row.packets:,}"),
+    TableColumn("\ndrops", "drops", lambda row, seconds: f"{row.drops:,}", "bad"),
+)
+"""The same of a whole capture, in which a rate over all its time says little."""
+OTHERS = (
     TableColumn("SYNs\nok", "syns", lambda row, seconds: f"{row.good:,}"),
     TableColumn("\nfailed", "failed", lambda row, seconds: f"{row.failed:,}", "bad"),
     TableColumn("\n?", "", lambda row, seconds: f"{row.unsettled:,}", "doubt", is_wide=True),

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracer.analysis.top.columns import COLUMNS, WIDE_COLUMNS, TableColumn, percentile, rate
+from tracer.analysis.top.columns import COUNTS, OTHERS, RATES, WIDE_COLUMNS, TableColumn, percentile, rate
 from tracer.analysis.top.dimensions import DIMENSIONS
 from tracer.analysis.top.interval import Interval, Losses
 from tracer.analysis.top.orders import Ranking
@@ -80,7 +80,13 @@ def _losses(losses: Losses) -> str:
 
 
 def table(
-    interval: Interval, ranking: Ranking, selected: int | None = None, *, width: int, folds: bool = True
+    interval: Interval,
+    ranking: Ranking,
+    selected: int | None = None,
+    *,
+    width: int,
+    folds: bool = True,
+    counts: bool = False,
 ) -> RenderableType:
     """The table.
 
@@ -90,9 +96,10 @@ def table(
         selected: Number of the selected row; None = none.
         width: Width of the terminal, columns.
         folds: Long texts take several lines; False = they are cut, so that each row is one line.
+        counts: Packets and drops are numbers; False = they are rates.
     """
     is_wide = width >= WIDE_COLUMNS
-    columns = [column for column in COLUMNS if is_wide or not column.is_wide]
+    columns = [column for column in (COUNTS if counts else RATES) + OTHERS if is_wide or not column.is_wide]
     has_owners = is_wide and any(row.owner for _, row in ranking.rows)
     drawn = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=width, header_style=STYLES["quiet"])
     title = Text(f"\n{DIMENSIONS[interval.dimension].title}")

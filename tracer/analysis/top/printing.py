@@ -30,15 +30,16 @@ class PrintedTables:
         order: How they are sorted.
         most: Number of rows.
         out: The stream; None = standard output.
+        counts: Packets and drops are numbers, as for a whole capture; False = they are rates.
     """
 
-    def __init__(self, dimension: str, order: str, most: int, out: TextIO) -> None:
-        self.dimension, self._order, self._most, self._out = dimension, order, most, out
+    def __init__(self, dimension: str, order: str, most: int, out: TextIO, counts: bool = False) -> None:
+        self.dimension, self._order, self._most, self._out, self._counts = dimension, order, most, out, counts
 
     def begin(self) -> None: ...
 
     def show(self, interval: Interval) -> None:
-        write(self._out, interval, self._order, self._most)
+        write(self._out, interval, self._order, self._most, self._counts)
 
     def note(self, text: str) -> bool:
         return False
@@ -48,7 +49,7 @@ class PrintedTables:
 
 
 class PrintedRecords:
-    """Prints each interval as one line of JSON. The arguments are those of PrintedTables."""
+    """Prints each interval as one line of JSON. The arguments are the first ones of PrintedTables."""
 
     def __init__(self, dimension: str, order: str, most: int, out: TextIO) -> None:
         self.dimension, self._order, self._most, self._out = dimension, order, most, out
@@ -66,7 +67,7 @@ class PrintedRecords:
         self.show(last)
 
 
-def write(out: TextIO, interval: Interval, order: str, most: int) -> None:
+def write(out: TextIO, interval: Interval, order: str, most: int, counts: bool = False) -> None:
     """Writes one interval: head, table, and the times between places. Errors of the stream reach the caller."""
     target = Console(file=out, **console_options())
     width = target.width if out.isatty() else int(os.environ.get("COLUMNS") or PLAIN_COLUMNS)
@@ -74,14 +75,14 @@ def write(out: TextIO, interval: Interval, order: str, most: int) -> None:
     options = console_options()
     options["force_terminal"] = target.is_terminal
     console = Console(file=text, highlight=False, width=width, **options)
-    console.print(page(interval, order, most, width))
+    console.print(page(interval, order, most, width, counts))
     lines = (line.rstrip() for line in text.getvalue().splitlines())
     out.write("\n".join(lines) + "\n\n")
     out.flush()
 
 
-def page(interval: Interval, order: str, most: int, width: int) -> RenderableType:
+def page(interval: Interval, order: str, most: int, width: int, counts: bool) -> RenderableType:
     """Head, table and times between places of one interval."""
     parts: list[RenderableType] = [*drawing.head(interval, order), ""]
-    parts += [drawing.table(interval, rank(interval, order, most), width=width), ""]
+    parts += [drawing.table(interval, rank(interval, order, most), width=width, counts=counts), ""]
     return Group(*parts, drawing.ways("from place to place", interval.total, SHOWN_WAYS, width))

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,8 +31,10 @@ from tracer.render.base import Output
 from tracer.selection import stored_filter
 from tracer.selection.display_filter import DisplayFilter
 from tracer.util import timezone
-from tracer.util.color import console_options
-from tracer.util.escape import escaped
+from tracer.util.status_line import StatusLine
+
+LINE_SECONDS = 0.2
+"""Time between two changes of the line that says how much of a capture was read, s."""
 
 
 @dataclass(frozen=True)
@@ -204,16 +207,42 @@ def check_complete(capture: CaptureReader) -> None:
 
 
 @contextmanager
-def bar(capture: CaptureReader, what: str, is_shown: bool = True) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal. Gives a function that takes the number of events read."""
-    if not (is_shown and sys.stderr.isatty()):
-        with nullcontext():
-            yield lambda events: None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
+def bar(capture: CaptureReader, what: str, outputs: Iterable[Output], is_shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """A block that reads a capture: a terminal at stderr shows in one line how much of it was read.
 
-    with Progress(console=Console(stderr=True, **console_options()), transient=True) as progress:
-        task = progress.add_task(escape(escaped(what)), total=sum(events for _, _, events in capture.spans()) or None)
-        yield lambda events: progress.advance(task, events)
+    Args:
+        capture: The capture.
+        what: What is done, the first words of the line.
+        outputs: Write notes to the same terminal, above the line.
+        is_shown: False: the line is never shown.
+
+    Yields:
+        A function that takes the number of further events that were read.
+    """
+    line = StatusLine(is_wanted=is_shown)
+    if not line.is_live:
+        yield lambda events: None
+        return
+    for output in outputs:
+        output.err = line.guarded(output.err)
+    total, began = sum(events for _, _, events in capture.spans()), time.monotonic()
+    read, next_line = 0, began + LINE_SECONDS
+
+    def progress(events: int) -> None:
+        nonlocal read, next_line
+        read, now = read + events, time.monotonic()
+        if now >= next_line:
+            next_line = now + LINE_SECONDS
+            line.show(f"{what}: {_format_share(read, total, now - began)}")
+
+    try:
+        yield progress
+    finally:
+        line.erase()
+
+
+def _format_share(read: int, total: int, seconds: float) -> str:
+    """How much was read, and how long the rest takes. read, total: numbers of events; seconds: time since the beginning."""
+    if not 0 < read <= total:
+        return f"{read:,} events"
+    return f"{100 * read // total} %, {math.ceil(seconds * (total - read) / read):,} s left"

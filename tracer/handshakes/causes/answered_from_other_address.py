@@ -23,14 +23,14 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     if not others:
         return None
     who = ", ".join(_listener(b, inspector) for b in others)
-    asked = f"nobody listens on {format_endpoint(attempt.reached.dst, port)}{attempt.where}"
-    return Cause("listener on another address", f"{asked}, but {who} does{no_listener.format_answer(attempt)}")
+    asked = f"no listener on {format_endpoint(attempt.reached.dst, port)}{attempt.where}"
+    return Cause("listener on another address", f"{asked}, but {who}{no_listener.format_answer(attempt)}")
 
 
 def _listener(bound: BoundSocket, inspector: NamespaceInspector) -> str:
     who = value_of(inspector.ask(PROCESS, bound.inode))
     return (
-        f"{who} on {format_endpoint(bound.address, bound.port)}"
+        f"{who} listens on {format_endpoint(bound.address, bound.port)}"
         if who
-        else f"a process on {format_endpoint(bound.address, bound.port)}"
+        else f"a process listens on {format_endpoint(bound.address, bound.port)}"
     )

@@ -25,5 +25,5 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     where = attempt.where or " here"
     return Cause(
         "no listener",
-        f"nobody listens on {format_endpoint(attempt.reached.dst, attempt.reached.dport)}{where}{format_answer(attempt)}",
+        f"no listener on {format_endpoint(attempt.reached.dst, attempt.reached.dport)}{where}{format_answer(attempt)}",
     )

@@ -52,6 +52,17 @@ def test_a_table_fits_its_width(dimension: str, width: int, monkeypatch: pytest.
     assert any(line.endswith("p99") for line in lines) and any(DIMENSIONS[dimension].title in line for line in lines)
 
 
+def test_a_whole_capture_has_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = io.StringIO()
+    counted = interval()
+    PrintedTables("service", "packets", 20, out, counts=True).show(counted)
+    titles = next(line.split() for line in out.getvalue().splitlines() if line.startswith("Service"))
+    assert titles[:3] == ["Service", "packets", "drops"]
+    row = next(line.split() for line in out.getvalue().splitlines() if line.startswith("unknown "))
+    assert row[1:3] == [str(counted.rows["unknown"].packets), str(counted.rows["unknown"].drops)]
+
+
 def test_a_wide_table_has_more_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow, wide = (printed("rule", width, monkeypatch) for width in (80, 120))
     assert "owner" not in narrow and "owner" in wide and " path" not in narrow and " path" in wide

@@ -165,7 +165,7 @@ def test_old_connection() -> None:
 
 def test_no_listener() -> None:
     result = cause(syn(decision_detail("reset", 19, reason=1), drop("NO_SOCKET")))
-    assert result[:2] == ("no listener", "nobody listens on 10.244.0.11:8080 in pod-a, answered with a reset")
+    assert result[:2] == ("no listener", "no listener on 10.244.0.11:8080 in pod-a, answered with a reset")
     assert cause(syn(decision_detail("reset", 19, reason=0), drop("")))[:2] == result[:2], "kernels before 5.17 give no reason"
     assert cause(syn(decision_detail("reset", 19, reason=0, state="ESTABLISHED"), drop("")))[0] == "dropped"
 
@@ -175,7 +175,7 @@ def test_listener_on_another_address() -> None:
     result = cause(syn(drop("NO_SOCKET")), inspector=spaces)
     assert result[:2] == (
         "listener on another address",
-        "nobody listens on 10.244.0.11:8080 in pod-a, but nginx (pid 4242) on 127.0.0.1:8080 does",
+        "no listener on 10.244.0.11:8080 in pod-a, but nginx (pid 4242) listens on 127.0.0.1:8080",
     )
     late = FakeInspector(listening=(BoundSocket("0.0.0.0", 8080, 48213),))
     assert cause(syn(drop("NO_SOCKET")), inspector=late)[0] == "no listener", "the listener that would take the SYN came later"
