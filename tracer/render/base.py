@@ -91,6 +91,10 @@ class Output(ABC):
             release: Release of the traced kernel; "" = the running one.
         """
 
+    def set_clock(self, offset: int) -> None:
+        """The clock of the run's packets. offset: ns to add to CLOCK_MONOTONIC to get their times. Optional for a format."""
+        return
+
     @abstractmethod
     def packet(self, packet: Packet) -> None:
         """A packet is closed."""
