@@ -263,12 +263,23 @@ completion.register()
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command line and exits. Each error is one sentence on stderr and has its own exit status."""
+    """Runs the command line and exits."""
+    run(command, args, "k8snet-trace")
+
+
+def run(program: click.Command, args: list[str] | None, name: str) -> None:
+    """Runs a program and exits. Each error is one sentence on stderr and has its own exit status.
+
+    Args:
+        program: Its command, or group of commands.
+        args: The arguments; None = those of this process.
+        name: What the user typed.
+    """
     is_stdout_closed = standard_streams.complete()
     if is_stdout_closed and (args or sys.argv[1:])[:1] != ["record"]:  # `record` prints no results
         sys.exit(_print_error("Standard output is closed: no results can be printed.", OutputNotWritten.status))
     try:
-        code = command.main(args, prog_name="k8snet-trace", standalone_mode=False)
+        code = program.main(args, prog_name=name, standalone_mode=False)
     except click.ClickException as e:
         code = _print_error(e.format_message(), e.exit_code)
     except TraceError as e:

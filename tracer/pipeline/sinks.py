@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO, cast
 
 from tracer import render
@@ -109,6 +109,9 @@ class Sinks(Output):
 
     def outputs(self) -> Iterator[Output]:
         return (sink.output for sink in self._sinks)
+
+    def for_node(self, node: str) -> Sinks:
+        return Sinks([replace(sink, output=sink.output.for_node(node)) for sink in self._sinks], self._recorded)
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         self._each(lambda output: output.begin(results, options_text, release))

@@ -14,7 +14,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+from typing import Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from tracer.model import check, connection, counter_mismatch, endpoints, finding, handshake, hop, kube, loss, netfilter
 from tracer.model import packet as packets
@@ -299,7 +299,7 @@ def _union_leaf(options: tuple[object, ...]) -> Callable[[Leaf], object]:
 
 
 def _is_branch(declared: object) -> bool:
-    return get_origin(declared) is not None or (isinstance(declared, type) and is_dataclass(declared))
+    return get_origin(declared) not in (None, Literal) or (isinstance(declared, type) and is_dataclass(declared))
 
 
 def _decode_any(tree: Tree, begin: int) -> _Part:
@@ -417,6 +417,8 @@ def _leaf_maker(declared: object) -> Callable[[Leaf], object]:
     declared = _plain(declared)
     if isinstance(declared, type) and issubclass(declared, StrEnum):
         return _enum_maker(declared)
+    if get_origin(declared) is Literal:
+        return _word_maker(get_args(declared))
     if declared is bytes:
         return _bytes
     if declared is float:
@@ -446,6 +448,17 @@ def _enum_maker(cls: type[StrEnum]) -> Callable[[Leaf], object]:
             return known[leaf]
         # AnyVerdict: a word that this version does not know is shown as it is.
         return netfilter.decode_verdict(leaf) if cls is netfilter.Verdict else _UNKNOWN[cls]
+
+    return make
+
+
+def _word_maker(words: Sequence[object]) -> Callable[[Leaf], object]:
+    """For a Literal: a word of a newer peer becomes the last one, which promises least."""
+
+    def make(leaf: Leaf) -> object:
+        if not isinstance(leaf, str):
+            raise MalformedFrame("a value has the wrong type")
+        return leaf if leaf in words else words[-1]
 
     return make
 

@@ -70,11 +70,22 @@ class Output(ABC):
             times: How a format for people shows the times of packets. Machine formats have their own.
         """
         self.out, self.err, self.verbose = out or sys.stdout, err or sys.stderr, verbose
+        self.times, self.node = times, ""
         self.lost_by_probe: Counter[str] = Counter()
 
     def outputs(self) -> Iterator[Output]:
         """The outputs that write: itself, or those that it passes its calls to."""
         yield self
+
+    def for_node(self, node: str) -> Output:
+        """An output to the same streams that writes the name of a node with each result, for a run on several nodes."""
+        other = type(self)(self.out, self.err, self.verbose, self.times)
+        other.node = node
+        return other
+
+    def _marked(self, line: str) -> str:
+        """A line of results with the node's name, if there is one."""
+        return f"{escaped_line(self.node)}  {line}" if self.node and line else line
 
     @property
     def shows_all_results(self) -> bool:
@@ -170,7 +181,7 @@ class Output(ABC):
     def note(self, text: str) -> None:
         """Writes one line for the user, which is not part of the results. On a full disk it is written with a later line."""
         try:
-            self.err.write(escaped_line(text) + "\n")
+            self.err.write(escaped_line(f"{self.node}: {text}" if self.node else text) + "\n")
             self.err.flush()
         except OSError as e:
             if e.errno not in NO_ROOM:
@@ -178,12 +189,14 @@ class Output(ABC):
 
     def put_escaped(self, line: str) -> None:
         """Writes one line of results in which nothing has to be escaped any more."""
-        self.out.write(line + "\n")
+        self.out.write(self._marked(line) + "\n")
         self.out.flush()
 
     def put(self, *lines: str) -> None:
         """Writes lines of results. Each one stays a single line, whatever characters it contains."""
-        self.out.write("".join(f"{escaped_line(line)}\n" for line in lines))
+        written = [escaped_line(line) for line in lines]
+        written[:1] = map(self._marked, written[:1])
+        self.out.write("".join(f"{line}\n" for line in written))
         self.out.flush()
 
 

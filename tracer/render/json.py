@@ -118,6 +118,9 @@ class JsonOutput(Output):
         difference = {"difference": compared.difference} if compared.difference else {}
         self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **difference)
 
+    def _marked(self, line: str) -> str:
+        return f'{{"node":{json_line(self.node)},{line[1:]}' if self.node else line
+
     def _write(self, kind: str, **fields: Any) -> None:
         self.put_escaped(json_line({"type": kind, **fields}))
 
