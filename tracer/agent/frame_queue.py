@@ -62,6 +62,17 @@ class FrameQueue:
                 self._bytes += _size(content)
             self._changed.notify_all()
 
+    def put_waiting(self, kind: FrameKind, content: bytes) -> bool:
+        """Takes a result, and waits for room in a quarter of the queue. Returns False when the stream has ended."""
+        with self._changed:
+            while not self._is_ended and (self._bytes > MOST_WAITING_BYTES // 4 or len(self._entries) > self._most // 4):
+                self._changed.wait(PAUSE_SECONDS)
+            if not self._is_ended:
+                self._entries.append(Entry(kind, content))
+                self._bytes += _size(content)
+                self._changed.notify_all()
+            return not self._is_ended
+
     def _is_full(self, kind: FrameKind, content: Packet | bytes) -> bool:
         if kind not in NEEDS_CREDIT:
             return False  # the beginning and the end of a run

@@ -54,9 +54,7 @@ class AgentStream:
         problem: A clause about the client's stream if it was not readable; "" = none.
     """
 
-    def __init__(
-        self, queue: FrameQueue, hello: Hello, source: int, target: int, lease_seconds: float = LEASE_SECONDS
-    ) -> None:
+    def __init__(self, queue: FrameQueue, hello: Hello, source: int, target: int, lease_seconds: float = LEASE_SECONDS) -> None:
         self._queue, self._source, self._target, self._lease_seconds = queue, source, target, lease_seconds
         self._writer, self._encoder = FrameWriter(compresses=True), PacketEncoder()
         self._reader = FrameReader(is_compressed=False)

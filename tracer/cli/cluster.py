@@ -12,11 +12,10 @@ from tracer import __version__
 from tracer.cli import main as node_program
 from tracer.cli.command_line import COMMAND, CommandWithProgram
 from tracer.cli.help import ShortHelp
-from tracer.cli.options import chosen_outputs
+from tracer.cli.options import chosen_outputs, live_options
 
 NOT_SHARED = frozenset({
-    "help_all", "version", "objects", "kubeconfig", "read", "write", "ring", "rotate_size", "rotate_time", "redact",
-    "ready_file", "no_status",
+    "help_all", "version", "objects", "kubeconfig", "read", "write", "ready_file", "no_status",
 })  # fmt: skip
 """The options of `trace` that a run on several nodes does not have, or has with another meaning."""
 
@@ -45,6 +44,7 @@ def command() -> click.Command:
         click.Option(
             ["--image"], default="", metavar="IMAGE", help="Debug pods with this image on nodes without the DaemonSet."
         ),
+        click.Option(["-w", "--write"], metavar="DIR", help="Also record: a capture of each node in DIR."),
         click.Option(["--kubectl"], default="kubectl", hidden=True, metavar="PATH", help="The kubectl to run."),
     ]
     shared = [copy(p) for p in node_program.trace.params if p.name not in NOT_SHARED and isinstance(p, click.Option)]
@@ -82,6 +82,7 @@ def cluster(cmd: tuple[str, ...], **options: Any) -> int:
         options.pop(name)
     names = ("nodes", "clients", "context", "kubeconfig", "namespace", "image", "kubectl")
     request = clusters.ClusterRequest(**{name: options.pop(name) for name in names})
+    live_options(options | {"write": options["write"]})
     return clusters.run(request, outputs, options)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tracer.cluster.agent_process import AgentProcess
+from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_stream import Result, packet_of
 from tracer.cluster.packet_stage import PacketStage
 from tracer.model.finding import Finding
@@ -23,7 +24,7 @@ from tracer.model.timeline import Timeline
 from tracer.pipeline.shutdown import StopRequest
 from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.limits import LEASE_SECONDS, PING_SECONDS
-from tracer.protocol.messages import Batch, Begin, End, FrameKind, Note, Shed
+from tracer.protocol.messages import Batch, Begin, FrameKind, Note, Shed
 from tracer.render.base import Output
 from tracer.util.worker import Worker
 
@@ -76,9 +77,18 @@ class ClusterRun:
         output: Where results are written.
         stage: What packets pass.
         count: The run ends after this many packets; 0 = no limit.
+        captures: Takes the captures of the nodes; None = none are written.
     """
 
-    def __init__(self, commands: Sequence[NodeCommand], output: Output, stage: PacketStage, count: int = 0) -> None:
+    def __init__(
+        self,
+        commands: Sequence[NodeCommand],
+        output: Output,
+        stage: PacketStage,
+        count: int = 0,
+        captures: NodeCaptures | None = None,
+    ) -> None:
+        self._captures = captures
         self._waiting = deque(commands)
         self._output, self._stage, self._count = output, stage, count
         self._outputs: dict[str, Output] = {}
@@ -279,8 +289,8 @@ class ClusterRun:
                     output.end_batch(content.now)
             case RunSummary():
                 add_summary(self.totals.summary, content)
-            case End():
-                pass
+            case bytes() if self._captures:
+                self._captures.feed(node, content)
             case _ if result.kind is FrameKind.PACKET:
                 offset, error = agent.stream.clock.read(self._now())
                 self._stage.feed(NodeView(node, packet_of(result), offset, error))
@@ -293,7 +303,9 @@ class ClusterRun:
             self._stage.note_loss(agent.node, 0, self._now())
             return
         shift = offset + clock.packets
-        self._stage.note_loss(agent.node, since + shift - error if since else 0, (until + shift + error) if until else self._now())
+        self._stage.note_loss(
+            agent.node, since + shift - error if since else 0, (until + shift + error) if until else self._now()
+        )
 
     def _shed(self, agent: AgentProcess, shed: Shed) -> None:
         what = ", ".join(f"{count} {_PLURALS.get(kind, kind)}" for kind, count in sorted(shed.frames.items()))

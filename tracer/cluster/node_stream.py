@@ -124,6 +124,8 @@ class NodeStream:
             return None
         if frame.kind == FrameKind.PACKET:
             return Result(FrameKind.PACKET, self._packets.packet(frame.body))
+        if frame.kind == FrameKind.CAPTURE:
+            return Result(FrameKind.CAPTURE, frame.body)
         cls = _CLASSES.get(frame.kind)
         if cls is None:
             return None

@@ -59,7 +59,7 @@ def run(captures: Sequence[str], needs_all_results: bool, options: dict[str, Any
     stream = AgentStream(queue, _hello(bool(captures)), sys.stdin.fileno(), target)
     status = 1
     try:
-        status = _replay(captures, output, stream, options) if captures else _trace(output, stream, options)
+        status = _replay(captures, output, stream, options) if captures else _trace(output, queue, stream, options)
     except TraceError as e:
         status = e.status
         raise
@@ -70,16 +70,19 @@ def run(captures: Sequence[str], needs_all_results: bool, options: dict[str, Any
     return ClientGone.status if stream.has_lost_client else status
 
 
-def _trace(output: AgentOutput, stream: AgentStream, options: dict[str, Any]) -> int:
+def _trace(output: AgentOutput, queue: FrameQueue, stream: AgentStream, options: dict[str, Any]) -> int:
     """Traces this machine."""
+    from tracer.agent.streamed_capture import StreamedCapture
     from tracer.commands import trace as tracing
 
     def drive(complete: Callable[[], int], stop: StopRequest) -> int:
         stream.attach(stop)
         return complete()
 
+    capture = StreamedCapture(queue) if options["target"] else None
+    view = nullcontext(output)
     with AgentNotes(output) as notes:
-        return tracing.trace((), outputs=(), notes=notes, view=nullcontext(output), drive=drive, **options)
+        return tracing.trace((), outputs=(), notes=notes, view=view, drive=drive, capture=capture, **options)
 
 
 def _replay(captures: Sequence[str], output: AgentOutput, stream: AgentStream, options: dict[str, Any]) -> int:

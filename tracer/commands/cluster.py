@@ -6,13 +6,17 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from tracer.capture.record.capture_files import RotationLimits
 from tracer.cluster import cluster_objects, node_choice
 from tracer.cluster.cluster_objects import ClusterObjects
 from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
 from tracer.cluster.kubectl import Kubectl
+from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_choice import NodeRequest
 from tracer.cluster.packet_stage import PacketStage, SingleViews
 from tracer.errors import BadOption, NoAgent
@@ -21,7 +25,7 @@ from tracer.kube.selectors import Selectors
 from tracer.pipeline import sinks
 from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.sinks import OutputSpec
-from tracer.render.base import hang_up
+from tracer.render.base import Output, hang_up
 from tracer.selection.filter_options import FilterOptions
 
 
@@ -55,7 +59,8 @@ NODE_OPTIONS: Mapping[str, str] = {
     "node_ports": "--node-port", "host_ports": "--host-port", "proto": "--proto", "tcp_flags": "--tcp-flags",
     "expression": "--filter", "pids": "--pid", "commands": "--comm", "iface": "--iface", "netns": "--netns",
     "drops_only": "--drops-only", "quiet": "--quiet", "verbose": "--verbose", "no_rules": "--no-rules", "follow": "--follow",
-    "attach": "--attach", "duration": "--duration", "snaplen": "--snaplen", "no_kube": "--no-kube",
+    "attach": "--attach", "duration": "--duration", "snaplen": "--snaplen",
+    "redact": "--redact", "write": "--record", "no_kube": "--no-kube",
 }  # fmt: skip
 """The options that agents get as they were given, by the names of their parameters."""
 
@@ -65,7 +70,7 @@ def node_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
     words: list[str] = []
     for name, option in NODE_OPTIONS.items():
         value = options.get(name)
-        if value is True:
+        if value is True or (value and name == "write"):
             words.append(option)
         elif value and not (name == "attach" and value == "auto"):
             for each in value if isinstance(value, tuple) else (value,):
@@ -99,7 +104,9 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
         output.note(f"Tracing {_count(len(nodes), 'node')}: {_listed(nodes)}. Press Ctrl-C to stop.")
         stop = StopSignals()
         try:
-            totals = ClusterRun(commands, output, packet_stage(), options["count"]).run(stop)
+            with ExitStack() as stack:
+                captures = _captures(options, output, stack)
+                totals = ClusterRun(commands, output, packet_stage(), options["count"], captures).run(stop)
             output.summary(totals.summary)
         except BrokenPipeError:
             hang_up(sys.stdout)
@@ -107,6 +114,21 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
         finally:
             stop.restore()
     return _status(totals)
+
+
+def _captures(options: Mapping[str, Any], output: Output, stack: ExitStack) -> NodeCaptures | None:
+    """The captures of the nodes, until the stack unwinds; None = none are written."""
+    if not options["write"]:
+        return None
+    limits = RotationLimits(options["ring"] or 0, options["rotate_size"] or 0, options["rotate_time"] or 0)
+    captures = NodeCaptures(Path(options["write"]), limits)
+
+    def close() -> None:
+        names = captures.close()
+        output.note(f"Captures: {_listed([str(name) for name in names])}." if names else "No capture was written.")
+
+    stack.callback(close)
+    return captures
 
 
 def packet_stage() -> PacketStage:
@@ -159,7 +181,9 @@ def options_for(node: str, options: dict[str, Any], words: Selectors, view: Clus
         by_name = words
     if by_name == words:
         return options
-    chosen = {name: getattr(by_name, name) for name in Selectors.__dataclass_fields__ if name not in ("sources", "destinations")}
+    chosen = {
+        name: getattr(by_name, name) for name in Selectors.__dataclass_fields__ if name not in ("sources", "destinations")
+    }
     adapted = options | chosen
     for name in ("sources", "destinations"):
         named = getattr(words, name)

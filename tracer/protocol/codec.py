@@ -16,9 +16,22 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
-from tracer.model import check, connection, counter_mismatch, endpoints, finding, handshake, hop, kube, loss, netfilter
+from tracer.model import (
+    check,
+    connection,
+    counter_mismatch,
+    endpoints,
+    finding,
+    handshake,
+    hop,
+    kube,
+    loss,
+    netfilter,
+    rule,
+    summary,
+    timeline,
+)
 from tracer.model import packet as packets
-from tracer.model import rule, summary, timeline
 from tracer.model.evidence import Evidence
 from tracer.protocol import messages
 from tracer.protocol.errors import MalformedFrame
@@ -79,8 +92,8 @@ def _written_fields(cls: type) -> tuple[tuple[str, object], ...]:
 
 def encode(value: object) -> Tree:
     """The tree of a value. Raises TypeError for an object of another class."""
-    kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None or kind is float:
+    kind: type = type(value)
+    if kind in (str, int, bool, float, NoneType):
         return cast(Leaf, value)
     if isinstance(value, StrEnum):
         return value.value
