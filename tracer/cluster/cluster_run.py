@@ -93,6 +93,7 @@ class ClusterRun:
         self._output, self._stage, self._count = output, stage, count
         self._outputs: dict[str, Output] = {}
         self._agents: dict[str, AgentProcess] = {}
+        self._offsets: dict[str, tuple[int | None, int]] = {}
         self._open_batches: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._clock = time.time_ns() - time.monotonic_ns()
@@ -132,6 +133,10 @@ class ClusterRun:
         for output in self._outputs.values():
             self._output.lost_by_probe.update(output.lost_by_probe)
         return self.totals
+
+    def clock_of(self, node: str) -> tuple[int | None, int]:
+        """Offset and error of a node's clock as they were last known, ns; (None, 0) = not known."""
+        return self._offsets.get(node, (None, 0))
 
     def _now(self) -> int:
         """The client's clock: ns since the epoch, without steps."""
@@ -292,7 +297,7 @@ class ClusterRun:
             case bytes() if self._captures:
                 self._captures.feed(node, content)
             case _ if result.kind is FrameKind.PACKET:
-                offset, error = agent.stream.clock.read(self._now())
+                self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
                 self._stage.feed(NodeView(node, packet_of(result), offset, error))
 
     def _note_loss(self, agent: AgentProcess, since: int, until: int) -> None:
@@ -303,9 +308,8 @@ class ClusterRun:
             self._stage.note_loss(agent.node, 0, self._now())
             return
         shift = offset + clock.packets
-        self._stage.note_loss(
-            agent.node, since + shift - error if since else 0, (until + shift + error) if until else self._now()
-        )
+        end = until + shift + error if until else self._now()
+        self._stage.note_loss(agent.node, since + shift - error if since else 0, end)
 
     def _shed(self, agent: AgentProcess, shed: Shed) -> None:
         what = ", ".join(f"{count} {_PLURALS.get(kind, kind)}" for kind, count in sorted(shed.frames.items()))
@@ -330,8 +334,8 @@ class ClusterRun:
 
 _IN_BATCH = frozenset({FrameKind.PACKET, FrameKind.VERDICT, FrameKind.FINDING, FrameKind.TIMELINE})
 _PLURALS = {
-    "packet": "packets", "finding": "findings", "verdict": "causes of SYNs", "timeline": "timelines", "loss": "reports of losses",
-    "note": "notes", "connection": "connections", "batch": "ends of batches",
+    "packet": "packets", "finding": "findings", "verdict": "causes of SYNs", "timeline": "timelines",
+    "loss": "reports of losses", "note": "notes", "connection": "connections", "batch": "ends of batches",
 }  # fmt: skip
 GOOD = frozenset({0})
 """Exit statuses of an agent that has run to its end."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tracer.errors import BadOption, NoSuchObject
 from tracer.kube import end_names, selectors
@@ -27,7 +27,7 @@ class NodeRequest:
 
     nodes: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
-    selectors: Selectors = Selectors()
+    selectors: Selectors = field(default_factory=Selectors)
 
 
 def choose(request: NodeRequest, cluster: ClusterView) -> list[str]:

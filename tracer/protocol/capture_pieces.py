@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transactions of a capture as pieces of bytes, and back: a record can be larger than a frame.
 
-The first byte of a piece is 1 for the last piece of a transaction, else 0. A transaction is a line of JSON, then the bytes of its
-columns one after the other: {"meta": {...}} or {"records": [[batch, kind, key, length] ...], "batch": [number, began, ended,
-events, length, length]}.
+The first byte of a piece is 1 for the last piece of a transaction, else 0. A transaction is a line of JSON, then the bytes of
+its columns one after the other: {"meta": {...}, "records": [[batch, kind, key, length] ...], "batch": [number, began, ended,
+events, length, length]}; meta and batch may be null.
 """
 
 from __future__ import annotations
