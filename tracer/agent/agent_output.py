@@ -14,6 +14,7 @@ from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
 from tracer.protocol.codec import encode, to_bytes
+from tracer.protocol.limits import MOST_BODY_BYTES
 from tracer.protocol.messages import Batch, Begin, Clock, FrameKind, Note
 from tracer.render.base import LostEvents, Output
 
@@ -79,4 +80,11 @@ class AgentOutput(Output):
 
     def _put(self, kind: FrameKind, content: object) -> None:
         self._is_batch_empty = False
-        self._queue.put(kind, to_bytes(encode(content)))
+        try:
+            body = to_bytes(encode(content))
+        except ValueError:
+            body = b""
+        if not body or len(body) > MOST_BODY_BYTES:
+            self._queue.shed(kind)
+        else:
+            self._queue.put(kind, body)

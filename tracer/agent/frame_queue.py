@@ -86,6 +86,11 @@ class FrameQueue:
         self._shed[entry.kind.name.lower()] += 1
         evictions.add("results that wait for the client")
 
+    def shed(self, kind: FrameKind) -> None:
+        """Counts a result that is too large for a frame."""
+        with self._changed:
+            self._count_shed(Entry(kind, b""))
+
     def add_credit(self, frames: int) -> None:
         """The client takes this many more frames."""
         with self._changed:

@@ -117,10 +117,7 @@ class AgentStream:
             pieces.append(self._frame(FrameKind.SHED, shed))
         spare, is_last = 0, False
         for kind, content in entries:
-            if isinstance(content, Packet):
-                frames = [self._writer.frame(*frame) for frame in self._encoder.frames(content)]
-            else:
-                frames = [self._writer.frame(kind, content)]
+            frames = self._packet(content) if isinstance(content, Packet) else [self._writer.frame(kind, content)]
             pieces += frames
             spare += MOST_FRAMES - len(frames) if kind in NEEDS_CREDIT else 0
             is_last = kind is FrameKind.END
@@ -134,6 +131,14 @@ class AgentStream:
         if is_last:
             self._is_over.set()
         return not is_last
+
+    def _packet(self, packet: Packet) -> list[bytes]:
+        try:
+            return [self._writer.frame(*frame) for frame in self._encoder.frames(packet)]
+        except ValueError as e:
+            _log.debug("a packet is too large", exc_info=e)
+            self._queue.shed(FrameKind.PACKET)
+            return []
 
     def _frame(self, kind: FrameKind, content: object) -> bytes:
         return self._writer.frame(kind, to_bytes(encode(content)))

@@ -17,8 +17,8 @@ MOST_ERROR_BYTES = 4096
 """Bytes of standard error that are kept: the last ones, which say why a program ends."""
 MOST_UNSENT_BYTES = 1 << 16
 """Bytes that wait for the pipe to kubectl; then pings and credit wait."""
-END_SECONDS = 2.0
-"""Time that kubectl gets to end after its input was closed, s; then it is killed."""
+STATUS_SECONDS = 0.5
+"""Time in which a program whose output has ended should have ended, s."""
 
 
 class AgentProcess:
@@ -88,7 +88,11 @@ class AgentProcess:
         ours = [line for line in lines if line.startswith("k8snet-trace: ")]
         # kubectl's own line about the status of the program in the container comes after the program's.
         last = ours[-1].removeprefix("k8snet-trace: ") if ours else lines[-1] if lines else ""
-        return last or f"kubectl ended with status {self._process.poll()}"
+        if last:
+            return last
+        with suppress(subprocess.TimeoutExpired):
+            return f"kubectl ended with status {self._process.wait(STATUS_SECONDS)}"
+        return "its stream has ended"
 
     def poll(self) -> int | None:
         """The exit status of kubectl; None = it runs."""
@@ -100,14 +104,15 @@ class AgentProcess:
             assert self._process.stdin
             self._process.stdin.close()
 
+    def terminate(self) -> None:
+        """Asks kubectl to end. The agent ends with its input, or by its lease."""
+        self._process.terminate()
+
     def kill(self) -> None:
-        """Ends kubectl. The agent ends with its input, or by its lease."""
-        for end in (self._process.terminate, self._process.kill):
-            try:
-                self._process.wait(END_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                end()
+        """Ends kubectl, and releases the pipes."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             with suppress(OSError):
                 if stream:

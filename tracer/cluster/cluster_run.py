@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 from tracer.cluster.agent_process import AgentProcess
 from tracer.cluster.node_captures import NodeCaptures
-from tracer.cluster.node_stream import Result, packet_of
+from tracer.cluster.node_stream import Result
 from tracer.cluster.packet_stage import PacketStage
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.joined_packet import JoinedPacket, NodeView
 from tracer.model.loss import Loss
+from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.timeline import Timeline
 from tracer.pipeline.shutdown import StopRequest
@@ -38,10 +39,12 @@ HELLO_SECONDS = 60.0
 """Time in which an agent has to say hello, s: a debug pod may have to pull its image."""
 SILENCE_SECONDS = LEASE_SECONDS
 """Time without a word after which the user is informed about a node, s."""
-JOIN_SECONDS = 1.5
-"""Time that packets wait for their views on other nodes, s."""
-END_SECONDS = 8.0
-"""Time that agents get for their summaries after a request to end, s."""
+MOST_DELAYED = 1 << 16
+"""Largest number of results that wait behind packets; the oldest are then written before these packets."""
+END_SECONDS = 15.0
+"""Time that agents get for their summaries after a request to end, s: they explain what they have seen for 5 s."""
+LEAVE_SECONDS = 2.0
+"""Time that kubectl gets to end after its input was closed, and then after SIGTERM, s."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class ClusterRun:
         stage: What packets pass.
         count: The run ends after this many packets; 0 = no limit.
         captures: Takes the captures of the nodes; None = none are written.
+        join_seconds: Time that packets wait in the stage for their views on other nodes, s.
     """
 
     def __init__(
@@ -87,14 +91,18 @@ class ClusterRun:
         stage: PacketStage,
         count: int = 0,
         captures: NodeCaptures | None = None,
+        join_seconds: float = 0.0,
     ) -> None:
-        self._captures = captures
+        self._captures, self._join_ns = captures, int(join_seconds * 1e9)
+        self._delayed: deque[tuple[int, str, Callable[[], None]]] = deque()
         self._waiting = deque(commands)
         self._output, self._stage, self._count = output, stage, count
         self._outputs: dict[str, Output] = {}
         self._agents: dict[str, AgentProcess] = {}
+        self._ending: list[AgentProcess] = []
         self._offsets: dict[str, tuple[int | None, int]] = {}
         self._open_batches: set[str] = set()
+        self._summarized: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._clock = time.time_ns() - time.monotonic_ns()
         self._is_over = threading.Event()
@@ -113,7 +121,7 @@ class ClusterRun:
             while self._waiting or self._agents:
                 self._start_some(bool(deadline))
                 self._read_some()
-                self._write_packets(self._now() - int(JOIN_SECONDS * 1e9))
+                self._write_due(self._now() - self._join_ns)
                 self._look_at_clocks(deadline)
                 if not deadline and (stop.is_requested or self._is_count_reached):
                     deadline = time.monotonic() + END_SECONDS
@@ -122,7 +130,7 @@ class ClusterRun:
                     break
         finally:
             self._is_over.set()
-            self._write_packets(self._now() + (1 << 62))
+            self._write_due(self._now() + (1 << 62))
             self._end_all()
             pinger.join(PING_SECONDS)
             self._selector.close()
@@ -130,8 +138,9 @@ class ClusterRun:
         summary.seconds = time.monotonic() - began
         if self._count:
             summary.packets, summary.outcomes = self._printed, dict(self._outcomes)
-        for output in self._outputs.values():
-            self._output.lost_by_probe.update(output.lost_by_probe)
+        for output in self._output.outputs():
+            for node in self._outputs.values():
+                output.lost_by_probe.update(next(node.outputs()).lost_by_probe)
         return self.totals
 
     def clock_of(self, node: str) -> tuple[int | None, int]:
@@ -207,13 +216,17 @@ class ClusterRun:
         with self._lock:
             self._agents.pop(agent.node, None)
         agent.close()
-        end = agent.stream.end
-        agent.kill()
-        if end is None or end.status not in (STOPPED if self._is_ending else GOOD):
+        self._ending.append(agent)
+        if problem or not self._is_good(agent):
             self._fail(agent.node, problem or agent.problem())
-        if agent.node in self._open_batches:
-            self._open_batches.discard(agent.node)
-            self._outputs[agent.node].end_batch(time.monotonic_ns())
+        self._later(agent.node, lambda: self._end_batch(agent.node, time.monotonic_ns()))
+
+    def _is_good(self, agent: AgentProcess) -> bool:
+        """Whether an agent has done all that was asked. After a request to end, its summary is enough."""
+        end = agent.stream.end
+        if self._is_ending and agent.node in self._summarized:
+            return True
+        return end is not None and end.status in (STOPPED if self._is_ending else GOOD)
 
     def _fail(self, node: str, problem: str) -> None:
         self.totals.failed[node] = problem
@@ -224,8 +237,10 @@ class ClusterRun:
         """Gives up agents that do not start or end, and says which ones are silent."""
         now = time.monotonic()
         for agent in list(self._agents.values()):
-            if deadline and now > deadline:
-                self._remove(agent, "" if agent.stream.end else "it did not end in time, so its summary is missing")
+            if deadline and self._is_good(agent):
+                self._remove(agent)
+            elif deadline and now > deadline:
+                self._remove(agent, "it did not end in time, so its summary is missing")
             elif agent.stream.hello is None and now - agent.began > HELLO_SECONDS:
                 self._remove(agent, f"its agent has not answered within {HELLO_SECONDS:.0f} s")
             elif now - agent.last_word > SILENCE_SECONDS and not agent.is_silent and agent.stream.hello:
@@ -247,10 +262,18 @@ class ClusterRun:
             agent.send(agent.stream.stop())
 
     def _end_all(self) -> None:
+        """Ends all kubectl processes, together: none waits for another one."""
         with self._lock:
-            agents, self._agents = list(self._agents.values()), {}
+            agents, self._agents = [*self._ending, *self._agents.values()], {}
         for agent in agents:
             agent.close()
+        for end in (AgentProcess.terminate, AgentProcess.kill):
+            until = time.monotonic() + LEAVE_SECONDS
+            while any(agent.poll() is None for agent in agents) and time.monotonic() < until:
+                time.sleep(0.02)
+            for agent in agents:
+                if agent.poll() is None:
+                    end(agent)
         for agent in agents:
             agent.kill()
 
@@ -265,40 +288,64 @@ class ClusterRun:
     def _take(self, agent: AgentProcess, result: Result) -> None:
         node = agent.node
         output, content = self._of(node), result.content
-        if result.kind in _IN_BATCH and node not in self._open_batches:
-            self._open_batches.add(node)
-            output.begin_batch()
         match content:
             case Begin():
                 self.totals.traced.append(node)
                 output.begin(content.results, content.options, content.release)
             case Finding():
-                output.finding(content)
+                self._later(node, lambda: output.finding(content))
             case HandshakeVerdict():
-                output.syn(content)
+                self._later(node, lambda: output.syn(content))
             case Timeline() if result.kind is FrameKind.TIMELINE:
-                output.timeline(content)
+                self._later(node, lambda: output.timeline(content))
             case Timeline():
-                output.connection(content)
+                self._later(node, lambda: output.connection(content))
             case Loss():
-                output.lost(content)
                 self._note_loss(agent, content.since, content.until)
+                self._later(node, lambda: output.lost(content))
             case Shed():
                 self._shed(agent, content)
             case Note():
                 output.note(content.text)
             case Batch():
-                if node in self._open_batches:
-                    self._write_packets(self._now() - int(JOIN_SECONDS * 1e9))
-                    self._open_batches.discard(node)
-                    output.end_batch(content.now)
+                self._later(node, lambda: self._end_batch(node, content.now))
             case RunSummary():
+                self._summarized.add(node)
                 add_summary(self.totals.summary, content)
+                self._later(node, lambda: output.node_summary(content))
             case bytes() if self._captures:
                 self._captures.feed(node, content)
-            case _ if result.kind is FrameKind.PACKET:
+            case Packet():
                 self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
-                self._stage.feed(NodeView(node, packet_of(result), offset, error))
+                self._stage.feed(NodeView(node, content, offset, error))
+                if not self._join_ns:
+                    self._write_packets(self._now())
+
+    def _later(self, node: str, write: Callable[[], None]) -> None:
+        """Writes a result after the packets that came before it: they may wait for their views on other nodes."""
+        if not self._join_ns:
+            self._begin_batch(node)
+            write()
+        else:
+            self._delayed.append((self._now(), node, write))
+            if len(self._delayed) > MOST_DELAYED:
+                self._write_delayed(self._delayed[0][0])
+
+    def _write_delayed(self, horizon: int) -> None:
+        while self._delayed and self._delayed[0][0] <= horizon:
+            _, node, write = self._delayed.popleft()
+            self._begin_batch(node)
+            write()
+
+    def _begin_batch(self, node: str) -> None:
+        if node not in self._open_batches:
+            self._open_batches.add(node)
+            self._of(node).begin_batch()
+
+    def _end_batch(self, node: str, now: int) -> None:
+        if node in self._open_batches:
+            self._open_batches.discard(node)
+            self._of(node).end_batch(now)
 
     def _note_loss(self, agent: AgentProcess, since: int, until: int) -> None:
         """Informs the stage; since, until: the node's CLOCK_MONOTONIC, ns, 0 = not known."""
@@ -318,6 +365,11 @@ class ClusterRun:
         self.totals.summary.not_written.append(OutputLoss(f"the stream of {agent.node}", total, "the client was too slow"))
         self._note_loss(agent, shed.since, shed.until)
 
+    def _write_due(self, horizon: int) -> None:
+        """Writes packets up to this time, and then the other results; ns of the client's clock."""
+        self._write_packets(horizon)
+        self._write_delayed(horizon)
+
     def _write_packets(self, horizon: int) -> None:
         for joined in self._stage.take(horizon):
             if self._is_count_reached:
@@ -329,10 +381,10 @@ class ClusterRun:
     def _write(self, joined: JoinedPacket) -> None:
         """Writes a packet."""
         for view in joined.views:
+            self._begin_batch(view.node)
             self._of(view.node).packet(view.packet)
 
 
-_IN_BATCH = frozenset({FrameKind.PACKET, FrameKind.VERDICT, FrameKind.FINDING, FrameKind.TIMELINE})
 _PLURALS = {
     "packet": "packets", "finding": "findings", "verdict": "causes of SYNs", "timeline": "timelines",
     "loss": "reports of losses", "note": "notes", "connection": "connections", "batch": "ends of batches",

@@ -11,7 +11,6 @@ from tracer.cluster.node_clock import NodeClock
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.loss import Loss
-from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
 from tracer.protocol.codec import decode, encode, from_bytes, to_bytes
@@ -145,9 +144,3 @@ class NodeStream:
             case End():
                 self.end = content
         return Result(FrameKind(frame.kind), content)
-
-
-def packet_of(result: Result) -> Packet:
-    """The packet of a result of the kind PACKET."""
-    assert isinstance(result.content, Packet)
-    return result.content

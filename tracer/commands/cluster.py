@@ -106,7 +106,8 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
         try:
             with ExitStack() as stack:
                 captures = _captures(options, output, stack)
-                totals = ClusterRun(commands, output, packet_stage(), options["count"], captures).run(stop)
+                stage, seconds = packet_stage()
+                totals = ClusterRun(commands, output, stage, options["count"], captures, seconds).run(stop)
             output.summary(totals.summary)
         except BrokenPipeError:
             hang_up(sys.stdout)
@@ -131,9 +132,9 @@ def _captures(options: Mapping[str, Any], output: Output, stack: ExitStack) -> N
     return captures
 
 
-def packet_stage() -> PacketStage:
-    """What packets of all nodes pass."""
-    return SingleViews()
+def packet_stage() -> tuple[PacketStage, float]:
+    """What packets of all nodes pass, and the time that they wait there, s."""
+    return SingleViews(), 0.0
 
 
 def _commands(

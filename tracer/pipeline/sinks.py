@@ -147,6 +147,9 @@ class Sinks(Output):
         self._summary = summary
         self._each(lambda output: output.summary(summary))
 
+    def node_summary(self, summary: RunSummary) -> None:
+        self._each(lambda output: output.node_summary(summary))
+
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         self._each(lambda output: output.doctor(results, status))
 

@@ -91,9 +91,11 @@ def _written_fields(cls: type) -> tuple[tuple[str, object], ...]:
 
 
 def encode(value: object) -> Tree:
-    """The tree of a value. Raises TypeError for an object of another class."""
+    """The tree of a value. Raises TypeError for an object of another class, ValueError for a list that is too long."""
     kind: type = type(value)
-    if kind in (str, int, bool, float, NoneType):
+    if kind is str:
+        return _cut(cast(str, value))
+    if kind in (int, bool, float, NoneType):
         return cast(Leaf, value)
     if isinstance(value, StrEnum):
         return value.value
@@ -109,11 +111,18 @@ def encode(value: object) -> Tree:
         return {str(key): encode(inner) for key, inner in value.items()}
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, (Sequence, frozenset, set)) and not isinstance(value, str):
-        return [encode(inner) for inner in value]
     if isinstance(value, str):
-        return str(value)
+        return _cut(str(value))
+    if isinstance(value, (Sequence, frozenset, set)):
+        if len(value) > MOST_ITEMS:
+            raise ValueError(f"a list of {len(value)} items")
+        return [encode(inner) for inner in value]
     raise TypeError(f"no code for {kind.__name__}")
+
+
+def _cut(text: str) -> str:
+    """A text that a peer accepts: a longer one is cut off, visibly."""
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 3] + "..."
 
 
 def flatten(tree: Tree) -> tuple[list[Leaf], Shape]:

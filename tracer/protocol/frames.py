@@ -82,9 +82,9 @@ class FrameReader:
                 self._rest += self._decompressor.decompress(data, PIECE_BYTES)
             except zlib.error as e:
                 raise MalformedFrame("its compressed data is damaged") from e
+            yield from self._complete()
             if self._decompressor.eof:
                 raise MalformedFrame("its compressed stream ends")
-            yield from self._complete()
             data = self._decompressor.unconsumed_tail
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from tracer.model.packet import Packet
 from tracer.protocol.codec import Decoded, Leaf, Shape, Tree, encode, flatten, from_bytes, to_bytes
 from tracer.protocol.errors import MalformedFrame
-from tracer.protocol.limits import MOST_TEMPLATES
+from tracer.protocol.limits import MOST_BODY_BYTES, MOST_LEAVES, MOST_TEMPLATES
 from tracer.protocol.messages import FrameKind
 from tracer.util.lru_dict import LruDict
 
@@ -24,20 +24,28 @@ class PacketEncoder:
         self._last = 0
 
     def frames(self, packet: Packet) -> Iterator[tuple[FrameKind, bytes]]:
-        """Yields kind and body of the frames of a packet: its template, if it was not sent before, and the packet."""
+        """Yields kind and body of the frames of a packet: its template, if it was not sent before, and the packet.
+
+        Raises ValueError, before the first frame, for a packet that is too large.
+        """
         tree = encode(packet)
         leaves, shape = flatten(tree)
+        if len(leaves) > MOST_LEAVES:
+            raise ValueError(f"a packet with {len(leaves)} values")
         found = self._templates.get(shape)
         if found is None:
+            body = to_bytes([self._last + 1, tree])
+            if len(body) > MOST_BODY_BYTES:
+                raise ValueError(f"a packet of {len(body)} bytes")
             self._last += 1
             self._templates[shape] = found = self._last, leaves
-            yield FrameKind.TEMPLATE, to_bytes([self._last, tree])
+            yield FrameKind.TEMPLATE, body
         number, template = found
-        body: list[Tree] = [number]
+        changes: list[Tree] = [number]
         for position, (leaf, old) in enumerate(zip(leaves, template, strict=True)):
             if leaf != old or type(leaf) is not type(old):
-                body += (position, leaf)
-        yield FrameKind.PACKET, to_bytes(body)
+                changes += (position, leaf)
+        yield FrameKind.PACKET, to_bytes(changes)
 
 
 class PacketDecoder:

@@ -70,7 +70,7 @@ class Output(ABC):
             times: How a format for people shows the times of packets. Machine formats have their own.
         """
         self.out, self.err, self.verbose = out or sys.stdout, err or sys.stderr, verbose
-        self.times, self.node = times, ""
+        self.times, self.node, self.has_nodes = times, "", False
         self.lost_by_probe: Counter[str] = Counter()
 
     def outputs(self) -> Iterator[Output]:
@@ -80,7 +80,7 @@ class Output(ABC):
     def for_node(self, node: str) -> Output:
         """An output to the same streams that writes the name of a node with each result, for a run on several nodes."""
         other = type(self)(self.out, self.err, self.verbose, self.times)
-        other.node = node
+        other.node, self.has_nodes = node, True
         return other
 
     def _marked(self, line: str) -> str:
@@ -144,6 +144,10 @@ class Output(ABC):
     @abstractmethod
     def summary(self, summary: RunSummary) -> None:
         """A run has ended."""
+
+    def node_summary(self, summary: RunSummary) -> None:
+        """The run on this output's node has ended. Those on other nodes, and the summary of all, may follow. Optional."""
+        return
 
     @abstractmethod
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:

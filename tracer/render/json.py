@@ -87,6 +87,9 @@ class JsonOutput(Output):
             **({"unaddressed": summary.unaddressed} if summary.unaddressed else {}),
         )
 
+    def node_summary(self, summary: RunSummary) -> None:
+        self.summary(summary)
+
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         self._write("doctor", facts=[_result(f) for f in results], status=status)
 
