@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tracer.model.packet import Packet
-from tracer.protocol.codec import encode, to_bytes
 from tracer.protocol.frames import FrameWriter
 from tracer.protocol.limits import PREAMBLE
 from tracer.protocol.messages import End, FrameKind, Hello
 from tracer.protocol.templates import PacketEncoder
+from tracer.protocol.tree_codec import encode, to_bytes
 
 
 class AgentBytes:

@@ -51,7 +51,7 @@ class FakeCluster:
         )
 
     def command(self, *options: str) -> list[str]:
-        program = "from tracer.cli.cluster import main; main()"
+        program = "from tracer.cli.cluster_plugin import main; main()"
         return [sys.executable, "-c", program, "--kubectl", str(self.kubectl), "--kubeconfig", str(self.kubeconfig), *options]
 
     def environment(self, pods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

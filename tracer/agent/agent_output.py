@@ -13,9 +13,9 @@ from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.protocol.codec import encode, to_bytes
 from tracer.protocol.limits import MOST_BODY_BYTES
-from tracer.protocol.messages import Batch, Begin, Clock, FrameKind, Note
+from tracer.protocol.messages import BatchEnd, Begin, FrameKind, Note, PacketClock
+from tracer.protocol.tree_codec import encode, to_bytes
 from tracer.render.base import LostEvents, Output
 
 
@@ -41,7 +41,7 @@ class AgentOutput(Output):
         self._put(FrameKind.BEGIN, Begin(tuple(results), options_text, release))
 
     def set_clock(self, offset: int) -> None:
-        self._put(FrameKind.CLOCK, Clock(offset))
+        self._put(FrameKind.CLOCK, PacketClock(offset))
 
     def packet(self, packet: Packet) -> None:
         self._is_batch_empty = False
@@ -66,7 +66,7 @@ class AgentOutput(Output):
     def end_batch(self, now: int) -> None:
         """Batches without a result are not sent."""
         if not self._is_batch_empty:
-            self._put(FrameKind.BATCH, Batch(now))
+            self._put(FrameKind.BATCH, BatchEnd(now))
             self._is_batch_empty = True
 
     def summary(self, summary: RunSummary) -> None:

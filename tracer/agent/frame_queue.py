@@ -24,7 +24,7 @@ MOST_FRAMES = 2
 """Largest number of frames of one result: a packet can need its template first."""
 
 
-class Entry(NamedTuple):
+class QueuedResult(NamedTuple):
     """A waiting result: its kind, and the packet or the body of its frame."""
 
     kind: FrameKind
@@ -40,7 +40,7 @@ class FrameQueue:
 
     def __init__(self, waits: bool = False, most: int = MOST_WAITING) -> None:
         self._waits, self._most = waits, most
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[QueuedResult] = deque()
         self._bytes = 0
         self._shed: Counter[str] = Counter()
         self._since = self._until = 0
@@ -56,9 +56,9 @@ class FrameQueue:
             if self._is_ended:
                 return
             if self._is_full(kind, content):
-                self._count_shed(Entry(kind, content))
+                self._count_shed(QueuedResult(kind, content))
             else:
-                self._entries.append(Entry(kind, content))
+                self._entries.append(QueuedResult(kind, content))
                 self._bytes += _size(content)
             self._changed.notify_all()
 
@@ -68,7 +68,7 @@ class FrameQueue:
             while not self._is_ended and (self._bytes > MOST_WAITING_BYTES // 4 or len(self._entries) > self._most // 4):
                 self._changed.wait(PAUSE_SECONDS)
             if not self._is_ended:
-                self._entries.append(Entry(kind, content))
+                self._entries.append(QueuedResult(kind, content))
                 self._bytes += _size(content)
                 self._changed.notify_all()
             return not self._is_ended
@@ -79,7 +79,7 @@ class FrameQueue:
         most = self._most - self._most // RESERVED_SHARE if kind is FrameKind.PACKET else self._most
         return len(self._entries) >= most or bool(self._bytes and self._bytes + _size(content) > MOST_WAITING_BYTES)
 
-    def _count_shed(self, entry: Entry) -> None:
+    def _count_shed(self, entry: QueuedResult) -> None:
         now, content = time.monotonic_ns(), entry.content
         began = content.hops[0].time if isinstance(content, Packet) and len(content.hops) else now
         self._since, self._until = min(self._since or began, began), now
@@ -89,7 +89,7 @@ class FrameQueue:
     def shed(self, kind: FrameKind) -> None:
         """Counts a result that is too large for a frame."""
         with self._changed:
-            self._count_shed(Entry(kind, b""))
+            self._count_shed(QueuedResult(kind, b""))
 
     def add_credit(self, frames: int) -> None:
         """The client takes this many more frames."""
@@ -97,7 +97,7 @@ class FrameQueue:
             self.credit += frames
             self._changed.notify_all()
 
-    def read(self, most: int, seconds: float) -> tuple[list[Entry], Shed | None]:
+    def read(self, most: int, seconds: float) -> tuple[list[QueuedResult], Shed | None]:
         """Removes the entries that can be sent now, and gives what was shed since the last call.
 
         A packet takes the credit of MOST_FRAMES frames: `add_credit` gives back what it did not use.
@@ -106,7 +106,7 @@ class FrameQueue:
             most: Largest number of entries.
             seconds: Longest wait for one, s.
         """
-        entries: list[Entry] = []
+        entries: list[QueuedResult] = []
         with self._changed:
             if not (self._shed or self._is_next_ready() or self._is_awake):
                 self._changed.wait(seconds)

@@ -12,12 +12,12 @@ import time
 from tracer.agent.frame_queue import MOST_FRAMES, FrameQueue
 from tracer.model.packet import Packet
 from tracer.pipeline.shutdown import StopRequest
-from tracer.protocol.codec import decode, encode, from_bytes, to_bytes
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.frames import Frame, FrameReader, FrameWriter
 from tracer.protocol.limits import LEASE_SECONDS, PREAMBLE, VERSION
+from tracer.protocol.malformed_frame import MalformedFrame
 from tracer.protocol.messages import NEEDS_CREDIT, ClientHello, Credit, End, FrameKind, Hello, Ping, Pong
 from tracer.protocol.templates import PacketEncoder
+from tracer.protocol.tree_codec import decode, encode, from_bytes, to_bytes
 from tracer.util.worker import Worker
 
 READ_BYTES = 1 << 16

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tracer import __version__, log, render
-from tracer.cli import agent, completion, full_screen, live_table, standard_streams
+from tracer.cli import completion, full_screen, live_table, node_agent, standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
 from tracer.cli.filters import with_filters
@@ -157,7 +157,7 @@ def _recording() -> click.Command:
 
 
 command.add_command(_recording())
-for _each in (*commands(trace), live_table.command(trace), full_screen.command(trace), agent.command(trace)):
+for _each in (*commands(trace), live_table.command(trace), full_screen.command(trace), node_agent.command(trace)):
     command.add_command(_each)
 
 

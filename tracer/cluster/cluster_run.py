@@ -23,9 +23,9 @@ from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.timeline import Timeline
 from tracer.pipeline.shutdown import StopRequest
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.limits import LEASE_SECONDS, PING_SECONDS
-from tracer.protocol.messages import Batch, Begin, FrameKind, Note, Shed
+from tracer.protocol.malformed_frame import MalformedFrame
+from tracer.protocol.messages import BatchEnd, Begin, FrameKind, Note, Shed
 from tracer.render.base import Output
 from tracer.util.worker import Worker
 
@@ -307,7 +307,7 @@ class ClusterRun:
                 self._shed(agent, content)
             case Note():
                 output.note(content.text)
-            case Batch():
+            case BatchEnd():
                 self._later(node, lambda: self._end_batch(node, content.now))
             case RunSummary():
                 self._summarized.add(node)

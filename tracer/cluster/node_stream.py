@@ -13,31 +13,31 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.loss import Loss
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.protocol.codec import decode, encode, from_bytes, to_bytes
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.frames import Frame, FrameReader, FrameWriter
 from tracer.protocol.limits import CREDIT_FRAMES, VERSION
+from tracer.protocol.malformed_frame import MalformedFrame
 from tracer.protocol.messages import (
     NEEDS_CREDIT,
-    Batch,
+    BatchEnd,
     Begin,
     ClientHello,
-    Clock,
     Credit,
     End,
     FrameKind,
     Hello,
     Note,
+    PacketClock,
     Ping,
     Pong,
     Shed,
 )
 from tracer.protocol.templates import PacketDecoder
+from tracer.protocol.tree_codec import decode, encode, from_bytes, to_bytes
 
 _CLASSES: dict[int, type] = {
     FrameKind.HELLO: Hello, FrameKind.BEGIN: Begin, FrameKind.FINDING: Finding, FrameKind.VERDICT: HandshakeVerdict,
     FrameKind.TIMELINE: Timeline, FrameKind.CONNECTION: Timeline, FrameKind.LOSS: Loss, FrameKind.SHED: Shed,
-    FrameKind.NOTE: Note, FrameKind.PONG: Pong, FrameKind.BATCH: Batch, FrameKind.CLOCK: Clock, FrameKind.SUMMARY: RunSummary,
+    FrameKind.NOTE: Note, FrameKind.PONG: Pong, FrameKind.BATCH: BatchEnd, FrameKind.CLOCK: PacketClock, FrameKind.SUMMARY: RunSummary,
     FrameKind.END: End,
 }  # fmt: skip
 """The class of the object in a frame, by the frame's kind."""
@@ -137,7 +137,7 @@ class NodeStream:
                         " program of the nodes' image"
                     )
                 self.hello = content
-            case Clock():
+            case PacketClock():
                 self.clock.packets = None if self.hello and self.hello.is_replay else content.offset
             case Pong():
                 self.clock.answer(content.number, content.received, content.sent, now)

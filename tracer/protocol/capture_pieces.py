@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tracer.protocol.errors import MalformedFrame
+from tracer.protocol.malformed_frame import MalformedFrame
 
 PIECE_BYTES = 1 << 18
 """Largest piece without its first byte, bytes."""

@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.limits import MOST_BODY_BYTES, MOST_CLIENT_BODY_BYTES, PREAMBLE
+from tracer.protocol.malformed_frame import MalformedFrame
 
 HEADER = struct.Struct(">IQB")
 """Length of the body in bytes, number of the frame from 1, kind."""

@@ -131,14 +131,14 @@ class Pong:
 
 
 @dataclass(frozen=True)
-class Clock:
+class PacketClock:
     """The clock of packets. offset: ns to add to CLOCK_MONOTONIC to get the times of packets."""
 
     offset: int = 0
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchEnd:
     """All results of a batch were sent. now: time of the batch, ns, CLOCK_MONOTONIC."""
 
     now: int = 0

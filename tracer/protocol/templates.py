@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracer.model.packet import Packet
-from tracer.protocol.codec import Decoded, Leaf, Shape, Tree, encode, flatten, from_bytes, to_bytes
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.limits import MOST_BODY_BYTES, MOST_LEAVES, MOST_TEMPLATES
+from tracer.protocol.malformed_frame import MalformedFrame
 from tracer.protocol.messages import FrameKind
+from tracer.protocol.tree_codec import Decoded, Leaf, Shape, Tree, encode, flatten, from_bytes, to_bytes
 from tracer.util.lru_dict import LruDict
 
 

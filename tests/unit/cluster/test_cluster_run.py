@@ -30,6 +30,7 @@ from tracer.render.json import JsonOutput
 
 NODES = ("node-1", "node-2")
 Line = dict[str, Any]
+Pods = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_the_text_of_one_node_has_its_name_and_is_otherwise_the_same(
 
 
 def test_a_node_that_dies_inside_a_frame_costs_one_sentence(cluster: FakeCluster, capture: Path) -> None:
-    pods = {"agent-node-1": {"capture": str(capture), "cut": 20_000}, "agent-node-2": {"capture": str(capture)}}
+    pods: Pods = {"agent-node-1": {"capture": str(capture), "cut": 20_000}, "agent-node-2": {"capture": str(capture)}}
     done = cluster.run(pods, "-o", "json")
     assert done.returncode == 0
     assert "Node node-1 is no longer traced: error: unexpected EOF." in done.stderr.splitlines()
@@ -94,7 +95,10 @@ def test_a_node_that_dies_inside_a_frame_costs_one_sentence(cluster: FakeCluster
 
 
 def test_kubectl_that_fails_costs_one_sentence(cluster: FakeCluster, capture: Path) -> None:
-    pods = {"agent-node-1": {"error": "\x1b[1mcontainer not found", "status": 1}, "agent-node-2": {"capture": str(capture)}}
+    pods: Pods = {
+        "agent-node-1": {"error": "\x1b[1mcontainer not found", "status": 1},
+        "agent-node-2": {"capture": str(capture)},
+    }
     done = cluster.run(pods, "--port", "80", "-n", "1")
     assert done.returncode == 0
     assert r"Node node-1 is not traced: Error from server (NotFound): \x1b[1mcontainer not found." in done.stderr
@@ -133,7 +137,7 @@ def test_nodes_without_a_pod_need_an_image(cluster: FakeCluster, tmp_path: Path,
 
 
 def test_ctrl_c_ends_all_and_shows_the_summary(cluster: FakeCluster, capture: Path) -> None:
-    pods = {"agent-node-1": {"capture": str(capture)}, "agent-node-2": {"silent": True}}
+    pods: Pods = {"agent-node-1": {"capture": str(capture)}, "agent-node-2": {"silent": True}}
     process = subprocess.Popen(
         cluster.command("-o", "json"), env=cluster.environment(pods), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -208,7 +212,7 @@ def test_a_stream_that_cannot_be_read_costs_one_sentence(tmp_path: Path, data: b
 
 def test_shed_results_are_said_and_reach_the_joining(tmp_path: Path) -> None:
     from tests.support.agent_frames import AgentBytes
-    from tracer.protocol.messages import Clock, End, Pong
+    from tracer.protocol.messages import End, PacketClock, Pong
 
     class Losses(SingleViews):
         def __init__(self) -> None:
@@ -219,7 +223,9 @@ def test_shed_results_are_said_and_reach_the_joining(tmp_path: Path) -> None:
             self.losses.append((node, since, until))
 
     agent, stage = AgentBytes(), Losses()
-    data = agent.of(FrameKind.HELLO, Hello()) + agent.of(FrameKind.CLOCK, Clock(5)) + agent.of(FrameKind.PONG, Pong(9, 1, 2))
+    data = (
+        agent.of(FrameKind.HELLO, Hello()) + agent.of(FrameKind.CLOCK, PacketClock(5)) + agent.of(FrameKind.PONG, Pong(9, 1, 2))
+    )
     data += agent.of(FrameKind.SHED, Shed({"packet": 7, "finding": 1}, 10, 20)) + agent.of(FrameKind.END, End())
     totals, _, err = run({"slow": data}, tmp_path, stage=stage)
     assert "Node slow: 1 findings, 7 packets did not fit into the stream to this client" in err

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support import sample_packets
 from tests.support.agent_frames import AgentBytes, stream_of
 from tracer.cluster.node_stream import NodeStream
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.frames import HEADER, Frame, FrameReader, FrameWriter
 from tracer.protocol.limits import MOST_BODY_BYTES, MOST_CLIENT_BODY_BYTES, PREAMBLE
+from tracer.protocol.malformed_frame import MalformedFrame
 from tracer.protocol.messages import FrameKind, Hello
 
 STREAM = stream_of(sample_packets.every())

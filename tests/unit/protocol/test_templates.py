@@ -10,11 +10,11 @@ import pytest
 from tests.support import sample_packets
 from tracer.model.endpoints import Endpoints
 from tracer.model.packet import Packet
-from tracer.protocol.codec import encode, to_bytes
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.limits import MOST_TEMPLATES
+from tracer.protocol.malformed_frame import MalformedFrame
 from tracer.protocol.messages import FrameKind
 from tracer.protocol.templates import PacketDecoder, PacketEncoder
+from tracer.protocol.tree_codec import encode, to_bytes
 from tracer.util.evictions import evictions
 
 

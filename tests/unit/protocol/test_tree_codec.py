@@ -24,10 +24,10 @@ from tracer.model.netfilter import Hook, UnknownVerdict
 from tracer.model.packet import Outcome, Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.timeline import PathStep, Timeline, TimelineEntry
-from tracer.protocol.codec import CLASS, CLASSES, Decoded, Tree, decode, encode, flatten, from_bytes, to_bytes
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.limits import MOST_DEPTH, MOST_ITEMS, MOST_TEXT
+from tracer.protocol.malformed_frame import MalformedFrame
 from tracer.protocol.messages import Begin, Hello
+from tracer.protocol.tree_codec import CLASS, CLASSES, Decoded, Leaf, Tree, decode, encode, flatten, from_bytes, to_bytes
 
 
 def there_and_back(value: object) -> object:
@@ -195,19 +195,19 @@ def test_changed_leaves_give_what_a_new_tree_gives(data: st.DataObject) -> None:
     tree = _tree(plain(packet))
     leaves, _ = flatten(tree)
     places = data.draw(st.lists(st.integers(0, len(leaves) - 1), unique=True, max_size=8))
-    changes = {place: data.draw(_like(leaves[place])) for place in places}
+    changes: dict[int, Leaf] = {place: data.draw(_like(leaves[place])) for place in places}
     template = Decoded(tree, Packet)
     assert template.with_leaves(changes) == decode(_with(tree, changes), Packet)
     assert template.value == plain(packet)
 
 
-def _like(leaf: object) -> st.SearchStrategy[object]:
+def _like(leaf: Leaf) -> st.SearchStrategy[Leaf]:
     if isinstance(leaf, bool) or leaf is None:
         return st.just(leaf)
     return st.integers(0, 1 << 40) if isinstance(leaf, int) else st.just(leaf)
 
 
-def _with(tree: Tree, changes: dict[int, object]) -> Tree:
+def _with(tree: Tree, changes: dict[int, Leaf]) -> Tree:
     """The tree with other leaves."""
     numbers = iter(range(1 << 20))
 
@@ -217,6 +217,6 @@ def _with(tree: Tree, changes: dict[int, object]) -> Tree:
         if isinstance(part, list):
             return [walk(inner) for inner in part]
         number = next(numbers)
-        return changes.get(number, part)  # type: ignore[return-value]
+        return changes.get(number, part)
 
     return walk(tree)

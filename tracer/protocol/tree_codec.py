@@ -34,8 +34,8 @@ from tracer.model import (
 from tracer.model import packet as packets
 from tracer.model.evidence import Evidence
 from tracer.protocol import messages
-from tracer.protocol.errors import MalformedFrame
 from tracer.protocol.limits import MOST_DEPTH, MOST_ITEMS, MOST_LEAVES, MOST_TEXT
+from tracer.protocol.malformed_frame import MalformedFrame
 
 CLASS = "$"
 """Key of an object's class."""
@@ -51,8 +51,8 @@ CLASSES: Mapping[str, type] = {
         finding.Finding, finding.FindingEvidence, handshake.HandshakeVerdict, handshake.ConnectionAttempt, handshake.Cause,
         timeline.Timeline, timeline.TimelineEntry, timeline.PathStep, connection.ConnectionKey, loss.Loss,
         summary.RunSummary, summary.OutputLoss, counter_mismatch.CounterMismatch, check.CheckResult,
-        messages.Hello, messages.Begin, messages.Shed, messages.Note, messages.Ping, messages.Pong, messages.Clock,
-        messages.Batch, messages.End, messages.ClientHello, messages.Credit,
+        messages.Hello, messages.Begin, messages.Shed, messages.Note, messages.Ping, messages.Pong, messages.PacketClock,
+        messages.BatchEnd, messages.End, messages.ClientHello, messages.Credit,
     )
 }  # fmt: skip
 """The classes that trees may have, by name."""
