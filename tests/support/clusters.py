@@ -29,7 +29,7 @@ def agent_pod(node_name: str, phase: str = "Running", namespace: str = "kube-sys
     return {
         "kind": "Pod",
         "metadata": {"namespace": namespace, "name": f"agent-{node_name}", "labels": labels},
-        "spec": {"nodeName": node_name, "containers": []},
+        "spec": {"nodeName": node_name, "containers": [{"name": "k8snet-trace", "image": "k8snet-trace"}]},
         "status": {"phase": phase},
     }
 
