@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.support.kubectl_api import KubectlApi, KubectlHandler
 from tests.support.exec_socket import ExecSession, ExecSocket
+from tests.support.kubectl_api import KubectlApi, KubectlHandler
 
 READ_BYTES = 1 << 16
 MOST_WAITING = 16
