@@ -149,6 +149,12 @@ class Group:
         """Yields the matches of the ends. transit: longest time between two nodes, ns."""
         if len(self.ends) < 2:
             return
+        if len(self.ends) == 2:
+            departure, arrival = self.ends if self.ends[0].is_departure else reversed(self.ends)
+            if departure.is_departure and not arrival.is_departure and _is_in_time(departure, arrival, clocks, transit):
+                if self._is_one(departure, arrival):
+                    yield from self._chosen([(departure, arrival)], True)
+            return
         departures = [end for end in self.ends if end.is_departure]
         arrivals = [end for end in self.ends if not end.is_departure]
         pairs = [(d, a) for d in departures for a in arrivals if _is_in_time(d, a, clocks, transit) and self._is_one(d, a)]
@@ -166,13 +172,15 @@ class Group:
     def _chosen(self, pairs: Sequence[Pair], is_only_pair: bool) -> Iterator[Match]:
         """Yields the matches among pairs that can be one packet. is_only_pair: no other end has the key."""
         kind = pairs[0][0].kind
+        if is_only_pair and not self.is_overfull:
+            yield Match(*pairs[0], kind, Certainty.OBSERVED)
+            return
         for part in _parts(pairs):
             chain = None if self.is_overfull else _chain(part)
             if chain is None:
                 yield from _ambiguous(part, kind)
             else:
-                certainty = Certainty.OBSERVED if is_only_pair else Certainty.DERIVED
-                yield from (Match(departure, arrival, kind, certainty) for departure, arrival in chain)
+                yield from (Match(departure, arrival, kind, Certainty.DERIVED) for departure, arrival in chain)
 
 
 class SynGroup(Group):

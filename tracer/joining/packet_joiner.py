@@ -110,6 +110,11 @@ class PacketJoiner:
         """All packets that still wait: no view comes any more."""
         return self.take(1 << 62)
 
+    @property
+    def waiting(self) -> int:
+        """Number of views that wait."""
+        return sum(self._waiting.values())
+
     # ---- groups ----
 
     def _add(self, end: End, shift: int) -> None:
@@ -210,6 +215,8 @@ class PacketJoiner:
     # ---- emission ----
 
     def _is_settled(self, entry: Entry) -> bool:
+        if not entry.matches:
+            return not entry.open
         return all(not each.open for each in _component(entry))
 
     def _give_up(self, node: str) -> None:
@@ -226,6 +233,11 @@ class PacketJoiner:
             self._emit(entry)
 
     def _emit(self, entry: Entry) -> None:
+        if not entry.matches:
+            entry.is_emitted = True
+            self._waiting[entry.view.node] -= 1
+            self._ready.append(JoinedPacket((entry.view,), (), not entry.is_given_up))
+            return
         entries = _component(entry)
         for each in entries:
             each.is_emitted = True

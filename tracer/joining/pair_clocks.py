@@ -18,6 +18,7 @@ UNKNOWN_ERROR_NS = 5_000_000_000
 """Error of a clock that was not compared with another: nodes with any time service are closer than this, ns."""
 PAIRS_KEPT = 8192
 """Number of pairs of nodes for which bounds are kept."""
+NO_BOUND = 1 << 62
 _MILLION = 1_000_000
 
 
@@ -51,10 +52,14 @@ NO_OFFSET = ReferenceOffset(0, UNKNOWN_ERROR_NS)
 class _Bounds:
     """Bounds that packets gave, each with the first node's time for which it was found, ns."""
 
-    low: int | None = None
+    low: int = -NO_BOUND
     low_time: int = 0
-    high: int | None = None
+    high: int = NO_BOUND
     high_time: int = 0
+
+    def at(self, time: int) -> tuple[int, int]:
+        """The bounds at a time of the first node: the two clocks may have drifted apart since they were found."""
+        return self.low - _drift(time - self.low_time), self.high + _drift(time - self.high_time)
 
 
 class PairClocks:
@@ -92,46 +97,36 @@ class PairClocks:
         if bounds is None:
             bounds = self._pairs[pair] = _Bounds()
         if is_ordered:
-            bound = arrived - left
-            high = bounds.high
-            if high is None or bound <= high + _drift(left - bounds.high_time):
+            if (bound := arrived - left) <= bounds.at(left)[1]:
                 bounds.high, bounds.high_time = bound, left
-        else:
-            bound = left - arrived
-            low = bounds.low
-            if low is None or bound >= low - _drift(arrived - bounds.low_time):
-                bounds.low, bounds.low_time = bound, arrived
-        if bounds.low is not None and bounds.high is not None:
-            apart = _drift(bounds.high_time - bounds.low_time)
-            if bounds.low > bounds.high + apart:
-                self.contradictions += 1
-                if is_ordered:
-                    bounds.low = None
-                else:
-                    bounds.high = None
+        elif (bound := left - arrived) >= bounds.at(arrived)[0]:
+            bounds.low, bounds.low_time = bound, arrived
+        low, high = bounds.at(left if is_ordered else arrived)
+        if low > high:
+            self.contradictions += 1
+            if is_ordered:
+                bounds.low = -NO_BOUND
+            else:
+                bounds.high = NO_BOUND
 
     def difference(self, first: str, second: str, time: int) -> ClockRange:
         """What is added to the first node's time to get the second node's time, at `time` of the first node, ns."""
         if first == second:
             return SAME_CLOCK
-        own, other = self.offset(first), self.offset(second)
+        own, other = self._offsets.get(first, NO_OFFSET), self._offsets.get(second, NO_OFFSET)
         middle, error = own.offset - other.offset, own.error + other.error
         low, high = middle - error, middle + error
-        is_ordered = first < second
-        bounds = self._pairs.get((first, second) if is_ordered else (second, first))
-        if bounds is None:
-            return ClockRange(low, high)
-        if not is_ordered:
-            time += middle
-        found_low = None if bounds.low is None else bounds.low - _drift(time - bounds.low_time)
-        found_high = None if bounds.high is None else bounds.high + _drift(time - bounds.high_time)
-        if not is_ordered:
-            found_low, found_high = (
-                None if found_high is None else -found_high,
-                None if found_low is None else -found_low,
-            )
-        tight_low = low if found_low is None else max(low, found_low)
-        tight_high = high if found_high is None else min(high, found_high)
+        if first < second:
+            bounds = self._pairs.get((first, second))
+            if bounds is None:
+                return ClockRange(low, high)
+            found_low, found_high = bounds.at(time)
+        else:
+            bounds = self._pairs.get((second, first))
+            if bounds is None:
+                return ClockRange(low, high)
+            found_high, found_low = (-each for each in bounds.at(time + middle))
+        tight_low, tight_high = max(low, found_low), min(high, found_high)
         # Packets and pings contradict each other: one of the clocks was changed. Both statements are kept open.
         return ClockRange(tight_low, tight_high) if tight_low <= tight_high else ClockRange(low, high)
 

@@ -61,21 +61,21 @@ class _Borders(NamedTuple):
 
 
 def _borders(packet: Packet) -> _Borders:
-    own = [(at, hop) for at, hop in enumerate(packet.hops) if not hop.clone]
-    if not own:
-        return _Borders("", "", -1, -1)
-    in_iface = "" if packet.continues else own[0][1].in_iface
-    rewrite = max((at for at, hop in own if isinstance(hop, RewriteHop)), default=-1)
-    last, out_iface = -1, ""
+    is_first, rewrite, last = not packet.continues, -1, -1
+    in_iface = out_iface = ""
+    for at, hop in enumerate(packet.hops):
+        if hop.clone:
+            continue
+        if is_first:
+            in_iface, is_first = hop.in_iface, False
+        if isinstance(hop, RewriteHop):
+            rewrite = at
+        elif isinstance(hop, HookHop) and hop.verdict:
+            last, out_iface = at, hop.out_iface if hop.hook is Hook.POSTROUTING else ""
     # The header of a packet that continues an earlier one is only known from a rewrite in this part.
-    if packet.outcome in _LEFT and (rewrite >= 0 or not packet.continues):
-        for at, hop in reversed(own):
-            if isinstance(hop, HookHop) and hop.verdict:
-                if hop.hook is Hook.POSTROUTING:
-                    last, out_iface = at, hop.out_iface
-                break
-    names = ["" if name == LOOPBACK else name for name in (in_iface, out_iface)]
-    return _Borders(names[0], names[1], last, rewrite)
+    if packet.outcome not in _LEFT or out_iface == LOOPBACK or (packet.continues and rewrite < 0):
+        out_iface = ""
+    return _Borders("" if in_iface == LOOPBACK else in_iface, out_iface, last, rewrite)
 
 
 _BORDERS = PathMemo(_borders)
