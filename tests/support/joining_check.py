@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins made views and compares the result with the truth: `python -m tests.support.joining_check PACKETS=2000000 SEED=1`.
 
-The last line is `packets=… joined=… wrong=0 ambiguous=… lost=…`: packets that were made, joined pairs of views, pairs that are not one
-packet, departures that more than one arrival can belong to, departures to another node without any arrival. The status is 1 if
-a pair is wrong.
+The last line is `packets=… joined=… wrong=0 ambiguous=… lost=…`: packets that were made, joined pairs of views, pairs that
+are not one packet, departures that more than one arrival can belong to, packets that the network lost. The status is 1 if a
+pair is wrong.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class JoinResult:
         joined: Pairs of views.
         wrong: Pairs that are not one packet.
         ambiguous: Departures for which several arrivals come into question, or a lost view.
-        lost: Departures without an arrival.
-        missed: Views that are one packet with another one, and not joined with it.
+        lost: Packets that the network lost.
         most_waiting: Most views that waited.
         seconds: CPU time of the joiner alone, s.
     """
@@ -64,7 +63,9 @@ class JoinResult:
         return f"packets={self.packets} joined={self.joined} wrong={self.wrong} ambiguous={self.ambiguous} lost={self.lost}"
 
 
-def check(packets: int, seed: int = 1, rate: int = 20_000, has_pings: bool = True, joiner: PacketJoiner | None = None) -> JoinResult:
+def check(
+    packets: int, seed: int = 1, rate: int = 20_000, has_pings: bool = True, joiner: PacketJoiner | None = None
+) -> JoinResult:
     """Joins the views of so many made packets."""
     traffic, joiner, result = MadeTraffic(seed, rate, has_pings), joiner or PacketJoiner(), JoinResult()
     for made in _in_chunks(traffic.views(packets)):
@@ -102,7 +103,8 @@ def main(words: list[str]) -> int:
     options = dict(word.split("=", 1) for word in words)
     result = check(int(options.get("PACKETS", "100000")), int(options.get("SEED", "1")), int(options.get("RATE", "20000")))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{result.views} views, {result.views / result.seconds:,.0f} a second of CPU time, {result.most_waiting} waiting at most,")
+    rate = f"{result.views / result.seconds:,.0f} a second of CPU time"
+    print(f"{result.views} views, {rate}, {result.most_waiting} waiting at most,")
     print(f"{memory} MB of memory at most, with the maker of the packets")
     print(result.line)
     return 1 if result.wrong else 0

@@ -3,8 +3,8 @@
 
 `Packet.identity` is the number of the packet on the wire: views with the same number are one packet. All that makes joining
 hard is in it: loss, duplicates and reordering on the way, retransmissions that equal the first segment, reused IP
-identifications, equal datagrams in bursts, translation loops, packets that pass three nodes or the same node twice, segments that
-are merged or divided, translations between the nodes, lost events, and clocks that are apart and drift.
+identifications, equal datagrams in bursts, translation loops, packets that pass three nodes or the same node twice, merged or
+divided segments, translations between the nodes, lost events, and clocks that are apart and drift.
 """
 
 from __future__ import annotations
@@ -268,7 +268,9 @@ class MadeTraffic:
             at = self._random.randrange(parts)
             again = self._parts(whole, parts, size, headers)[at]
             again.ident = 0 if is_ipv6 else self._ident(whole.ends.src)
-            self._later_at(time + self._random.choice((3 * MILLI, 210 * MILLI)), lambda when: self._send(when, self._new(), again, a, b))
+            self._later_at(
+                time + self._random.choice((3 * MILLI, 210 * MILLI)), lambda when: self._send(when, self._new(), again, a, b)
+            )
 
     def _merged(self, time: int) -> None:
         """Segments that the receiving node merges."""
@@ -366,7 +368,14 @@ class MadeTraffic:
         return times
 
     def _view(
-        self, time: int, node: str, number: int, header: Header, hops: tuple[Hop, ...], outcome: Outcome, after: Endpoints | None = None
+        self,
+        time: int,
+        node: str,
+        number: int,
+        header: Header,
+        hops: tuple[Hop, ...],
+        outcome: Outcome,
+        after: Endpoints | None = None,
     ) -> None:
         if time > self._lossy[node]:
             self._lossy[node] = time + int(self._random.expovariate(1 / QUIET_NS)) + LOSSY_NS
@@ -381,9 +390,22 @@ class MadeTraffic:
         if outcome in (Outcome.SENT, Outcome.FORWARDED):
             made = (*made, _LEFT)
         packet = Packet(
-            number, clock.time(time), HOST, "eth0", "IPv6" if ":" in header.ends.src else "IPv4", header.protocol, header.ends,
-            header.flags, header.length, header.seq, None, made, "", outcome, ack=header.ack, raw=header.raw, ident=header.ident,
-        )  # fmt: skip
+            number,
+            clock.time(time),
+            HOST,
+            "eth0",
+            "IPv6" if ":" in header.ends.src else "IPv4",
+            header.protocol,
+            header.ends,
+            header.flags,
+            header.length,
+            header.seq,
+            hops=made,
+            outcome=outcome,
+            ack=header.ack,
+            raw=header.raw,
+            ident=header.ident,
+        )
         offset, error = (clock.offset(time), PING_ERROR_NS) if self.has_pings else (None, 0)
         self._push(MadeView(time + INSIDE_NS, node, NodeView(node, packet, offset, error)))
 
@@ -396,13 +418,9 @@ class MadeTraffic:
         heapq.heappush(self._later, (time, self._count, make))
 
     def _parts(self, whole: Header, parts: int, size: int, headers: int) -> list[Header]:
-        step = 0 if ":" in whole.ends.src else 1
-        return [
-            Header(
-                whole.ends, "TCP", "ACK", headers + size, (whole.seq + n * size) % (1 << 32), whole.ack, (whole.ident + n * step) % 65536,
-            )
-            for n in range(parts)
-        ]  # fmt: skip
+        step, length = 0 if ":" in whole.ends.src else 1, headers + size
+        places = [((whole.seq + n * size) % (1 << 32), (whole.ident + n * step) % 65536) for n in range(parts)]
+        return [Header(whole.ends, "TCP", "ACK", length, seq, whole.ack, ident) for seq, ident in places]
 
     def _segment(self, ends: Endpoints, flags: str = "ACK") -> Header:
         ident = 0 if ":" in ends.src else self._ident(ends.src)
