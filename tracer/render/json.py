@@ -24,6 +24,8 @@ from tracer.render.parts.json_packet import Object, endpoints, packet_object, rf
 from tracer.render.parts.json_template import JsonTemplates, packet_line
 from tracer.util.escape import json_line
 
+_WIRE_VALUES = ("time", "number", "seq", "length", "ip_id")
+
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
     from tracer.model.prediction_check import PredictionCheck
@@ -129,8 +131,8 @@ class JsonOutput(Output):
 
 
 def _untimed(packet: Packet) -> Object:
-    """Returns the object of a predicted packet: without time, number, seq and length."""
-    return {key: value for key, value in packet_object(packet).items() if key not in ("time", "number", "seq", "length")}
+    """Returns the object of a predicted packet, without the values that only a packet on the wire has."""
+    return {key: value for key, value in packet_object(packet).items() if key not in _WIRE_VALUES}
 
 
 def finding_object(finding: Finding) -> Object:
