@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -215,9 +214,13 @@ class Wire:
             self._send_waiting(port)
 
     def _send_waiting(self, port: _Port) -> None:
-        with suppress(BlockingIOError, ConnectionError):
+        try:
             while port.waiting:
                 port.end.send(port.waiting[0])
                 port.waiting.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:  # the machine has ended
+            port.waiting.clear()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if port.waiting else 0)
         self._selector.modify(port.end, events, port)
