@@ -89,6 +89,9 @@ class JsonOutput(Output):
             **({"unaddressed": summary.unaddressed} if summary.unaddressed else {}),
         )
 
+    def node_summary(self, summary: RunSummary) -> None:
+        self.summary(summary)
+
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         self._write("doctor", facts=[_result(f) for f in results], status=status)
 
@@ -119,6 +122,9 @@ class JsonOutput(Output):
     def compared(self, packet: Packet, compared: PredictionCheck) -> None:
         difference = {"difference": compared.difference} if compared.difference else {}
         self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **difference)
+
+    def _marked(self, line: str) -> str:
+        return f'{{"node":{json_line(self.node)},{line[1:]}' if self.node else line
 
     def _write(self, kind: str, **fields: Any) -> None:
         self.put_escaped(json_line({"type": kind, **fields}))

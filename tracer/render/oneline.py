@@ -94,9 +94,9 @@ class OneLineOutput(TextOutput):
         what = f"cause of the SYN of {when}" if when else "cause of a SYN"
         self.put(f"{ABSENT}  {ends}  {what}  {text}{_remarks(('derived', is_derived))}")
 
-    def summary(self, summary: RunSummary) -> None:
+    def node_summary(self, summary: RunSummary) -> None:
         self._is_ending = True
-        super().summary(summary)
+        super().node_summary(summary)
 
     def _after_time(self, packet: Packet) -> str:
         """The line without its first field."""

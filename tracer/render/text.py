@@ -171,8 +171,8 @@ class TextOutput(Output):
 
     def summary(self, summary: RunSummary) -> None:
         ink = self._style
-        for finding in summary.findings:
-            self.finding(finding)
+        if not self.has_nodes:
+            self.node_summary(summary)
         lines = [ink("strong", f"{count(summary.packets, 'packet')} in {summary.seconds:.1f} s")]
         parts = [ink(outcome_style(name), f"{n} {name}") for name, n in sorted(summary.outcomes.items()) if n]
         if summary.incomplete:
@@ -205,6 +205,11 @@ class TextOutput(Output):
             left = f"the run ended before it could explain {count(summary.unexplained, 'more packet')}"
             lines.append("  " + ink("doubt", left))
         self._write([ink.fold(line, 2) for line in lines])
+
+    def node_summary(self, summary: RunSummary) -> None:
+        """Writes the new parts of the findings."""
+        for finding in summary.findings:
+            self.finding(finding)
 
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         width = max((len(f.subject) for f in results), default=0)
