@@ -151,9 +151,9 @@ class Group:
             return
         if len(self.ends) == 2:
             departure, arrival = self.ends if self.ends[0].is_departure else reversed(self.ends)
-            if departure.is_departure and not arrival.is_departure and _is_in_time(departure, arrival, clocks, transit):
-                if self._is_one(departure, arrival):
-                    yield from self._chosen([(departure, arrival)], True)
+            is_pair = departure.is_departure and not arrival.is_departure
+            if is_pair and _is_in_time(departure, arrival, clocks, transit) and self._is_one(departure, arrival):
+                yield from self._chosen([(departure, arrival)], True)
             return
         departures = [end for end in self.ends if end.is_departure]
         arrivals = [end for end in self.ends if not end.is_departure]

@@ -57,7 +57,8 @@ class JoinLink:
         key: What the views have in common.
         certainty: OBSERVED: only this pair has the key. DERIVED: something was concluded. AMBIGUOUS: several views have it, or
             a view that has it may have been lost; either `earlier` or `later` is None.
-        candidates: Number of views that can be the other one; 1 = no doubt, or a lost view is the doubt.
+        candidates: Number of views that can be the other one. An ambiguous one may also be that of another equal packet, or a
+            lost one.
         delay: Time from the departure to the arrival, ns; None = the clocks were not compared.
         error: Largest error of `delay`, ns.
     """

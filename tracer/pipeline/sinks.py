@@ -20,6 +20,7 @@ from tracer.errors import BadOption, OutputNotWritten
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket
 from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.time_form import TimeForm
@@ -118,6 +119,9 @@ class Sinks(Output):
 
     def packet(self, packet: Packet) -> None:
         self._each(lambda output: output.packet(packet))
+
+    def joined(self, joined: JoinedPacket) -> None:
+        self._each(lambda output: output.joined(joined))
 
     def lost(self, loss: LostEvents) -> None:
         self._each(lambda output: output.lost(loss))

@@ -14,6 +14,7 @@ from tracer.errors import NO_ROOM
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
@@ -109,6 +110,11 @@ class Output(ABC):
     @abstractmethod
     def packet(self, packet: Packet) -> None:
         """A packet is closed."""
+
+    def joined(self, joined: JoinedPacket) -> None:
+        """A packet that several nodes saw, or of which the way to other nodes is not certain."""
+        for view in joined.views:
+            self.for_node(view.node).packet(view.packet)
 
     def lost(self, loss: LostEvents) -> None:
         """Events were lost. Counts them for the summary; a format also writes them."""

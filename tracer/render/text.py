@@ -23,6 +23,7 @@ from tracer.model.check import CheckResult
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
@@ -35,6 +36,7 @@ from tracer.render._audit import check_lines
 from tracer.render._clock import Clock
 from tracer.render._finding import block
 from tracer.render._format import cause_style, count, outcome_style, relative
+from tracer.render._joined import joined_lines
 from tracer.render._packet import MARGIN, TIME, PacketLines
 from tracer.render._prediction import chosen_rule, common_hops, condition, elsewhere, group_alike
 from tracer.render._shown_path import ShownPaths
@@ -108,6 +110,9 @@ class TextOutput(Output):
         path = self._shown.identity(packet, packet.flow)
         before = self._paths.setdefault(path, packet.time)
         return before if before != packet.time else 0
+
+    def joined(self, joined: JoinedPacket) -> None:
+        self._write([*joined_lines(joined, self._lines, self._style), ""])
 
     def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
