@@ -379,7 +379,10 @@ class ClusterRun:
             self._write(joined)
 
     def _write(self, joined: JoinedPacket) -> None:
-        """Writes a packet."""
+        """Writes a packet: one that no other node can have seen as a result of its node."""
+        if joined.links:
+            self._output.joined(joined)
+            return
         for view in joined.views:
             self._begin_batch(view.node)
             self._of(view.node).packet(view.packet)

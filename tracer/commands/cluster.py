@@ -18,8 +18,9 @@ from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
 from tracer.cluster.kubectl import Kubectl
 from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_choice import NodeRequest
-from tracer.cluster.packet_stage import PacketStage, SingleViews
+from tracer.cluster.packet_stage import PacketStage
 from tracer.errors import BadOption, NoAgent
+from tracer.joining.packet_joiner import PacketJoiner
 from tracer.kube.catalog import ClusterView
 from tracer.kube.selectors import Selectors
 from tracer.pipeline import sinks
@@ -132,9 +133,13 @@ def _captures(options: Mapping[str, Any], output: Output, stack: ExitStack) -> N
     return captures
 
 
+JOIN_SECONDS = 8.0
+"""Time that a packet waits for its views on other nodes, s: an agent sends a packet at most 5 s after its last event."""
+
+
 def packet_stage() -> tuple[PacketStage, float]:
     """What packets of all nodes pass, and the time that they wait there, s."""
-    return SingleViews(), 0.0
+    return PacketJoiner(), JOIN_SECONDS
 
 
 def _commands(
