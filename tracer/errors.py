@@ -133,3 +133,15 @@ class NoTerminal(TraceError):
     """A full-screen view needs a terminal."""
 
     status = 27
+
+
+class ClientGone(TraceError):
+    """The client of an agent is gone, or was silent for too long: the agent has removed its probes."""
+
+    status = 28
+
+
+class NoAgent(TraceError):
+    """No node of the cluster could be traced."""
+
+    status = 29

@@ -30,8 +30,8 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 from tests.kernel import modules  # noqa: E402
 from tests.kernel.cures import CASES, BuiltCase, Case, commands, of_kernel, of_ports, of_rules  # noqa: E402, F401
 from tests.kernel.cures.box import Box  # noqa: E402
-from tests.kernel.cures.kubectl_api import KubectlApi  # noqa: E402
 from tests.support import real_proxy  # noqa: E402
+from tests.support.kubectl_api import KubectlApi  # noqa: E402
 
 INSIDE = "K8SNET_CURES"
 SLICES = ("v1beta1", "v1")

@@ -13,7 +13,7 @@ PATHS = {
     f"{CORE}/services": "Service", f"{CORE}/pods": "Pod", f"{CORE}/nodes": "Node", f"{CORE}/endpoints": "Endpoints",
     f"{CORE}/events": "Event",
     "/apis/discovery.k8s.io/v1/endpointslices": "EndpointSlice", f"{V1BETA1}/endpointslices": "EndpointSlice",
-    "/apis/networking.k8s.io/v1/servicecidrs": "ServiceCIDR",
+    "/apis/networking.k8s.io/v1/servicecidrs": "ServiceCIDR", "/apis/apps/v1/daemonsets": "DaemonSet",
 }  # fmt: skip
 """Path of a collection -> kind of its objects."""
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from socket import SHUT_RDWR, socket
-from typing import Any
+from typing import Any, Self
 
 from tests.support.api_handler import Handler
 from tests.support.api_objects import PATHS, Object, key
@@ -122,7 +122,7 @@ class ApiServer:
             self.news.notify_all()
         self.break_off()
 
-    def __enter__(self) -> ApiServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

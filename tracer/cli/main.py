@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from tracer import __version__, log, render
-from tracer.cli import completion, full_screen, live_table, standard_streams
+from tracer.cli import completion, full_screen, live_table, node_agent, standard_streams
 from tracer.cli.capture import commands
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault, TraceCommand
 from tracer.cli.filters import with_filters
@@ -158,7 +158,7 @@ def _recording() -> click.Command:
 
 
 command.add_command(_recording())
-for _each in (*commands(trace), live_table.command(trace), full_screen.command(trace)):
+for _each in (*commands(trace), live_table.command(trace), full_screen.command(trace), node_agent.command(trace)):
     command.add_command(_each)
 
 
@@ -264,12 +264,23 @@ completion.register()
 
 
 def main(args: list[str] | None = None) -> None:
-    """Runs the command line and exits. Each error is one sentence on stderr and has its own exit status."""
+    """Runs the command line and exits."""
+    run(command, args, "k8snet-trace")
+
+
+def run(program: click.Command, args: list[str] | None, name: str) -> None:
+    """Runs a program and exits. Each error is one sentence on stderr and has its own exit status.
+
+    Args:
+        program: Its command, or group of commands.
+        args: The arguments; None = those of this process.
+        name: What the user typed.
+    """
     is_stdout_closed = standard_streams.complete()
     if is_stdout_closed and (args or sys.argv[1:])[:1] != ["record"]:  # `record` prints no results
         sys.exit(_print_error("Standard output is closed: no results can be printed.", OutputNotWritten.status))
     try:
-        code = command.main(args, prog_name="k8snet-trace", standalone_mode=False)
+        code = program.main(args, prog_name=name, standalone_mode=False)
     except click.ClickException as e:
         code = _print_error(e.format_message(), e.exit_code)
     except TraceError as e:

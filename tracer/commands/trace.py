@@ -41,6 +41,7 @@ from tracer.util.reading_progress import rules_read
 from tracer.util.status_line import StatusLine, is_own
 
 if TYPE_CHECKING:
+    from tracer.capture.record.capture_files import CaptureTarget
     from tracer.capture.record.environment import RecordingEnvironment
 
 _log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ def trace(
     end_seconds: float | None = None,
     numbers_connections: bool = False,
     drive: Callable[[Callable[[], int], StopRequest], int] = lambda complete, stop: complete(),
+    capture: CaptureTarget | None = None,
     **options: Any,
 ) -> int:
     """Runs one trace; returns the exit status.
@@ -86,11 +88,12 @@ def trace(
         numbers_connections: Each packet has the number of its connection.
         drive: Calls the run, from its first batch to the release of all that it holds, perhaps in another thread; returns its
             result. It also gets the request to end the run.
+        capture: What takes the capture; None = files at `target`.
 
     Raises:
         TraceError: The run is impossible. It is raised before anything is attached.
     """
-    recording = _recording(target, sizes, redact, explains=not record_only) if target else None
+    recording = _recording(target, sizes, redact, not record_only, capture) if target else None
     environment: TracingEnvironment = recording or LiveEnvironment()
     line = notes.line if is_status_shown(notes.line, cmd) and view is None else None
     with ExitStack() as stack:
@@ -163,14 +166,16 @@ def _complete(
     return status(run.summary, bool(cmd))
 
 
-def _recording(target: str, sizes: Sequence[Any], redact: bool, explains: bool) -> RecordingEnvironment:
+def _recording(
+    target: str, sizes: Sequence[Any], redact: bool, explains: bool, capture: CaptureTarget | None
+) -> RecordingEnvironment:
     """The environment of a run that is recorded. What only a recording needs is imported here: a fifth of all imports."""
     from tracer.capture.record.capture_files import RotationLimits
     from tracer.capture.record.environment import RecordingEnvironment
     from tracer.capture.redact.records import RecordRedactor
 
     limits = RotationLimits(*(size or 0 for size in sizes))
-    return RecordingEnvironment(target, limits, RecordRedactor() if redact else None, explains=explains)
+    return RecordingEnvironment(target, limits, RecordRedactor() if redact else None, explains, capture)
 
 
 def _record_output(recording: RecordingEnvironment, line: StatusLine | None) -> Output:

@@ -56,11 +56,13 @@ class ApiResource:
         kind: The kind of its objects.
         path: Path below the server's URL.
         selector: A field selector; "" = all objects.
+        labels: A label selector; "" = all objects.
     """
 
     kind: str
     path: str
     selector: str = ""
+    labels: str = ""
 
 
 SERVICES = ApiResource("Service", "/api/v1/services")
@@ -134,6 +136,8 @@ class ApiClient:
             self._connection.close()
         if resource.selector:
             query = {**query, "fieldSelector": resource.selector}
+        if resource.labels:
+            query = {**query, "labelSelector": resource.labels}
         if access.context:
             connection: http.client.HTTPConnection = _Tls(access, self._seconds)
         else:

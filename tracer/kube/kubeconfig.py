@@ -99,18 +99,23 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def find(path: str | None, environment: dict[str, str] | None = None) -> ApiAccess | None:
+def find(path: str | None, environment: dict[str, str] | None = None, context: str = "") -> ApiAccess | None:
     """Returns the access to use: the given file, $KUBECONFIG, the pod's account, then the usual places; None = none found.
+
+    Args:
+        path: The given file; None = none.
+        environment: Environment variables; None = those of this process.
+        context: Context of the kubeconfig; "" = its current one.
 
     Raises:
         NoObjects: The file cannot be used.
     """
     env = os.environ if environment is None else environment
     if path:
-        return read(path)
+        return read(path, context=context)
     named = [p for p in env.get("KUBECONFIG", "").split(os.pathsep) if p]
     if named:
-        return read(named[0])
+        return read(named[0], context=context)
     inside = in_cluster(env)
     if inside:
         return inside
@@ -118,7 +123,7 @@ def find(path: str | None, environment: dict[str, str] | None = None) -> ApiAcce
     for place, trusted in trust.usual(env):
         if os.access(place, os.R_OK):
             try:
-                return read(place, trusted)
+                return read(place, trusted, context)
             except NoObjects as e:
                 first = first or e
     if first:
@@ -141,8 +146,8 @@ def in_cluster(environment: Any, account: Path = ACCOUNT) -> ApiAccess | None:
     return ApiAccess("https", host, number, context=context, token_file=str(account / "token"), source="the pod's account")
 
 
-def read(path: str, trusted: Trust = trust.NAMED) -> ApiAccess:
-    """Returns the current context of a kubeconfig. Raises NoObjects with one sentence about the error."""
+def read(path: str, trusted: Trust = trust.NAMED, context: str = "") -> ApiAccess:
+    """Returns a context of a kubeconfig, "" = the current one. Raises NoObjects with one sentence about the error."""
     try:
         text, owners = trusted.read(path)
         body = parse(text)
@@ -155,7 +160,7 @@ def read(path: str, trusted: Trust = trust.NAMED) -> ApiAccess:
     except ValueError as e:
         raise NoObjects(f"The kubeconfig {path} is not valid YAML.") from e
     try:
-        contexts, current = _named(body, "contexts", "context"), body["current-context"]
+        contexts, current = _named(body, "contexts", "context"), context or body["current-context"]
         cluster = _named(body, "clusters", "cluster")[contexts[current]["cluster"]]
         user = _named(body, "users", "user").get(contexts[current].get("user", ""), {})
         access = _access(cluster, user, Path(path).parent, owners)

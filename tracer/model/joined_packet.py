@@ -15,7 +15,7 @@ class JoinKey(StrEnum):
     HEADER = "header"
     """TCP: addresses, ports, sequence and acknowledgement number, flags, length and IP identification on the wire."""
     PAYLOAD = "payload"
-    """Other protocols: addresses, ports, IP identification, length and first payload bytes."""
+    """Other protocols: addresses, ports, IP identification, length and, where they were recorded, first payload bytes."""
     RANGE = "range"
     """TCP: the sequence numbers of one view contain those of the other (segments that were merged or divided)."""
     SEQUENCE = "sequence"
@@ -49,21 +49,27 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class JoinLink:
-    """Two views that are one packet, in the order in which it passed them.
+    """Two views that are one packet, in the order in which it passed them; or a view of which the other one is not certain.
 
     Attributes:
-        earlier: Index of the view that the packet left.
-        later: Index of the view at which it arrived.
+        earlier: Index of the view that the packet left; None = one of several views, all of which are packets of their own.
+        later: Index of the view at which it arrived; None likewise.
         key: What the views have in common.
-        certainty: OBSERVED: only this pair has the key. DERIVED: something was concluded. AMBIGUOUS: several views have it.
-        candidates: Number of views that have the key beside `earlier`; 1 = no doubt.
+        certainty: OBSERVED: only this pair has the key. DERIVED: something was concluded. AMBIGUOUS: several views have it, or
+            a view that has it may have been lost; either `earlier` or `later` is None.
+        candidates: Number of views that can be the other one. An ambiguous one may also be that of another equal packet, or a
+            lost one.
+        delay: Time from the departure to the arrival, ns; None = the clocks were not compared.
+        error: Largest error of `delay`, ns.
     """
 
-    earlier: int
-    later: int
+    earlier: int | None
+    later: int | None
     key: JoinKey
     certainty: Certainty
     candidates: int = 1
+    delay: int | None = None
+    error: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,10 @@ class JoinedPacket:
 
     Attributes:
         views: The views in the order in which the packet passed the nodes; at least one.
-        links: What joins them; empty with one view.
+        links: What joins them; empty with one view without doubt.
+        complete: False = a view was given up before its views on other nodes could come: what is absent proves nothing.
     """
 
     views: tuple[NodeView, ...]
     links: tuple[JoinLink, ...] = ()
+    complete: bool = True

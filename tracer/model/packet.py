@@ -85,6 +85,7 @@ class Packet:
         raw: First bytes of the packet as it arrived, from the IP header on; empty without --snaplen.
         unexplained: In a replay: the evidence that the recorded run ended before it explained this packet; None = explained.
         connection: Number of the packet's connection, from 1; 0 = connections are not numbered.
+        ident: IPv4 identification; 0 with IPv6.
     """
 
     identity: int
@@ -112,6 +113,7 @@ class Packet:
     raw: bytes = b""
     unexplained: Evidence | None = None
     connection: int = 0
+    ident: int = 0
 
     @property
     def drop(self) -> Drop | None:

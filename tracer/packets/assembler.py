@@ -347,6 +347,7 @@ class PacketAssembler:
             continues=before.began + self._offset if before else 0,
             untracked=self._untracked(events),
             icmp=record.icmp(first),
+            ident=first.ident,
             raw=payload.joined(self._bytes.get(identity, {})),
         )
         verdict, word = outcome.classify(packet, packet.untracked)

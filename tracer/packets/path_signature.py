@@ -59,6 +59,7 @@ class RowValues(NamedTuple):
         seq: TCP sequence numbers.
         ack: TCP acknowledgement numbers.
         length: Bytes from the IP header on.
+        ident: IPv4 identifications.
     """
 
     time: list[int]
@@ -66,6 +67,7 @@ class RowValues(NamedTuple):
     seq: list[int]
     ack: list[int]
     length: list[int]
+    ident: list[int]
 
 
 class PathSignature(NamedTuple):

@@ -192,6 +192,7 @@ class SharedPacket(NamedTuple):
             length=values.length[header],
             seq=values.seq[header],
             ack=values.ack[header],
+            ident=values.ident[header],
             flow=Flow(orig.fill(ports), reply.fill(ports), flow.state, flow.is_reply, flow.zone, flow.netns),
             hops=PathHops(template.path, self.times, ports, sockets, self.details),
             number=number,

@@ -93,6 +93,7 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
         environment.clock(),
         environment.tracking(),
     )
+    output.set_clock(parts.clock)
     assembler = environment.assembler(parts)
     judging = _judging_stages(environment, parts, kube, options) if options.is_judged else []
     source, summary = environment.source(kube), RunSummary()

@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO, cast
 
 from tracer import render
@@ -20,6 +20,7 @@ from tracer.errors import BadOption, OutputNotWritten
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket
 from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.time_form import TimeForm
@@ -110,11 +111,17 @@ class Sinks(Output):
     def outputs(self) -> Iterator[Output]:
         return (sink.output for sink in self._sinks)
 
+    def for_node(self, node: str) -> Sinks:
+        return Sinks([replace(sink, output=sink.output.for_node(node)) for sink in self._sinks], self._recorded)
+
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         self._each(lambda output: output.begin(results, options_text, release))
 
     def packet(self, packet: Packet) -> None:
         self._each(lambda output: output.packet(packet))
+
+    def joined(self, joined: JoinedPacket) -> None:
+        self._each(lambda output: output.joined(joined))
 
     def lost(self, loss: LostEvents) -> None:
         self._each(lambda output: output.lost(loss))
@@ -143,6 +150,9 @@ class Sinks(Output):
         summary.not_written += [loss for sink in self._sinks if (loss := sink.loss)]
         self._summary = summary
         self._each(lambda output: output.summary(summary))
+
+    def node_summary(self, summary: RunSummary) -> None:
+        self._each(lambda output: output.node_summary(summary))
 
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         self._each(lambda output: output.doctor(results, status))

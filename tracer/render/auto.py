@@ -14,6 +14,7 @@ from typing import TextIO
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
@@ -49,11 +50,19 @@ class AutoOutput(OneLineOutput):
         TextOutput.begin(self, results, options_text, release)
 
     def packet(self, packet: Packet) -> None:
-        if not self._is_oneline and self._is_too_fast(packet.time):
+        self._choose(packet.time)
+        (OneLineOutput if self._is_oneline else TextOutput).packet(self, packet)
+
+    def joined(self, joined: JoinedPacket) -> None:
+        self._choose(joined.views[0].packet.time)
+        (OneLineOutput if self._is_oneline else TextOutput).joined(self, joined)
+
+    def _choose(self, time: int) -> None:
+        """Changes to lines when packets come too fast. time: of the newest packet, ns since the epoch."""
+        if not self._is_oneline and self._is_too_fast(time):
             self._is_oneline = True
             self.release()
             self.note(CHANGE)
-        (OneLineOutput if self._is_oneline else TextOutput).packet(self, packet)
 
     def _is_too_fast(self, time: int) -> bool:
         """Whether as many packets as the window holds came within its time. time: of the newest packet, ns since the epoch."""

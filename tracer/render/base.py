@@ -14,6 +14,7 @@ from tracer.errors import NO_ROOM
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
@@ -71,11 +72,22 @@ class Output(ABC):
             times: How a format for people shows the times of packets. Machine formats have their own.
         """
         self.out, self.err, self.verbose = out or sys.stdout, err or sys.stderr, verbose
+        self.times, self.node, self.has_nodes = times, "", False
         self.lost_by_probe: Counter[str] = Counter()
 
     def outputs(self) -> Iterator[Output]:
         """The outputs that write: itself, or those that it passes its calls to."""
         yield self
+
+    def for_node(self, node: str) -> Output:
+        """An output to the same streams that writes the name of a node with each result, for a run on several nodes."""
+        other = type(self)(self.out, self.err, self.verbose, self.times)
+        other.node, self.has_nodes = node, True
+        return other
+
+    def _marked(self, line: str) -> str:
+        """A line of results with the node's name, if there is one."""
+        return f"{escaped_line(self.node)}  {line}" if self.node and line else line
 
     @property
     def shows_all_results(self) -> bool:
@@ -92,9 +104,18 @@ class Output(ABC):
             release: Release of the traced kernel; "" = the running one.
         """
 
+    def set_clock(self, offset: int) -> None:
+        """The clock of the run's packets. offset: ns to add to CLOCK_MONOTONIC to get their times. Optional for a format."""
+        return
+
     @abstractmethod
     def packet(self, packet: Packet) -> None:
         """A packet is closed."""
+
+    def joined(self, joined: JoinedPacket) -> None:
+        """A packet that several nodes saw, or of which the way to other nodes is not certain."""
+        for view in joined.views:
+            self.for_node(view.node).packet(view.packet)
 
     def lost(self, loss: LostEvents) -> None:
         """Events were lost. Counts them for the summary; a format also writes them."""
@@ -130,6 +151,10 @@ class Output(ABC):
     @abstractmethod
     def summary(self, summary: RunSummary) -> None:
         """A run has ended."""
+
+    def node_summary(self, summary: RunSummary) -> None:
+        """The run on this output's node has ended. Those on other nodes, and the summary of all, may follow. Optional."""
+        return
 
     @abstractmethod
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
@@ -170,7 +195,9 @@ class Output(ABC):
         On a full disk it is written with a later line.
         """
         try:
-            self.err.write(escaped_line(folded(text, terminal_columns(self.err), 2)) + "\n")
+            text = f"{self.node}: {text}" if self.node else text
+            self.err.write(escaped_line(folded(text, terminal_columns(self.err), 2)) + "
+")
             self.err.flush()
         except OSError as e:
             if e.errno not in NO_ROOM:
@@ -178,12 +205,14 @@ class Output(ABC):
 
     def put_escaped(self, line: str) -> None:
         """Writes one line of results in which nothing has to be escaped any more."""
-        self.out.write(line + "\n")
+        self.out.write(self._marked(line) + "\n")
         self.out.flush()
 
     def put(self, *lines: str) -> None:
         """Writes lines of results. Each one stays a single line, whatever characters it contains."""
-        self.out.write("".join(f"{escaped_line(line)}\n" for line in lines))
+        written = [escaped_line(line) for line in lines]
+        written[:1] = map(self._marked, written[:1])
+        self.out.write("".join(f"{line}\n" for line in written))
         self.out.flush()
 
 

@@ -14,6 +14,7 @@ from tracer import __version__
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket, JoinLink, NodeView
 from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.time_form import TimeForm
@@ -23,6 +24,8 @@ from tracer.render.base import LostEvents, Output
 from tracer.render.parts.json_packet import Object, endpoints, packet_object, rfc3339
 from tracer.render.parts.json_template import JsonTemplates, packet_line
 from tracer.util.escape import json_line
+
+_WIRE_VALUES = ("time", "number", "seq", "length", "ip_id")
 
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
@@ -51,6 +54,9 @@ class JsonOutput(Output):
     def packet(self, packet: Packet) -> None:
         hops = shared_hops(packet)
         self.put_escaped(self._templates.line(packet, hops) if hops else packet_line(packet))
+
+    def joined(self, joined: JoinedPacket) -> None:
+        self._write("joined", **_joined(joined))
 
     def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
@@ -87,6 +93,9 @@ class JsonOutput(Output):
             **({"unaddressed": summary.unaddressed} if summary.unaddressed else {}),
         )
 
+    def node_summary(self, summary: RunSummary) -> None:
+        self.summary(summary)
+
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         self._write("doctor", facts=[_result(f) for f in results], status=status)
 
@@ -118,13 +127,39 @@ class JsonOutput(Output):
         difference = {"difference": compared.difference} if compared.difference else {}
         self._write("compared", agreed=compared.agreed, packet=packet_object(packet), **difference)
 
+    def _marked(self, line: str) -> str:
+        return f'{{"node":{json_line(self.node)},{line[1:]}' if self.node else line
+
     def _write(self, kind: str, **fields: Any) -> None:
         self.put_escaped(json_line({"type": kind, **fields}))
 
 
 def _untimed(packet: Packet) -> Object:
-    """Returns the object of a predicted packet: without time, number, seq and length."""
-    return {key: value for key, value in packet_object(packet).items() if key not in ("time", "number", "seq", "length")}
+    """Returns the object of a predicted packet, without the values that only a packet on the wire has."""
+    return {key: value for key, value in packet_object(packet).items() if key not in _WIRE_VALUES}
+
+
+def _joined(joined: JoinedPacket) -> Object:
+    return {
+        "views": [_view(view) for view in joined.views],
+        "links": [_link(link) for link in joined.links],
+        "complete": joined.complete,
+    }
+
+
+def _view(view: NodeView) -> Object:
+    out: Object = {"node": view.node}
+    if view.offset is not None:
+        out["offset_ns"], out["offset_error_ns"] = view.offset, view.error
+    return out | {"packet": packet_object(view.packet)}
+
+
+def _link(link: JoinLink) -> Object:
+    out: Object = {"key": link.key.value, "certainty": link.certainty.value, "candidates": link.candidates}
+    for key, value in (("earlier", link.earlier), ("later", link.later), ("delay_ns", link.delay)):
+        if value is not None:
+            out[key] = value
+    return out | {"delay_error_ns": link.error} if link.delay is not None else out
 
 
 def finding_object(finding: Finding) -> Object:

@@ -28,6 +28,7 @@ from tracer.model.hop import (
     owner_of,
     trace_of,
 )
+from tracer.model.joined_packet import Certainty, JoinedPacket
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
@@ -35,6 +36,7 @@ from tracer.packets.flooded_copies import is_refused_copy
 from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
 from tracer.render._clock import Clock
 from tracer.render._format import cause_style, outcome_style
+from tracer.render._joined import delay, doubts
 from tracer.render._packet import protocol_name
 from tracer.render._style import plain
 from tracer.render.parts.deciding_hop import deciding_hop
@@ -94,16 +96,37 @@ class OneLineOutput(TextOutput):
         what = f"cause of the SYN of {when}" if when else "cause of a SYN"
         self.put(f"{ABSENT}  {ends}  {what}  {text}{_remarks(('derived', is_derived))}")
 
-    def summary(self, summary: RunSummary) -> None:
+    def node_summary(self, summary: RunSummary) -> None:
         self._is_ending = True
-        super().summary(summary)
+        super().node_summary(summary)
+
+    def joined(self, joined: JoinedPacket) -> None:
+        """Writes one line: what all nodes show in each field, and the outcome on the last one."""
+        first, last = joined.views[0].packet, joined.views[-1].packet
+        when = (first.time and self._clock.stamp(first.time)) or ABSENT
+        fields = [list(self._fields(view.packet)) for view in joined.views]
+        places = "; ".join(f"{_field(view.node)} {each[2]}" for view, each in zip(joined.views, fields, strict=True))
+        rewrites = [each[3] for each in fields if each[3] != ABSENT]
+        rule, owner = next(((each[4], each[5]) for each in reversed(fields) if each[4] != ABSENT), (ABSENT, ABSENT))
+        arrived = delay(joined, len(fields) - 1)
+        remarks = _remarks(
+            (f"{_field(joined.views[-1].node)} {arrived}", bool(arrived)),
+            ("derived", any(link.certainty is Certainty.DERIVED for link in joined.links)),
+            *((doubt, True) for doubt in doubts(joined)),
+        )
+        outcome = self._style(outcome_style(last.outcome), _outcome(last, self._clock)) + remarks
+        self.put("  ".join((when, *fields[0][:2], places, ", ".join(rewrites) or ABSENT, rule, owner, outcome)))
 
     def _after_time(self, packet: Packet) -> str:
         """The line without its first field."""
+        return "  ".join(self._fields(packet))
+
+    def _fields(self, packet: Packet) -> tuple[str, ...]:
+        """The fields of the line behind the time."""
         ink, ends = self._style, packet.endpoints
         src, dst = format_endpoint(ends.src, ends.sport), format_endpoint(ends.dst, ends.dport)
         hop = deciding_hop(packet)
-        fields = (
+        return (
             f"{ink('strong', src)} -> {ink('strong', dst)}",
             " ".join(word for word in (protocol_name(packet), packet.tcp_flags) if word),
             ink("place", ", ".join(_interfaces(packet)) or ABSENT),
@@ -112,7 +135,6 @@ class OneLineOutput(TextOutput):
             ink("place", _field(owner.text) if hop and (owner := owner_of(hop)) else ABSENT),
             ink(outcome_style(packet.outcome), _outcome(packet, self._clock)),
         )
-        return "  ".join(fields)
 
     def _template(self, packet: Packet) -> LineTemplate | None:
         """The line of the packet's path; None = something else in it depends on a value."""

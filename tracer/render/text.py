@@ -23,6 +23,7 @@ from tracer.model.check import CheckResult
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
@@ -35,6 +36,7 @@ from tracer.render._audit import check_lines
 from tracer.render._clock import Clock
 from tracer.render._finding import block
 from tracer.render._format import cause_style, count, outcome_style, relative
+from tracer.render._joined import joined_lines
 from tracer.render._packet import MARGIN, TIME, PacketLines
 from tracer.render._prediction import chosen_rule, common_hops, condition, elsewhere, group_alike
 from tracer.render._shown_path import ShownPaths
@@ -109,6 +111,9 @@ class TextOutput(Output):
         before = self._paths.setdefault(path, packet.time)
         return before if before != packet.time else 0
 
+    def joined(self, joined: JoinedPacket) -> None:
+        self._write([*joined_lines(joined, self._lines, self._style), ""])
+
     def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
         where = f" on CPU {loss.cpu}" if loss.cpu >= 0 else ""
@@ -171,8 +176,8 @@ class TextOutput(Output):
 
     def summary(self, summary: RunSummary) -> None:
         ink = self._style
-        for finding in summary.findings:
-            self.finding(finding)
+        if not self.has_nodes:
+            self.node_summary(summary)
         lines = [ink("strong", f"{count(summary.packets, 'packet')} in {summary.seconds:.1f} s")]
         parts = [ink(outcome_style(name), f"{n} {name}") for name, n in sorted(summary.outcomes.items()) if n]
         if summary.incomplete:
@@ -205,6 +210,11 @@ class TextOutput(Output):
             left = f"the run ended before it could explain {count(summary.unexplained, 'more packet')}"
             lines.append("  " + ink("doubt", left))
         self._write([ink.fold(line, 2) for line in lines])
+
+    def node_summary(self, summary: RunSummary) -> None:
+        """Writes the new parts of the findings."""
+        for finding in summary.findings:
+            self.finding(finding)
 
     def doctor(self, results: Sequence[CheckResult], status: int) -> None:
         width = max((len(f.subject) for f in results), default=0)

@@ -39,6 +39,34 @@ class Request:
     """File for the kernel's console output."""
     shell: bool = False
     """Interactive, on this terminal."""
+    rtc: str = ""
+    """What the machine's clock shows at power-on; "" = the host's time."""
+
+
+@dataclass(frozen=True)
+class Attachments:
+    """What a machine of a cluster has beside its command: QEMU's ends, which are closed here when it has started."""
+
+    commands: int
+    """A stream socket for the commands that the guest runs."""
+    nics: tuple[qemu.Nic, ...]
+
+
+@dataclass(frozen=True)
+class Started:
+    """A machine that runs."""
+
+    vm: subprocess.Popen[bytes]
+    pipes: tuple[int, ...]
+    """Read ends: status, and without a shell stdout and stderr."""
+    console: Path
+    complaints: Path
+    """File with QEMU's own messages."""
+
+    def last_words(self) -> str:
+        """The end of the console, and QEMU's messages."""
+        ends = (host.tail(self.console, 40), host.tail(self.complaints, 10))
+        return "\n".join(filter(None, ("the machine ended without a status; its console:", *ends)))
 
 
 @dataclass(frozen=True)
@@ -86,45 +114,47 @@ def run(request: Request) -> Outcome:
     """Boot and run to the end; the images must exist. An exception also cleans up."""
     started = time.monotonic()
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="k8snet-lab-")))
-        console = request.console or scratch / "console"
-        machine = _machine(request, scratch)
-        served = stack.enter_context(share.served(request.shared, scratch)) if request.shared else None
-        pipes = [os.pipe() for _ in range(1 if request.shell else 3)]
-        for reader, _ in pipes:
-            stack.callback(os.close, reader)
-        writers = [writer for _, writer in pipes]
-        wires = qemu.Wires(writers[0], None if request.shell else (writers[1], writers[2]), console, served)
-        complaints = scratch / "qemu.log"
-        program = host.find("qemu-system-x86_64") or "qemu-system-x86_64"
-        with complaints.open("wb") as log:
-            vm = host.spawn(
-                qemu.command_line(machine, wires, program),
-                pass_fds=writers,
-                # an interactive machine uses our terminal, and must be in the terminal's session
-                own_session=not request.shell,
-                stdin=None if request.shell else subprocess.DEVNULL,
-                output=None if request.shell else log,
-            )
-        stack.callback(host.stop, vm)
-        for writer in writers:
-            os.close(writer)
-
+        running = start(request, stack)
         status = Status()
-        sinks = dict(zip([reader for reader, _ in pipes], (None, 1, 2), strict=False))
-        in_time = _relay(sinks, status, started + request.timeout if request.timeout else None)
-        host.stop(vm)
+        sinks = dict(zip(running.pipes, (None, 1, 2), strict=False))
+        in_time = relay(sinks, status, started + request.timeout if request.timeout else None)
+        host.stop(running.vm)
         seconds = time.monotonic() - started
         if status.status is not None:
             return Outcome(status.status, status.booted, seconds)
         if not in_time:
             return Outcome(TIMED_OUT, status.booted, seconds, f"time-out after {request.timeout:g} s")
-        problem = "\n".join(
-            filter(
-                None, ("the machine ended without a status; its console:", host.tail(console, 40), host.tail(complaints, 10))
-            )
+        return Outcome(VM_DIED, status.booted, seconds, running.last_words())
+
+
+def start(request: Request, stack: ExitStack, attached: Attachments | None = None) -> Started:
+    """Power on. The machine, its files and its pipes last until the stack unwinds."""
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="k8snet-lab-")))
+    console = request.console or scratch / "console"
+    machine = _machine(request, scratch)
+    served = stack.enter_context(share.served(request.shared, scratch)) if request.shared else None
+    pipes = [os.pipe() for _ in range(1 if request.shell else 3)]
+    for reader, _ in pipes:
+        stack.callback(os.close, reader)
+    writers = [writer for _, writer in pipes]
+    output = None if request.shell else (writers[1], writers[2])
+    more = (attached.commands, attached.nics) if attached else (None, ())
+    wires = qemu.Wires(writers[0], output, console, served, *more)
+    complaints = scratch / "qemu.log"
+    program = host.find("qemu-system-x86_64") or "qemu-system-x86_64"
+    with complaints.open("wb") as log:
+        vm = host.spawn(
+            qemu.command_line(machine, wires, program),
+            pass_fds=wires.inherited,
+            # an interactive machine uses our terminal, and must be in the terminal's session
+            own_session=not request.shell,
+            stdin=None if request.shell else subprocess.DEVNULL,
+            output=None if request.shell else log,
         )
-        return Outcome(VM_DIED, status.booted, seconds, problem)
+    stack.callback(host.stop, vm)
+    for end in wires.inherited:
+        os.close(end)
+    return Started(vm, tuple(reader for reader, _ in pipes), console, complaints)
 
 
 def _machine(request: Request, scratch: Path) -> qemu.Machine:
@@ -150,10 +180,11 @@ def _machine(request: Request, scratch: Path) -> qemu.Machine:
         memory=request.memory,
         cpus=request.cpus,
         append=request.append,
+        rtc=request.rtc,
     )
 
 
-def _relay(sinks: dict[int, int | None], status: Status, deadline: float | None) -> bool:
+def relay(sinks: dict[int, int | None], status: Status, deadline: float | None) -> bool:
     """Copy from pipes to our own descriptors (None: to `status`) until the guest has ended.
 
     Returns False if the deadline (monotonic seconds) came before the command's end.

@@ -50,6 +50,17 @@ class Machine:
     cpus: int = 2
     append: str = ""
     """More kernel options."""
+    rtc: str = ""
+    """What the machine's clock shows at power-on, as 2026-01-31T14:03:22 in UTC; "" = the host's time."""
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network interface of the machine, in the order in which the guest finds them."""
+
+    mac: str
+    frames: int | None = None
+    """A datagram socket: each datagram is a frame. None: QEMU's own network: 10.0.2.2 is the host's loopback address."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +75,19 @@ class Wires:
     """File for the kernel's console output, unless interactive."""
     share: Path | None
     """Socket of virtiofsd."""
+    commands: int | None = None
+    """A stream socket for the commands that the guest runs (exec_channel); None: the guest runs one command."""
+    nics: tuple[Nic, ...] = ()
+
+    @property
+    def inherited(self) -> list[int]:
+        """The descriptors that QEMU must inherit."""
+        ends = [self.status, *(self.output or ()), self.commands, *(nic.frames for nic in self.nics)]
+        return [end for end in ends if end is not None]
 
 
 def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86_64") -> list[str]:
-    """The complete argument list. QEMU must inherit the pipes' descriptors."""
+    """The complete argument list. QEMU must inherit the descriptors of `wires`."""
     argv = [
         program,
         "-nodefaults",
@@ -116,6 +136,13 @@ def command_line(machine: Machine, wires: Wires, program: str = "qemu-system-x86
             "-device",
             "vhost-user-fs-pci,chardev=share,tag=share",
         ]
+    if wires.commands is not None:
+        argv += ["-chardev", f"socket,id=commands,fd={wires.commands}"]
+        argv += ["-device", "virtserialport,chardev=commands,name=commands"]
+    if machine.rtc:
+        argv += ["-rtc", f"base={machine.rtc},clock=vm"]
+    for number, nic in enumerate(wires.nics):
+        argv += _nic(f"net{number}", nic)
     return argv
 
 
@@ -139,6 +166,12 @@ def _port(name: str, descriptor: int) -> Sequence[str]:
         "-device",
         f"virtserialport,chardev={name},name={name}",
     )
+
+
+def _nic(name: str, nic: Nic) -> Sequence[str]:
+    """A network interface. Without offloads the guest puts each packet on the wire as it is: whole, with its checksum."""
+    backend = f"user,id={name}" if nic.frames is None else f"dgram,id={name},local.type=fd,local.str={nic.frames}"
+    return ("-netdev", backend, "-device", f"virtio-net-pci,netdev={name},mac={nic.mac},romfile=")
 
 
 def _quote(path: Path) -> str:

@@ -84,9 +84,9 @@ class Node:
             with entered(name):
                 _sysctl_host()
         _sysctl_host()
-        _sysctl_node()
+        set_node_sysctls()
         if self.bridge_nf:
-            _bridge_nf()
+            use_bridge_netfilter()
         with IPRoute() as ipr:
             ipr.link("add", ifname=BRIDGE, kind="bridge", address=_MAC % 1)
             _address(ipr, BRIDGE, f"{GATEWAY4}/24", f"{GATEWAY6}/64")
@@ -184,7 +184,7 @@ def _sysctl_host() -> None:
         _write(f"ipv4/conf/{scope}/rp_filter", "0")
 
 
-def _sysctl_node() -> None:
+def set_node_sysctls() -> None:
     """Sets what kubelet and kube-proxy set on a node, and answers every refusal."""
     _write("ipv4/ip_forward", "1")
     _write("ipv6/conf/all/forwarding", "1")
@@ -195,7 +195,7 @@ def _sysctl_node() -> None:
     _write("ipv6/icmp/ratelimit", "0")
 
 
-def _bridge_nf() -> None:
+def use_bridge_netfilter() -> None:
     """Let bridged packets pass iptables; without the module they do not, which is no error."""
     switch = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
     if not switch.exists():

@@ -19,7 +19,7 @@ from incidents.objects import Object
 from scenes import netns
 from tests.kernel import audit_nodes
 from tests.kernel.audit_nodes import LOCAL
-from tests.kernel.cures.kubectl_api import KubectlApi
+from tests.support.kubectl_api import KubectlApi
 from tracer.audit import audit
 from tracer.audit.state import NodeState
 from tracer.findings import Findings

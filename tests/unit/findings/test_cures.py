@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "vagrant"))
 
 from incidents import objects
 from tests.kernel.cures import CASES, commands, of_kernel, of_ports, of_rules
-from tests.kernel.cures.kubectl_api import KubectlApi
 from tests.support import findings as f
+from tests.support.kubectl_api import KubectlApi
 from tracer.audit import checks
 from tracer.findings import endpoint_not_ready, finders, hostport_takes_service, no_local_endpoints, syn_finders
 from tracer.findings.context import FindingContext

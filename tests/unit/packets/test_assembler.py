@@ -26,7 +26,7 @@ INSIDE6: Ends = ("fd00:56::1", 40812, "fd00:10::11", 8080)
 
 def node_port(identity: int = 1 << 8, start: int = SECOND) -> Trail:
     """A SYN to a NodePort: DNAT, FORWARD, MASQUERADE, and the pod's listener answers it."""
-    t = Trail(CLIENT, identity, start, in_name="eth0", orig=CLIENT, reply=swapped(CLIENT), ct_info=2)
+    t = Trail(CLIENT, identity, start, in_name="eth0", orig=CLIENT, reply=swapped(CLIENT), ct_info=2, ident=4711)
     t.table("PREROUTING", "mangle").now(reply=swapped(HALF)).table("PREROUTING", "nat").nat("PREROUTING", 1, HALF)
     t.hook("PREROUTING").now(out_name="cni0").table("FORWARD", "filter").hook("FORWARD").now(in_name="")
     t.table("POSTROUTING", "nat", reply=swapped(INSIDE)).now(reply=swapped(INSIDE))
@@ -53,6 +53,7 @@ def test_a_syn_to_a_node_port() -> None:
     assert (p.number, p.identity, p.time) == (1, 1 << 8, SECOND)
     assert (p.family, p.protocol, p.tcp_flags, p.length, p.seq) == ("IPv4", "TCP", "SYN", 60, 7)
     assert (p.netns, p.iface, p.endpoints) == ("node", "eth0", Endpoints(*CLIENT))
+    assert p.ident == 4711
     assert p.flow == Flow(Endpoints(*CLIENT), Endpoints(*swapped(INSIDE)), "NEW", False, 0)
     assert [(h.kind, h.hook or h.netns, hop_fields.table(h)) for h in p.hops] == [
         ("table", "PREROUTING", "mangle"), ("table", "PREROUTING", "nat"), ("nat", "PREROUTING", ""),

@@ -71,11 +71,11 @@ def multiport(*numbers: int, which: int = 0) -> R:
 
 
 def test_packets_of_other_connections_share_a_path() -> None:
-    trails = [delivered(n, 40000 + n, seq=n, length=60 + n) for n in range(1, 6)]
+    trails = [delivered(n, 40000 + n, seq=n, length=60 + n, ident=700 + n) for n in range(1, 6)]
     packets, shared = in_both_ways(rows_of(*trails))
     assert shared == 4
     assert [p.endpoints.sport for p in packets] == [40001, 40002, 40003, 40004, 40005]
-    assert [(p.seq, p.length) for p in packets] == [(n, 60 + n) for n in range(1, 6)]
+    assert [(p.seq, p.length, p.ident) for p in packets] == [(n, 60 + n, 700 + n) for n in range(1, 6)]
     assert {p.verdict for p in packets} == {"delivered to pid 4242 nginx in pod-a"}
 
 

@@ -60,6 +60,7 @@ def test_a_node_port_request() -> None:
     found = line(samples.node_port())
     assert found["time"] == "2026-01-31T14:03:22.118204511Z"
     assert (found["family"], found["proto"], found["ifname"], found["tcp_flags"]) == ("ipv4", "tcp", "eth0", "SYN")
+    assert "ip_id" in found
     assert found["flow"]["reply"] == {"src": "10.244.0.11", "sport": 8080, "dst": "10.244.0.1", "dport": 23711}
     assert found["flow"]["reply_direction"] is False
     assert [h["time_ns"] for h in found["hops"]][:4] == [0, 11_000, 14_000, 15_000]

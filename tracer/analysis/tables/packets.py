@@ -53,6 +53,7 @@ TABLE: TableSchema[_Row] = TableSchema(
         Column("icmp_type", BIGINT, "ICMP type", lambda r: r.packet.icmp[0] if r.packet.icmp else None),
         Column("icmp_code", BIGINT, "ICMP code", lambda r: r.packet.icmp[1] if r.packet.icmp else None),
         Column("length", BIGINT, "Length from the IP header on", lambda r: r.packet.length, "bytes"),
+        Column("ip_id", BIGINT, "IPv4 identification", lambda r: r.packet.ident if r.packet.family == "IPv4" else None),
         Column("ct_state", VARCHAR, "State in conntrack: NEW, ESTABLISHED, RELATED; INVALID or UNTRACKED without an entry",
                lambda r: text(r.packet.flow.state if r.packet.flow else r.packet.untracked)),
         Column("ct_zone", BIGINT, "Zone in conntrack", lambda r: r.packet.flow.zone if r.packet.flow else None),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tracer.capture.format.codec import pack
 from tracer.capture.format.schema import APPLICATION_ID, TABLES, VERSION, Record, crc
@@ -50,6 +50,18 @@ class RotationLimits:
     @property
     def has_successors(self) -> bool:
         return bool(self.rotate or self.seconds)
+
+
+class CaptureTarget(Protocol):
+    """What takes a capture: files, or a stream to another machine."""
+
+    names: list[Path]
+    limits: RotationLimits
+
+    def describe(self, meta: dict[str, Any]) -> None: ...
+    def insert(self, records: list[tuple[Any, ...]], batch: tuple[Any, ...] | None) -> None: ...
+    def discard(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class CaptureFiles:

@@ -24,7 +24,7 @@ from tracer.capture.journal import (
     journaled_function,
 )
 from tracer.capture.record.buffer import RecordBuffer
-from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
+from tracer.capture.record.capture_files import CaptureFiles, CaptureTarget, RotationLimits
 from tracer.capture.record.prefetch import Prefetcher
 from tracer.capture.record.writer import CaptureWriter
 from tracer.capture.redact.records import RecordRedactor
@@ -93,14 +93,20 @@ class RecordingEnvironment:
         limits: sizes of its files.
         redactor: redacts everything that is written; None = nothing is redacted.
         explains: packets are also explained; False: only what a replay will need is asked.
+        files: what takes the capture; None = files at `path`.
     """
 
     def __init__(
-        self, path: str, limits: RotationLimits, redactor: RecordRedactor | None = None, explains: bool = True
+        self,
+        path: str,
+        limits: RotationLimits,
+        redactor: RecordRedactor | None = None,
+        explains: bool = True,
+        files: CaptureTarget | None = None,
     ) -> None:
         self._redactor, self._explains = redactor, explains
         self.buffer = RecordBuffer()
-        self.files = CaptureFiles(Path(path), limits)
+        self.files = files or CaptureFiles(Path(path), limits)
         self.writer: CaptureWriter | None = None
         self.sandboxes = RecordedCniCache(self.buffer.add_sandboxes)
         self._live = LiveEnvironment()

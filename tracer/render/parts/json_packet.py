@@ -49,6 +49,8 @@ def packet_object(packet: Packet) -> Object:
         **endpoints(packet.endpoints),
         "length": packet.length,
     }
+    if packet.family == "IPv4":
+        out["ip_id"] = packet.ident
     if packet.iface:
         out["ifname"] = packet.iface
     if packet.tcp_flags:

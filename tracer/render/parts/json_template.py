@@ -43,8 +43,8 @@ class _PacketTemplate:
 
     def __init__(self, packet: Packet, hops: PathHops) -> None:
         marks = [new_mark() for _ in _values(packet, hops)]
-        number, time, length, seq, *ports = marks[:6]
-        rest = iter(marks[6:])
+        number, time, length, seq, ident, *ports = marks[:7]
+        rest = iter(marks[7:])
         times = [next(rest) for _ in hops.path.hops]
         sockets = tuple([mark if inode else 0 for inode, mark in zip(hops.sockets, rest, strict=False)])
         details = tuple(_with_tsval(detail, next(rest)) for detail in hops.details)
@@ -54,6 +54,7 @@ class _PacketTemplate:
             number=number,
             length=length,
             seq=seq,
+            ident=ident,
             endpoints=EndpointsPattern.of(packet.endpoints, hops.ports).fill(chosen),
             flow=packet.flow and _with_ports(packet.flow, hops.ports, chosen),
             hops=PathHops(hops.path, hops.times, chosen, sockets, details),
@@ -73,7 +74,8 @@ def _values(packet: Packet, hops: PathHops) -> list[object]:
     """The values of a packet, in the order of the marks of a template."""
     times = hops.times
     began = times[hops.path.hops[0].time]
-    head: list[object] = [packet.number, f'"{rfc3339(packet.time)}"', packet.length, packet.seq, *hops.ports]
+    head: list[object] = [packet.number, f'"{rfc3339(packet.time)}"', packet.length, packet.seq, packet.ident]
+    head += hops.ports
     head += [times[pattern.time] - began for pattern in hops.path.hops]
     return [*head, *hops.sockets, *(detail.facts.get(TSVAL) for detail in hops.details)]
 

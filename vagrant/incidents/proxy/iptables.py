@@ -29,12 +29,13 @@ def rules(
     chains: dict[str, list[str]] = {"KUBE-SERVICES": [], "KUBE-NODEPORTS": []}
     outside, inside = [], []
     for s in services:
-        comment, own = f'-m comment --comment "{s.label}"', digest(s.label + "tcp", 16)
+        comment, own = f'-m comment --comment "{s.label}"', digest(s.label + s.protocol, 16)
         svc, ext = f"KUBE-SVC-{own}", f"KUBE-EXT-{own}"
-        at, tcp = f"-d {s.address}/{bits} -p tcp", f"-m tcp --dport {s.port}"
+        proto = s.protocol
+        at, tcp = f"-d {s.address}/{bits} -p {proto}", f"-m {proto} --dport {s.port}"
         lacks = f'-m comment --comment "{s.label} has no endpoints"'
         if not s.ends:
-            outside.append(f"-p tcp {lacks} -m addrtype --dst-type LOCAL -m tcp --dport {s.node_port} -j REJECT"
+            outside.append(f"-p {proto} {lacks} -m addrtype --dst-type LOCAL -m {proto} --dport {s.node_port} -j REJECT"
                            f" --reject-with {reject}")  # fmt: skip
             inside.append(f"{at} {lacks} {tcp} -j REJECT --reject-with {reject}")
             continue
@@ -50,12 +51,16 @@ def rules(
             chance = f"-m statistic --mode random --probability {1 / left:.11f} " if left > 1 else ""
             chains[svc].append(f'-m comment --comment "{s.label} -> {end(address, port)}" {chance}-j {sep}')
             chains[sep] = [f"-s {address}/{bits} {comment} -j KUBE-MARK-MASQ",
-                           f"-p tcp {comment} {_remembers(s, sep)}-m tcp -j DNAT"
+                           f"-p {proto} {comment} {_remembers(s, sep)}-m {proto} -j DNAT"
                            f" --to-destination {end(address, port)}"]  # fmt: skip
         if s.node_port:
-            chains["KUBE-NODEPORTS"].append(f"-p tcp {comment} -m tcp --dport {s.node_port} -j {ext}")
+            chains["KUBE-NODEPORTS"].append(f"-p {proto} {comment} -m {proto} --dport {s.node_port} -j {ext}")
             chains[ext] = _external(s, svc, pods)
-            if s.local:
+            if s.local and s.near:
+                near = f"KUBE-SVL-{own}"
+                chains[ext].append(f"-j {near}")
+                chains[near] = [f'-m comment --comment "{s.label} -> {end(*e)}" -j {_endpoint(s, *e)}' for e in s.near]
+            elif s.local:
                 outside.append(f'-p tcp -m comment --comment "{s.label} has no local endpoints" -m addrtype --dst-type LOCAL'
                                f" -m tcp --dport {s.node_port} -j DROP")  # fmt: skip
     chains["KUBE-SERVICES"].append(_LAST)
@@ -72,7 +77,7 @@ _MASKS = {4: "255.255.255.255", 6: "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
 
 def _endpoint(s: Service, address: str, port: int) -> str:
     """The name of an endpoint's chain."""
-    return f"KUBE-SEP-{digest(f'{s.label}tcp{end(address, port)}', 16)}"
+    return f"KUBE-SEP-{digest(f'{s.label}{s.protocol}{end(address, port)}', 16)}"
 
 
 def _remembers(s: Service, sep: str) -> str:

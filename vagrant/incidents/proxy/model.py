@@ -17,8 +17,9 @@ SERVICES = {4: "172.30.0.0/16", 6: "fd00:172:30::/112"}
 
 @dataclass(frozen=True)
 class Service:
-    """One Service with one TCP port. name: ns/name. ends: (address, port) of its endpoints. local: policy Local, and none of
-    the endpoints counts as local. affinity: a client keeps its endpoint.
+    """One Service with one port. name: ns/name. ends: (address, port) of its endpoints. local: policy Local, and only the
+    endpoints `near` count as local. affinity: a client keeps its endpoint. protocol: tcp, or udp, which the rules of iptables
+    mode alone can have.
     """
 
     name: str
@@ -29,6 +30,8 @@ class Service:
     port_name: str = ""
     local: bool = False
     affinity: bool = False
+    near: tuple[tuple[str, int], ...] = ()
+    protocol: str = "tcp"
 
     @property
     def label(self) -> str:

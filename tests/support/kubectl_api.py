@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An API server for `kubectl`: the double of tests/support/api_server.py, extended by the requests that only `kubectl` makes:
+"""An API server for `kubectl`: the double of api_server.py, extended by the requests that only `kubectl` makes:
 the list of resources, the objects of one namespace, Endpoints beside slices, and a change of one object.
 
 kubectl's own decoding and printing is under test; nothing of it is imitated here.
@@ -65,6 +65,7 @@ class KubectlHandler(Handler):
     def _discovery(self, path: str) -> Object | None:
         slices, minor = self.api.slices, "20" if self.api.slices == "v1beta1" else "32"
         group = {"groupVersion": f"discovery.k8s.io/{slices}", "version": slices}
+        apps = {"groupVersion": "apps/v1", "version": "v1"}
         verbs = ["get", "list", "patch", "watch"]
         found: dict[str, Object] = {
             "/version": {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"},
@@ -75,7 +76,8 @@ class KubectlHandler(Handler):
                     "x-kubernetes-group-version-kind": {"group": "", "version": "v1", "kind": "Service"}}}}},
             "/api": {"kind": "APIVersions", "versions": ["v1"]},
             "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [
-                {"name": "discovery.k8s.io", "versions": [group], "preferredVersion": group}]},
+                {"name": "discovery.k8s.io", "versions": [group], "preferredVersion": group},
+                {"name": "apps", "versions": [apps], "preferredVersion": apps}]},
             "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [
                 {"name": n, "singularName": n.rstrip("s"), "namespaced": n != "nodes", "kind": PATHS[f"{CORE}/{n}"],
                  "verbs": verbs, "shortNames": [short]} for n, short in SHORT.items()]},
@@ -83,6 +85,9 @@ class KubectlHandler(Handler):
                 "kind": "APIResourceList", "groupVersion": group["groupVersion"], "resources": [
                     {"name": SLICES, "singularName": "endpointslice", "namespaced": True, "kind": "EndpointSlice",
                      "verbs": verbs}]},
+            "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
+                {"name": "daemonsets", "singularName": "daemonset", "namespaced": True, "kind": "DaemonSet", "verbs": verbs,
+                 "shortNames": ["ds"]}]},
         }  # fmt: skip
         return found.get(path)
 

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several nodes in one stream, with a program in place of kubectl: what each node shows, and what a broken one costs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import clusters, known_capture, sample_packets
+from tests.support.agent_frames import stream_of
+from tests.support.clusters import FakeCluster
+from tests.support.fake_kubectl import ROOT
+from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.packet_stage import SingleViews
+from tracer.errors import NoAgent
+from tracer.model.joined_packet import JoinedPacket, NodeView
+from tracer.pipeline.shutdown import StopRequest
+from tracer.protocol.messages import FrameKind, Hello, Shed
+from tracer.render.json import JsonOutput
+
+NODES = ("node-1", "node-2")
+Line = dict[str, Any]
+Pods = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return known_capture.make(tmp_path_factory.mktemp("capture") / "known.k8st")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    objects = [*known_capture.OBJECTS, *map(clusters.node, NODES), *map(clusters.agent_pod, NODES)]
+    with clusters.cluster(tmp_path, objects) as made:
+        yield made
+
+
+def replayed(capture: Path, *options: str) -> str:
+    """What a run on one node prints."""
+    command = [sys.executable, "-m", "tracer", "-r", str(capture), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def results(text: str) -> list[Line]:
+    """The lines of JSON output, without the first and the last one of a run."""
+    return [line for line in map(json.loads, text.splitlines()) if line["type"] not in ("run", "summary")]
+
+
+def test_each_node_shows_what_a_run_on_it_shows(cluster: FakeCluster, capture: Path) -> None:
+    done = cluster.run({f"agent-{name}": {"capture": str(capture)} for name in NODES}, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    lines, alone = results(done.stdout), results(replayed(capture, "-o", "json"))
+    for name in NODES:
+        own = [{key: value for key, value in line.items() if key != "node"} for line in lines if line["node"] == name]
+        assert own == alone
+    assert len(lines) == 2 * len(alone)
+    totals = json.loads(done.stdout.splitlines()[-1])
+    assert (totals["packets"], totals["causes"]["accepted"]) == (660, 210)
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("-o", "oneline"), ("-v",), ("--follow",), ("--drops-only",), ("--quiet", "--time", "utc")]
+)
+def test_the_text_of_one_node_has_its_name_and_is_otherwise_the_same(
+    cluster: FakeCluster, capture: Path, options: Sequence[str]
+) -> None:
+    done = cluster.run({"agent-node-1": {"capture": str(capture)}}, "--node", "node-1", *options)
+    assert done.returncode == 0, done.stderr
+    alone = replayed(capture, *options)
+    # The times of a run differ: how long it took.
+    without = re.sub(r" in [\d.]+ s$", "", done.stdout, flags=re.MULTILINE)
+    # The name stands before the first line of each result, and not before the summary, which is that of all nodes.
+    assert without.replace("node-1  ", "") == re.sub(r" in [\d.]+ s$", "", alone, flags=re.MULTILINE).replace("node-1  ", "")
+    assert done.stdout.count("node-1  ") > 10
+
+
+def test_a_node_that_dies_inside_a_frame_costs_one_sentence(cluster: FakeCluster, capture: Path) -> None:
+    pods: Pods = {"agent-node-1": {"capture": str(capture), "cut": 20_000}, "agent-node-2": {"capture": str(capture)}}
+    done = cluster.run(pods, "-o", "json")
+    assert done.returncode == 0
+    assert "Node node-1 is no longer traced: error: unexpected EOF." in done.stderr.splitlines()
+    lines, alone = results(done.stdout), results(replayed(capture, "-o", "json"))
+    counts = {name: sum(line["node"] == name for line in lines) for name in NODES}
+    assert 10 < counts["node-1"] < counts["node-2"] == len(alone)
+
+
+def test_kubectl_that_fails_costs_one_sentence(cluster: FakeCluster, capture: Path) -> None:
+    pods: Pods = {
+        "agent-node-1": {"error": "\x1b[1mcontainer not found", "status": 1},
+        "agent-node-2": {"capture": str(capture)},
+    }
+    done = cluster.run(pods, "--port", "80", "-n", "1")
+    assert done.returncode == 0
+    assert r"Node node-1 is not traced: Error from server (NotFound): \x1b[1mcontainer not found." in done.stderr
+    assert done.stdout.count("node-2  ") >= 1
+
+
+def test_no_node_at_all_is_an_error(cluster: FakeCluster) -> None:
+    done = cluster.run({name: {"error": "forbidden", "status": 1} for name in ("agent-node-1", "agent-node-2")})
+    assert done.returncode == NoAgent.status
+    assert "k8snet-trace: No node was traced: node-" in done.stderr and "forbidden" in done.stderr
+
+
+def test_the_agents_get_the_options_that_select(cluster: FakeCluster, capture: Path) -> None:
+    done = cluster.run({"agent-node-1": {"capture": str(capture)}}, "--service", "shop/cart", "--drops-only", "-4", "-v")
+    assert done.returncode == 0, done.stderr
+    (words,) = cluster.commands()
+    given = ["--service", "shop/cart", "--drops-only", "--verbose", "-4"]
+    assert words[1:] == [
+        "exec", "-i", "-n", "kube-system", "agent-node-1", "-c", "k8snet-trace", "--", "k8snet-trace", "agent", "--stdio",
+        "--all-results", *given,
+    ]  # fmt: skip
+    assert "Tracing 1 node: node-1." in done.stderr
+
+
+def test_nodes_without_a_pod_need_an_image(cluster: FakeCluster, tmp_path: Path, capture: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with clusters.cluster(tmp_path / "other", [*known_capture.OBJECTS, clusters.node("node-1")]) as bare:
+        refused = bare.run({})
+        assert refused.returncode == NoAgent.status and "node-1 has no running pod of the DaemonSet" in refused.stderr
+        done = bare.run({"node/node-1": {"capture": str(capture)}}, "--image", "reg/x@sha256:1", "--pod", "shop/cart-a")
+        (words,) = bare.commands()
+    assert done.returncode == NoAgent.status  # --no-kube cannot be combined with -r: the fake agent reads a capture
+    debug = words.index("debug")
+    assert words[debug : debug + 6] == ["debug", "node/node-1", "-i", "-q", "--image=reg/x@sha256:1", "--profile=sysadmin"]
+    assert words[words.index("--stdio") + 1 :] == ["--host", "10.244.0.11", "--no-kube"]
+
+
+def test_ctrl_c_ends_all_and_shows_the_summary(cluster: FakeCluster, capture: Path) -> None:
+    pods: Pods = {"agent-node-1": {"capture": str(capture)}, "agent-node-2": {"silent": True}}
+    process = subprocess.Popen(
+        cluster.command("-o", "json"), env=cluster.environment(pods), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    first = process.stdout.readline()
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2)
+    process.send_signal(signal.SIGCONT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(first)["node"] == "node-1" and json.loads(out.splitlines()[-1])["type"] == "summary"
+
+
+def test_a_program_after_two_dashes_is_refused(cluster: FakeCluster) -> None:
+    done = cluster.run({}, "--", "true")
+    assert done.returncode == 2 and "runs no command" in done.stderr
+
+
+# ---- streams that no agent writes: in this process ----
+
+
+def run(streams: dict[str, bytes], tmp_path: Path, then: str = "", **more: Any) -> tuple[ClusterTotals, list[Line], str]:
+    """A run with nodes that write these bytes. then: what each program does afterwards, in the shell."""
+    commands = []
+    for name, data in streams.items():
+        (tmp_path / name).write_bytes(data)
+        commands.append(NodeCommand(name, ["sh", "-c", f"cat {tmp_path / name}; {then or 'exit 0'}"]))
+    out, err = StringIO(), StringIO()
+    totals = ClusterRun(commands, JsonOutput(out, err), more.pop("stage", None) or SingleViews(), **more).run(StopRequest())
+    return totals, [json.loads(line) for line in out.getvalue().splitlines()], err.getvalue()
+
+
+def test_a_node_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.cluster.cluster_run.HELLO_SECONDS", 1.0)
+    commands = [NodeCommand("mute", ["sleep", "60"]), NodeCommand("gone", ["/no/such/program"])]
+    out, err = StringIO(), StringIO()
+    began = time.monotonic()
+    totals = ClusterRun(commands, JsonOutput(out, err), SingleViews()).run(StopRequest())
+    assert time.monotonic() - began < 20
+    assert totals.failed == {
+        "gone": "/no/such/program cannot be started: No such file or directory",
+        "mute": "its agent has not answered within 1 s",
+    }  # fmt: skip
+    assert err.getvalue().count("is not traced") == 2
+
+
+def test_a_node_that_falls_silent_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.cluster.cluster_run.SILENCE_SECONDS", 0.5)
+    stream = stream_of(sample_packets.every())
+    cut = stream[: len(stream) // 2]
+    totals, lines, err = run({"node-a": cut, "node-b": stream}, tmp_path, then="sleep 2")
+    assert err.count("Node node-a has said nothing for") == 1
+    assert sum(line["node"] == "node-b" for line in lines) == len(sample_packets.every())
+    assert list(totals.failed) == ["node-a"]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"sh: k8snet-trace: not found\n", "it is not the stream of an agent"),
+        (stream_of([], Hello(protocol=2)), "it speaks version 2 of the protocol"),
+        (b"", "its stream|kubectl ended with status 0"),
+    ],
+)
+def test_a_stream_that_cannot_be_read_costs_one_sentence(tmp_path: Path, data: bytes, why: str) -> None:
+    totals, lines, err = run({"bad": data, "good": stream_of(sample_packets.every())}, tmp_path)
+    assert list(totals.failed) == ["bad"] and re.search(why, err), err
+    assert len(lines) == len(sample_packets.every())
+
+
+def test_shed_results_are_said_and_reach_the_joining(tmp_path: Path) -> None:
+    from tests.support.agent_frames import AgentBytes
+    from tracer.protocol.messages import End, PacketClock, Pong
+
+    class Losses(SingleViews):
+        def __init__(self) -> None:
+            super().__init__()
+            self.losses: list[tuple[str, int, int]] = []
+
+        def note_loss(self, node: str, since: int, until: int) -> None:
+            self.losses.append((node, since, until))
+
+    agent, stage = AgentBytes(), Losses()
+    data = (
+        agent.of(FrameKind.HELLO, Hello()) + agent.of(FrameKind.CLOCK, PacketClock(5)) + agent.of(FrameKind.PONG, Pong(9, 1, 2))
+    )
+    data += agent.of(FrameKind.SHED, Shed({"packet": 7, "finding": 1}, 10, 20)) + agent.of(FrameKind.END, End())
+    totals, _, err = run({"slow": data}, tmp_path, stage=stage)
+    assert "Node slow: 1 findings, 7 packets did not fit into the stream to this client" in err
+    assert totals.summary.not_written[0].records == 8
+    # Its clock is not known, so any time may be meant.
+    assert [(node, since) for node, since, _ in stage.losses] == [("slow", 0)]
+
+
+def test_packets_pass_the_stage_with_their_node(tmp_path: Path) -> None:
+    class Doubling(SingleViews):
+        def feed(self, view: NodeView) -> None:
+            self._views.append(JoinedPacket((view, view)))
+
+    totals, lines, _ = run({"n": stream_of([sample_packets.ping()])}, tmp_path, stage=Doubling())
+    assert [line["node"] for line in lines] == ["n", "n"] and not totals.failed
+
+
+def test_more_nodes_than_are_started_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.cluster.cluster_run.MOST_STARTING", 2)
+    names = [f"node-{number}" for number in range(9)]
+    _, lines, _ = run({name: stream_of([sample_packets.ping()]) for name in names}, tmp_path)
+    assert sorted(line["node"] for line in lines) == names
+
+
+def test_the_count_ends_the_run(tmp_path: Path) -> None:
+    streams = {name: stream_of(sample_packets.every()) for name in ("a", "b")}
+    totals, lines, _ = run(streams, tmp_path, then="sleep 0.3", count=3)
+    assert len(lines) == 3 == totals.summary.packets

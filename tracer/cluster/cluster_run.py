@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run: one loop reads all agents, one thread pings them. A slow, silent or dead node holds nobody up."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tracer.cluster.agent_process import AgentProcess
+from tracer.cluster.node_captures import NodeCaptures
+from tracer.cluster.node_stream import Result
+from tracer.cluster.packet_stage import PacketStage
+from tracer.model.finding import Finding
+from tracer.model.handshake import HandshakeVerdict
+from tracer.model.joined_packet import JoinedPacket, NodeView
+from tracer.model.loss import Loss
+from tracer.model.packet import Packet
+from tracer.model.summary import OutputLoss, RunSummary
+from tracer.model.timeline import Timeline
+from tracer.pipeline.shutdown import StopRequest
+from tracer.protocol.limits import LEASE_SECONDS, PING_SECONDS
+from tracer.protocol.malformed_frame import MalformedFrame
+from tracer.protocol.messages import BatchEnd, Begin, FrameKind, Note, Shed
+from tracer.render.base import Output
+from tracer.util.worker import Worker
+
+READ_BYTES = 1 << 16
+"""Most bytes that are read of one node before the next one has its turn."""
+WAIT_SECONDS = 0.1
+"""Longest wait for the nodes, s."""
+MOST_STARTING = 16
+"""Number of agents that are started at a time: each kubectl takes about 50 MB and a moment of the API server."""
+HELLO_SECONDS = 60.0
+"""Time in which an agent has to say hello, s: a debug pod may have to pull its image."""
+SILENCE_SECONDS = LEASE_SECONDS
+"""Time without a word after which the user is informed about a node, s."""
+MOST_DELAYED = 1 << 16
+"""Largest number of results that wait behind packets; the oldest are then written before these packets."""
+END_SECONDS = 15.0
+"""Time that agents get for their summaries after a request to end, s: they explain what they have seen for 5 s."""
+LEAVE_SECONDS = 2.0
+"""Time that kubectl gets to end after its input was closed, and then after SIGTERM, s."""
+
+
+@dataclass(frozen=True)
+class NodeCommand:
+    """A node, and the command that starts its agent."""
+
+    node: str
+    command: Sequence[str]
+
+
+@dataclass
+class ClusterTotals:
+    """Totals of a run on several nodes.
+
+    Attributes:
+        summary: The sum of the nodes' summaries.
+        traced: Nodes on which probes were on.
+        failed: Nodes that could not be traced or were lost, with the reason.
+        wire_bytes: Bytes that came from all nodes.
+    """
+
+    summary: RunSummary = field(default_factory=RunSummary)
+    traced: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    wire_bytes: int = 0
+
+
+class ClusterRun:
+    """Runs agents on nodes.
+
+    Args:
+        commands: The nodes.
+        output: Where results are written.
+        stage: What packets pass.
+        count: The run ends after this many packets; 0 = no limit.
+        captures: Takes the captures of the nodes; None = none are written.
+        join_seconds: Time that packets wait in the stage for their views on other nodes, s.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[NodeCommand],
+        output: Output,
+        stage: PacketStage,
+        count: int = 0,
+        captures: NodeCaptures | None = None,
+        join_seconds: float = 0.0,
+    ) -> None:
+        self._captures, self._join_ns = captures, int(join_seconds * 1e9)
+        self._delayed: deque[tuple[int, str, Callable[[], None]]] = deque()
+        self._waiting = deque(commands)
+        self._output, self._stage, self._count = output, stage, count
+        self._outputs: dict[str, Output] = {}
+        self._agents: dict[str, AgentProcess] = {}
+        self._ending: list[AgentProcess] = []
+        self._offsets: dict[str, tuple[int | None, int]] = {}
+        self._open_batches: set[str] = set()
+        self._summarized: set[str] = set()
+        self._selector = selectors.DefaultSelector()
+        self._clock = time.time_ns() - time.monotonic_ns()
+        self._is_over = threading.Event()
+        self._lock = threading.Lock()
+        self._printed = 0
+        self._outcomes: Counter[str] = Counter()
+        self._is_ending = False
+        self.totals = ClusterTotals()
+
+    def run(self, stop: StopRequest) -> ClusterTotals:
+        """Reads all agents until they have ended. stop: request to end them."""
+        began = time.monotonic()
+        pinger = Worker("pings to the nodes", self._ping_all).start()
+        deadline = 0.0  # of the agents' summaries, time.monotonic(); 0 = the run goes on
+        try:
+            while self._waiting or self._agents:
+                self._start_some(bool(deadline))
+                self._read_some()
+                self._write_due(self._now() - self._join_ns)
+                self._look_at_clocks(deadline)
+                if not deadline and (stop.is_requested or self._is_count_reached):
+                    deadline = time.monotonic() + END_SECONDS
+                    self._stop_all()
+                if deadline and (stop.is_overdue and stop.is_requested and time.monotonic() > deadline):
+                    break
+        finally:
+            self._is_over.set()
+            self._write_due(self._now() + (1 << 62))
+            self._end_all()
+            pinger.join(PING_SECONDS)
+            self._selector.close()
+        summary = self.totals.summary
+        summary.seconds = time.monotonic() - began
+        if self._count:
+            summary.packets, summary.outcomes = self._printed, dict(self._outcomes)
+        for output in self._output.outputs():
+            for node in self._outputs.values():
+                output.lost_by_probe.update(next(node.outputs()).lost_by_probe)
+        return self.totals
+
+    def clock_of(self, node: str) -> tuple[int | None, int]:
+        """Offset and error of a node's clock as they were last known, ns; (None, 0) = not known."""
+        return self._offsets.get(node, (None, 0))
+
+    def _now(self) -> int:
+        """The client's clock: ns since the epoch, without steps."""
+        return time.monotonic_ns() + self._clock
+
+    @property
+    def _is_count_reached(self) -> bool:
+        return bool(self._count) and self._printed >= self._count
+
+    # ---- agents ----
+
+    def _start_some(self, is_ending: bool) -> None:
+        if is_ending:
+            self._waiting.clear()
+        starting = sum(agent.stream.hello is None for agent in self._agents.values())
+        while self._waiting and starting < MOST_STARTING:
+            each = self._waiting.popleft()
+            try:
+                agent = AgentProcess(each.node, each.command)
+            except OSError as e:
+                self._fail(each.node, f"{each.command[0]} cannot be started: {e.strerror}")
+                continue
+            with self._lock:
+                self._agents[each.node] = agent
+            self._selector.register(agent.output, selectors.EVENT_READ, (agent, self._read_results))
+            self._selector.register(agent.errors, selectors.EVENT_READ, (agent, self._read_errors))
+            starting += 1
+
+    def _read_some(self) -> None:
+        for key, _ in self._selector.select(WAIT_SECONDS):
+            agent: AgentProcess
+            read: Callable[[AgentProcess, int], None]
+            agent, read = key.data
+            if self._agents.get(agent.node) is agent:
+                read(agent, key.fd)
+
+    def _read_errors(self, agent: AgentProcess, fd: int) -> None:
+        data = _read(fd)
+        if data:
+            agent.add_error(data)
+        elif data is not None:
+            self._selector.unregister(fd)
+
+    def _read_results(self, agent: AgentProcess, fd: int) -> None:
+        data = _read(fd)
+        if data is None:
+            return
+        if not data:
+            self._remove(agent)
+            return
+        agent.last_word, agent.is_silent = time.monotonic(), False
+        self.totals.wire_bytes += len(data)
+        try:
+            for result in agent.stream.feed(data, self._now()):
+                self._take(agent, result)
+        except MalformedFrame as e:
+            self._remove(agent, f"its stream cannot be read: {e}")
+            return
+        agent.send(agent.stream.credit())
+
+    def _remove(self, agent: AgentProcess, problem: str = "") -> None:
+        """An agent has ended, or is given up."""
+        for fd in (agent.output, agent.errors):
+            if fd in self._selector.get_map():
+                if fd == agent.errors and not problem:
+                    _read_rest(agent)
+                self._selector.unregister(fd)
+        with self._lock:
+            self._agents.pop(agent.node, None)
+        agent.close()
+        self._ending.append(agent)
+        if problem or not self._is_good(agent):
+            self._fail(agent.node, problem or agent.problem())
+        self._later(agent.node, lambda: self._end_batch(agent.node, time.monotonic_ns()))
+
+    def _is_good(self, agent: AgentProcess) -> bool:
+        """Whether an agent has done all that was asked. After a request to end, its summary is enough."""
+        end = agent.stream.end
+        if self._is_ending and agent.node in self._summarized:
+            return True
+        return end is not None and end.status in (STOPPED if self._is_ending else GOOD)
+
+    def _fail(self, node: str, problem: str) -> None:
+        self.totals.failed[node] = problem
+        what = "no longer traced" if node in self.totals.traced else "not traced"
+        self._output.note(f"Node {node} is {what}: {problem.removesuffix('.')}.")
+
+    def _look_at_clocks(self, deadline: float) -> None:
+        """Gives up agents that do not start or end, and says which ones are silent."""
+        now = time.monotonic()
+        for agent in list(self._agents.values()):
+            if deadline and self._is_good(agent):
+                self._remove(agent)
+            elif deadline and now > deadline:
+                self._remove(agent, "it did not end in time, so its summary is missing")
+            elif agent.stream.hello is None and now - agent.began > HELLO_SECONDS:
+                self._remove(agent, f"its agent has not answered within {HELLO_SECONDS:.0f} s")
+            elif now - agent.last_word > SILENCE_SECONDS and not agent.is_silent and agent.stream.hello:
+                agent.is_silent = True
+                self._output.note(f"Node {agent.node} has said nothing for {SILENCE_SECONDS:.0f} s; the others go on.")
+
+    def _ping_all(self) -> bool:
+        """Pings all agents: also while an output holds up the loop, so that no lease expires."""
+        with self._lock:
+            agents = list(self._agents.values())
+        for agent in agents:
+            if agent.stream.hello:
+                agent.ping(self._now())
+        return not self._is_over.wait(PING_SECONDS)
+
+    def _stop_all(self) -> None:
+        self._is_ending = True
+        for agent in self._agents.values():
+            agent.send(agent.stream.stop())
+
+    def _end_all(self) -> None:
+        """Ends all kubectl processes, together: none waits for another one."""
+        with self._lock:
+            agents, self._agents = [*self._ending, *self._agents.values()], {}
+        for agent in agents:
+            agent.close()
+        for end in (AgentProcess.terminate, AgentProcess.kill):
+            until = time.monotonic() + LEAVE_SECONDS
+            while any(agent.poll() is None for agent in agents) and time.monotonic() < until:
+                time.sleep(0.02)
+            for agent in agents:
+                if agent.poll() is None:
+                    end(agent)
+        for agent in agents:
+            agent.kill()
+
+    # ---- results ----
+
+    def _of(self, node: str) -> Output:
+        """The output with the name of a node."""
+        if node not in self._outputs:
+            self._outputs[node] = self._output.for_node(node)
+        return self._outputs[node]
+
+    def _take(self, agent: AgentProcess, result: Result) -> None:
+        node = agent.node
+        output, content = self._of(node), result.content
+        match content:
+            case Begin():
+                self.totals.traced.append(node)
+                output.begin(content.results, content.options, content.release)
+            case Finding():
+                self._later(node, lambda: output.finding(content))
+            case HandshakeVerdict():
+                self._later(node, lambda: output.syn(content))
+            case Timeline() if result.kind is FrameKind.TIMELINE:
+                self._later(node, lambda: output.timeline(content))
+            case Timeline():
+                self._later(node, lambda: output.connection(content))
+            case Loss():
+                self._note_loss(agent, content.since, content.until)
+                self._later(node, lambda: output.lost(content))
+            case Shed():
+                self._shed(agent, content)
+            case Note():
+                output.note(content.text)
+            case BatchEnd():
+                self._later(node, lambda: self._end_batch(node, content.now))
+            case RunSummary():
+                self._summarized.add(node)
+                add_summary(self.totals.summary, content)
+                self._later(node, lambda: output.node_summary(content))
+            case bytes() if self._captures:
+                self._captures.feed(node, content)
+            case Packet():
+                self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
+                self._stage.feed(NodeView(node, content, offset, error))
+                if not self._join_ns:
+                    self._write_packets(self._now())
+
+    def _later(self, node: str, write: Callable[[], None]) -> None:
+        """Writes a result after the packets that came before it: they may wait for their views on other nodes."""
+        if not self._join_ns:
+            self._begin_batch(node)
+            write()
+        else:
+            self._delayed.append((self._now(), node, write))
+            if len(self._delayed) > MOST_DELAYED:
+                self._write_delayed(self._delayed[0][0])
+
+    def _write_delayed(self, horizon: int) -> None:
+        while self._delayed and self._delayed[0][0] <= horizon:
+            _, node, write = self._delayed.popleft()
+            self._begin_batch(node)
+            write()
+
+    def _begin_batch(self, node: str) -> None:
+        if node not in self._open_batches:
+            self._open_batches.add(node)
+            self._of(node).begin_batch()
+
+    def _end_batch(self, node: str, now: int) -> None:
+        if node in self._open_batches:
+            self._open_batches.discard(node)
+            self._of(node).end_batch(now)
+
+    def _note_loss(self, agent: AgentProcess, since: int, until: int) -> None:
+        """Informs the stage; since, until: the node's CLOCK_MONOTONIC, ns, 0 = not known."""
+        clock = agent.stream.clock
+        offset, error = clock.read(self._now())
+        if offset is None or clock.packets is None:
+            self._stage.note_loss(agent.node, 0, self._now())
+            return
+        shift = offset + clock.packets
+        end = until + shift + error if until else self._now()
+        self._stage.note_loss(agent.node, since + shift - error if since else 0, end)
+
+    def _shed(self, agent: AgentProcess, shed: Shed) -> None:
+        what = ", ".join(f"{count} {_PLURALS.get(kind, kind)}" for kind, count in sorted(shed.frames.items()))
+        self._output.note(f"Node {agent.node}: {what} did not fit into the stream to this client, and are not shown.")
+        total = sum(shed.frames.values())
+        self.totals.summary.not_written.append(OutputLoss(f"the stream of {agent.node}", total, "the client was too slow"))
+        self._note_loss(agent, shed.since, shed.until)
+
+    def _write_due(self, horizon: int) -> None:
+        """Writes packets up to this time, and then the other results; ns of the client's clock."""
+        self._write_packets(horizon)
+        self._write_delayed(horizon)
+
+    def _write_packets(self, horizon: int) -> None:
+        for joined in self._stage.take(horizon):
+            if self._is_count_reached:
+                return
+            self._printed += 1
+            self._outcomes[joined.views[-1].packet.outcome] += 1
+            self._write(joined)
+
+    def _write(self, joined: JoinedPacket) -> None:
+        """Writes a packet: one that no other node can have seen as a result of its node."""
+        if joined.links:
+            self._output.joined(joined)
+            return
+        for view in joined.views:
+            self._begin_batch(view.node)
+            self._of(view.node).packet(view.packet)
+
+
+_PLURALS = {
+    "packet": "packets", "finding": "findings", "verdict": "causes of SYNs", "timeline": "timelines",
+    "loss": "reports of losses", "note": "notes", "connection": "connections", "batch": "ends of batches",
+}  # fmt: skip
+GOOD = frozenset({0})
+"""Exit statuses of an agent that has run to its end."""
+STOPPED = GOOD | {130}
+"""Those of an agent that was stopped; 130: it read a capture."""
+
+
+def _read(fd: int) -> bytes | None:
+    """The next bytes of a pipe; empty at its end, None = there are none yet."""
+    try:
+        return os.read(fd, READ_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def _read_rest(agent: AgentProcess) -> None:
+    """Reads what standard error has left: it says why the program has ended."""
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        data = _read(agent.errors)
+        if data:
+            agent.add_error(data)
+        elif data is None:
+            time.sleep(0.01)
+        else:
+            return
+
+
+def add_summary(total: RunSummary, other: RunSummary) -> None:
+    """Adds the summary of one node to that of all."""
+    for name in ("packets", "incomplete", "events", "lost", "unexplained", "unaddressed", "drops_without_finding"):
+        setattr(total, name, getattr(total, name) + getattr(other, name))
+    for name in ("outcomes", "causes", "timelines"):
+        counts = Counter(getattr(total, name))
+        counts.update(getattr(other, name))
+        setattr(total, name, dict(counts))
+    total.findings += other.findings
+    total.differences += other.differences
+    total.not_written += other.not_written

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures of several nodes in one directory, a file for each node, written from the records that the agents send."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from tracer.capture.record.capture_files import CaptureFiles, RotationLimits
+from tracer.errors import OutputNotWritten
+from tracer.protocol.capture_pieces import CapturePieces, CaptureTransaction
+
+
+class NodeCaptures:
+    """Writes the captures.
+
+    Args:
+        directory: Where they are written; created if it does not exist.
+        limits: When the file of a node ends.
+
+    Raises:
+        OutputNotWritten: The directory cannot be made; by `feed`: a file cannot be written.
+    """
+
+    def __init__(self, directory: Path, limits: RotationLimits) -> None:
+        self._directory, self._limits = directory, limits
+        self._pieces: dict[str, CapturePieces] = {}
+        self._files: dict[str, CaptureFiles] = {}
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as e:
+            raise OutputNotWritten(f"The directory {directory} cannot be made: {e.strerror}.") from e
+
+    def feed(self, node: str, piece: bytes) -> None:
+        """Takes a piece of a node's capture, and writes the transaction that it completes.
+
+        Raises:
+            MalformedFrame: It is no piece of a capture.
+            OutputNotWritten: It cannot be written.
+        """
+        found = self._pieces.setdefault(node, CapturePieces()).feed(piece)
+        if found:
+            try:
+                self._write(node, found)
+            except (sqlite3.Error, OSError) as e:
+                raise OutputNotWritten(f"The capture of {node} cannot be written: {e}.") from e
+
+    def _write(self, node: str, transaction: CaptureTransaction) -> None:
+        files = self._files.get(node)
+        if files is None:
+            if transaction.meta is None:
+                return
+            files = self._files[node] = CaptureFiles(self._directory / f"{file_name(node)}.k8st", self._limits)
+            files.describe(transaction.meta | {"ring": self._limits.ring})
+        files.insert(list(transaction.records), transaction.batch)
+
+    def close(self) -> list[Path]:
+        """Ends all files. Returns their names."""
+        names: list[Path] = []
+        for files in self._files.values():
+            with suppress(sqlite3.Error, OSError):
+                files.close()
+            names += files.names
+        return names
+
+
+def file_name(node: str) -> str:
+    """The name of a node as a file has it: without characters that mean something in a path."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", node).lstrip(".") or "node"

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clock of a node against that of the client, from the round trips of pings, as NTP does it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from tracer.util.bounded_queue import BoundedQueue
+
+MOST_SAMPLES = 64
+"""Number of answered pings that are kept: about a minute."""
+MOST_OPEN = 32
+"""Number of pings without an answer that are kept."""
+DRIFT_PPM = 100
+"""Largest difference of two clocks' speeds, parts per million: quartz has 50, and NTP's slewing is 500 only for seconds."""
+
+
+@dataclass(frozen=True)
+class _Sample:
+    offset: int
+    round_trip: int
+    time: int
+
+
+class NodeClock:
+    """Offset of a node's clock.
+
+    The offset is what is added to the times of the node's packets to get times of the client's clock, ns. Its error is half of
+    the round trip: the answer may have come back at once, or the question may have arrived at once.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[_Sample] = BoundedQueue(MOST_SAMPLES, "round trips of a node")
+        self._open: deque[tuple[int, int]] = BoundedQueue(MOST_OPEN, "pings without an answer")
+        self.packets: int | None = None
+        """ns to add to the node's CLOCK_MONOTONIC to get the times of its packets; None = not known yet."""
+
+    def ask(self, number: int, now: int) -> None:
+        """A ping is sent. now: the client's clock, ns."""
+        self._open.append((number, now))
+
+    def answer(self, number: int, received: int, sent: int, now: int) -> None:
+        """A pong has come; received, sent: the node's CLOCK_MONOTONIC, ns. A pong that answers no ping is ignored."""
+        asked = next((time for each, time in self._open if each == number), None)
+        if asked is None or sent < received:
+            return
+        while self._open and self._open[0][0] <= number:
+            self._open.popleft()
+        round_trip = now - asked - (sent - received)
+        if round_trip >= 0:
+            self._samples.append(_Sample((asked + now - received - sent) // 2, round_trip, now))
+
+    def read(self, now: int) -> tuple[int | None, int]:
+        """Offset of the node's packets and its largest error, ns; (None, 0) = not known. now: the client's clock, ns."""
+        if self.packets is None or not self._samples:
+            return None, 0
+        best = min(self._samples, key=lambda each: _error(each, now))
+        return best.offset - self.packets, _error(best, now)
+
+
+def _error(sample: _Sample, now: int) -> int:
+    return sample.round_trip // 2 + (now - sample.time) * DRIFT_PPM // 1_000_000 + 1

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin `kubectl k8snet-trace`: one run on several nodes. Imported only when it runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tracer.capture.record.capture_files import RotationLimits
+from tracer.cluster import cluster_objects, node_choice
+from tracer.cluster.cluster_objects import ClusterObjects
+from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.kubectl import Kubectl
+from tracer.cluster.node_captures import NodeCaptures
+from tracer.cluster.node_choice import NodeRequest
+from tracer.cluster.packet_stage import PacketStage
+from tracer.errors import BadOption, NoAgent
+from tracer.joining.packet_joiner import PacketJoiner
+from tracer.kube.catalog import ClusterView
+from tracer.kube.selectors import Selectors
+from tracer.pipeline import sinks
+from tracer.pipeline.shutdown import StopSignals
+from tracer.pipeline.sinks import OutputSpec
+from tracer.render.base import Output, hang_up
+from tracer.selection.filter_options import FilterOptions
+
+
+@dataclass(frozen=True)
+class ClusterRequest:
+    """The options of a run on several nodes.
+
+    Attributes:
+        nodes: Names of nodes.
+        clients: Objects that send.
+        context: Context of the kubeconfig.
+        kubeconfig: The kubeconfig.
+        namespace: Namespace of the DaemonSet.
+        image: Image for debug pods on nodes without a pod of the DaemonSet; "" = such nodes are not traced.
+        kubectl: Name or path of kubectl.
+    """
+
+    nodes: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+    context: str = ""
+    kubeconfig: str = ""
+    namespace: str = "kube-system"
+    image: str = ""
+    kubectl: str = "kubectl"
+
+
+NODE_OPTIONS: Mapping[str, str] = {
+    "ports": "--port", "hosts": "--host", "source_ports": "--sport", "destination_ports": "--dport", "sources": "--src",
+    "destinations": "--dst", "excluded_ports": "--not-port", "excluded_hosts": "--not-host", "services": "--service",
+    "pods": "--pod", "workloads": "--workload", "labels": "--selector", "namespaces": "--namespace",
+    "node_ports": "--node-port", "host_ports": "--host-port", "proto": "--proto", "tcp_flags": "--tcp-flags",
+    "expression": "--filter", "pids": "--pid", "commands": "--comm", "iface": "--iface", "netns": "--netns",
+    "drops_only": "--drops-only", "quiet": "--quiet", "verbose": "--verbose", "no_rules": "--no-rules", "follow": "--follow",
+    "attach": "--attach", "duration": "--duration", "snaplen": "--snaplen",
+    "redact": "--redact", "write": "--record", "no_kube": "--no-kube",
+}  # fmt: skip
+"""The options that agents get as they were given, by the names of their parameters."""
+
+
+def node_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The options of `agent` for these options of `trace`."""
+    words: list[str] = []
+    for name, option in NODE_OPTIONS.items():
+        value = options.get(name)
+        if value is True or (value and name == "write"):
+            words.append(option)
+        elif value and not (name == "attach" and value == "auto"):
+            for each in value if isinstance(value, tuple) else (value,):
+                words += (option, str(each))
+    if options.get("family"):
+        words.append(f"-{options['family']}")
+    return tuple(words)
+
+
+def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[str, Any]) -> int:
+    """Traces several nodes until the end of the run. Returns the exit status.
+
+    Args:
+        request: The nodes, and how they are reached.
+        outputs: Where results are written.
+        options: The options of `trace`.
+
+    Raises:
+        NoAgent: No node could be traced.
+        TraceError: The run is impossible.
+    """
+    words = Selectors.of(options)
+    FilterOptions.of(options)
+    if shutil.which(request.kubectl) is None:
+        raise NoAgent(f"{request.kubectl} is not there: install kubectl, which starts the agents.")
+    objects = ClusterObjects(request.kubeconfig, request.context)
+    view = objects.read((*cluster_objects.ALL_NODES, *(cluster_objects.NAMED if words or request.clients else ())))
+    nodes = node_choice.choose(NodeRequest(request.nodes, request.clients, words), view)
+    commands = _commands(nodes, objects.agents(request.namespace), request, options, outputs, words, view)
+    with sinks.opened(outputs, options["verbose"]) as output:
+        output.note(f"Tracing {_count(len(nodes), 'node')}: {_listed(nodes)}. Press Ctrl-C to stop.")
+        stop = StopSignals()
+        try:
+            with ExitStack() as stack:
+                captures = _captures(options, output, stack)
+                stage, seconds = packet_stage()
+                totals = ClusterRun(commands, output, stage, options["count"], captures, seconds).run(stop)
+            output.summary(totals.summary)
+        except BrokenPipeError:
+            hang_up(sys.stdout)
+            return 0
+        finally:
+            stop.restore()
+    return _status(totals)
+
+
+def _captures(options: Mapping[str, Any], output: Output, stack: ExitStack) -> NodeCaptures | None:
+    """The captures of the nodes, until the stack unwinds; None = none are written."""
+    if not options["write"]:
+        return None
+    limits = RotationLimits(options["ring"] or 0, options["rotate_size"] or 0, options["rotate_time"] or 0)
+    captures = NodeCaptures(Path(options["write"]), limits)
+
+    def close() -> None:
+        names = captures.close()
+        output.note(f"Captures: {_listed([str(name) for name in names])}." if names else "No capture was written.")
+
+    stack.callback(close)
+    return captures
+
+
+JOIN_SECONDS = 8.0
+"""Time that a packet waits for its views on other nodes, s: an agent sends a packet at most 5 s after its last event."""
+
+
+def packet_stage() -> tuple[PacketStage, float]:
+    """What packets of all nodes pass, and the time that they wait there, s."""
+    return PacketJoiner(), JOIN_SECONDS
+
+
+def _commands(
+    nodes: Sequence[str],
+    agents: Mapping[str, str],
+    request: ClusterRequest,
+    options: dict[str, Any],
+    outputs: Sequence[OutputSpec],
+    words: Selectors,
+    view: ClusterView,
+) -> list[NodeCommand]:
+    """The command of each node. Raises NoAgent if a node has no pod of the DaemonSet and no image is given."""
+    missing = [node for node in nodes if node not in agents]
+    if missing and not request.image:
+        raise NoAgent(
+            f"{_listed(missing)} {'has' if len(missing) == 1 else 'have'} no running pod of the DaemonSet in"
+            f" {request.namespace}: apply deploy/rbac.yaml and deploy/daemonset.yaml, or give --image IMAGE for debug pods."
+        )
+    kubectl = Kubectl(request.kubectl, request.context, request.kubeconfig)
+    all_results = ("--all-results",) if options["verbose"] or any(spec.form == "json" for spec in outputs) else ()
+    found = []
+    for node in nodes:
+        # A debug pod has no account for the API.
+        adapted = options_for(node, options, words, view, has_api=node in agents)
+        arguments = (*all_results, *node_arguments(adapted))
+        if node in agents:
+            found.append(NodeCommand(node, kubectl.exec(request.namespace, agents[node], arguments)))
+        else:
+            found.append(NodeCommand(node, kubectl.debug(node, request.image, arguments)))
+    return found
+
+
+def options_for(node: str, options: dict[str, Any], words: Selectors, view: ClusterView, has_api: bool) -> dict[str, Any]:
+    """The options for one node.
+
+    A node looks up Services, and its own pods. Pods of other nodes, and everything where there is no access to the API, are
+    given by their addresses.
+    """
+    by_name = replace(words, pods=(), workloads=(), labels=(), host_ports=())
+    if not has_api:
+        by_name = Selectors()
+    local = {(pod.namespace, pod.name) for pod in view.store.pods.values() if pod.node == node}
+    rest = replace(words, services=(), node_ports=(), namespaces=words.namespaces if words.labels else ())
+    if has_api and rest.has_either_end and node_choice.has_local_pods(rest, local, view):
+        by_name = words
+    if by_name == words:
+        return options
+    chosen = {
+        name: getattr(by_name, name) for name in Selectors.__dataclass_fields__ if name not in ("sources", "destinations")
+    }
+    adapted = options | chosen
+    for name in ("sources", "destinations"):
+        named = getattr(words, name)
+        if named and not has_api:
+            adapted[name] = node_choice.directed_addresses(words, name, view)
+    if not by_name.has_either_end and words.has_either_end:
+        adapted["hosts"] = (*options.get("hosts", ()), *node_choice.addresses_of(words, view))
+        adapted["ports"] = (*options.get("ports", ()), *(str(p) for p in (*words.node_ports, *words.host_ports)))
+    if not has_api:
+        adapted["no_kube"] = True
+    return adapted
+
+
+def _status(totals: ClusterTotals) -> int:
+    if not totals.traced:
+        raise NoAgent(f"No node was traced: {_listed([f'{node}: {why}' for node, why in totals.failed.items()], '; ')}.")
+    return 0
+
+
+MOST_LISTED = 5
+
+
+def _listed(names: Sequence[str], between: str = ", ") -> str:
+    shown = [name.removesuffix(".") for name in names[:MOST_LISTED]]
+    more = len(names) - len(shown)
+    return between.join(shown) + (f" and {more} more" if more else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def require_no_program(cmd: Sequence[str]) -> None:
+    """Raises BadOption: a program runs on one machine only."""
+    if cmd:
+        raise BadOption("kubectl k8snet-trace runs no command after `--`: run it elsewhere, and stop the trace with Ctrl-C.")
