@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded streams of older agents stay readable: tests/data/protocol/VERSION.stream, and the JSON output of each.
 
-The agent of `version-1` sends no fields that were added to its classes later: identity and family of a packet, mark of some hops,
-evidence of an owner, numbers of a finding, drops without a finding of a summary, boot id of the hello.
+The agent of `version-1` does not send some fields, as if they had been added later: identity and family of a packet, mark of
+some hops, evidence of an owner, numbers of a finding, drops without a finding of a summary, boot id of the hello.
 """
 
 from __future__ import annotations
