@@ -27,7 +27,10 @@ def command(trace: click.Command) -> click.Command:
     ]
     shared = [copy(p) for p in trace.params if p.name not in NOT_SHARED and isinstance(p, click.Option)]
     settings = {"help_option_names": ["-h", "--help"]}
-    return GroupedCommand("agent", callback=agent, params=[*own, *shared], help=agent.__doc__, context_settings=settings)
+    params = [*own, *shared]
+    made = GroupedCommand("agent", callback=agent, params=params, help=agent.__doc__, context_settings=settings)
+    made.hidden = True  # a program starts it
+    return made
 
 
 def agent(stdio: bool, all_results: bool, records: bool, **options: Any) -> int:

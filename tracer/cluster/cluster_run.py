@@ -8,7 +8,7 @@ import selectors
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tracer.cluster.agent_process import AgentProcess
@@ -103,6 +103,7 @@ class ClusterRun:
         self._offsets: dict[str, tuple[int | None, int]] = {}
         self._open_batches: set[str] = set()
         self._summarized: set[str] = set()
+        self._shed_counts: dict[str, Counter[str]] = {}
         self._selector = selectors.DefaultSelector()
         self._clock = time.time_ns() - time.monotonic_ns()
         self._is_over = threading.Event()
@@ -136,6 +137,7 @@ class ClusterRun:
             self._selector.close()
         summary = self.totals.summary
         summary.seconds = time.monotonic() - began
+        summary.not_written += self._losses()
         if self._count:
             summary.packets, summary.outcomes = self._printed, dict(self._outcomes)
         for output in self._output.outputs():
@@ -290,7 +292,8 @@ class ClusterRun:
         output, content = self._of(node), result.content
         match content:
             case Begin():
-                self.totals.traced.append(node)
+                if node not in self.totals.traced:
+                    self.totals.traced.append(node)
                 output.begin(content.results, content.options, content.release)
             case Finding():
                 self._later(node, lambda: output.finding(content))
@@ -309,7 +312,7 @@ class ClusterRun:
                 output.note(content.text)
             case BatchEnd():
                 self._later(node, lambda: self._end_batch(node, content.now))
-            case RunSummary():
+            case RunSummary() if node not in self._summarized:
                 self._summarized.add(node)
                 add_summary(self.totals.summary, content)
                 self._later(node, lambda: output.node_summary(content))
@@ -359,11 +362,20 @@ class ClusterRun:
         self._stage.note_loss(agent.node, since + shift - error if since else 0, end)
 
     def _shed(self, agent: AgentProcess, shed: Shed) -> None:
-        what = ", ".join(f"{count} {_PLURALS.get(kind, kind)}" for kind, count in sorted(shed.frames.items()))
-        self._output.note(f"Node {agent.node}: {what} did not fit into the stream to this client, and are not shown.")
-        total = sum(shed.frames.values())
-        self.totals.summary.not_written.append(OutputLoss(f"the stream of {agent.node}", total, "the client was too slow"))
+        """Counts what a node did not send. It is noted once; the summary has the totals."""
+        counts = self._shed_counts.setdefault(agent.node, Counter())
+        if not counts:
+            self._output.note(
+                f"Node {agent.node} sends more than this client takes: some results are not shown (see the summary)."
+            )
+        counts.update({kind: count for kind, count in shed.frames.items() if kind in _PLURALS and count > 0})
         self._note_loss(agent, shed.since, shed.until)
+
+    def _losses(self) -> Iterator[OutputLoss]:
+        """What nodes did not send."""
+        for node, counts in self._shed_counts.items():
+            what = ", ".join(f"{_PLURALS[kind]}: {count}" for kind, count in sorted(counts.items()))
+            yield OutputLoss(f"this client by {node}", counts.total(), f"the client was too slow ({what})")
 
     def _write_due(self, horizon: int) -> None:
         """Writes packets up to this time, and then the other results; ns of the client's clock."""
@@ -391,6 +403,7 @@ class ClusterRun:
 _PLURALS = {
     "packet": "packets", "finding": "findings", "verdict": "causes of SYNs", "timeline": "timelines",
     "loss": "reports of losses", "note": "notes", "connection": "connections", "batch": "ends of batches",
+    "capture": "parts of the capture",
 }  # fmt: skip
 GOOD = frozenset({0})
 """Exit statuses of an agent that has run to its end."""

@@ -47,9 +47,11 @@ class NodeClock:
             return
         while self._open and self._open[0][0] <= number:
             self._open.popleft()
+        # The node measured how long it held the ping with its own clock, which may be faster or slower.
+        drift = (sent - received) * DRIFT_PPM // 1_000_000 + 1
         round_trip = now - asked - (sent - received)
-        if round_trip >= 0:
-            self._samples.append(_Sample((asked + now - received - sent) // 2, round_trip, now))
+        if round_trip >= -drift:
+            self._samples.append(_Sample((asked + now - received - sent) // 2, max(0, round_trip) + 2 * drift, now))
 
     def read(self, now: int) -> tuple[int | None, int]:
         """Offset of the node's packets and its largest error, ns; (None, 0) = not known. now: the client's clock, ns."""

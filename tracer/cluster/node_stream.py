@@ -37,8 +37,8 @@ from tracer.protocol.tree_codec import decode, encode, from_bytes, to_bytes
 _CLASSES: dict[int, type] = {
     FrameKind.HELLO: Hello, FrameKind.BEGIN: Begin, FrameKind.FINDING: Finding, FrameKind.VERDICT: HandshakeVerdict,
     FrameKind.TIMELINE: Timeline, FrameKind.CONNECTION: Timeline, FrameKind.LOSS: Loss, FrameKind.SHED: Shed,
-    FrameKind.NOTE: Note, FrameKind.PONG: Pong, FrameKind.BATCH: BatchEnd, FrameKind.CLOCK: PacketClock, FrameKind.SUMMARY: RunSummary,
-    FrameKind.END: End,
+    FrameKind.NOTE: Note, FrameKind.PONG: Pong, FrameKind.BATCH: BatchEnd, FrameKind.CLOCK: PacketClock,
+    FrameKind.SUMMARY: RunSummary, FrameKind.END: End,
 }  # fmt: skip
 """The class of the object in a frame, by the frame's kind."""
 

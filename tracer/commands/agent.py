@@ -16,7 +16,7 @@ from tracer.agent.agent_output import AgentOutput
 from tracer.agent.frame_queue import FrameQueue
 from tracer.agent.stream import AgentStream
 from tracer.commands.start_notes import StartNotes
-from tracer.errors import ClientGone, TraceError
+from tracer.errors import ClientGone, Interrupted, TraceError
 from tracer.pipeline.shutdown import StopRequest
 from tracer.protocol.messages import Hello
 from tracer.util.status_line import StatusLine
@@ -62,7 +62,8 @@ def run(captures: Sequence[str], needs_all_results: bool, options: dict[str, Any
         status = _replay(captures, output, stream, options) if captures else _trace(output, queue, stream, options)
     except TraceError as e:
         status = e.status
-        raise
+        if not (stream.has_lost_client and isinstance(e, Interrupted)):
+            raise
     finally:
         stream.close(status)
     if stream.problem:

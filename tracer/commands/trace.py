@@ -93,7 +93,7 @@ def trace(
     Raises:
         TraceError: The run is impossible. It is raised before anything is attached.
     """
-    recording = _recording(target, sizes, redact, not record_only, capture) if target else None
+    recording = _recording(target, sizes, redact, explains=not record_only, capture=capture) if target else None
     environment: TracingEnvironment = recording or LiveEnvironment()
     line = notes.line if is_status_shown(notes.line, cmd) and view is None else None
     with ExitStack() as stack:

@@ -13,6 +13,8 @@ MOST_CLIENT_BODY_BYTES = 64 << 10
 """Largest body of a frame that a client sends, bytes."""
 MOST_TEMPLATES = 128
 """Number of packet templates that each side keeps, for one stream."""
+MOST_TEMPLATE_BYTES = 4 << 20
+"""Most bytes of the bodies of these templates together, but one template is always kept."""
 MOST_LEAVES = 1 << 15
 """Largest number of values in one tree."""
 MOST_ITEMS = 1 << 14

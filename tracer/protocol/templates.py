@@ -1,26 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packets as templates and differences: a packet's tree is sent once, then only the leaves that differ.
 
-Both sides keep the MOST_TEMPLATES templates that were used last, in the same order of use, so neither says which are dropped.
+Both sides keep the templates that were used last, at most MOST_TEMPLATES with MOST_TEMPLATE_BYTES, in the same order of use, so
+neither says which are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from tracer.model.packet import Packet
-from tracer.protocol.limits import MOST_BODY_BYTES, MOST_LEAVES, MOST_TEMPLATES
+from tracer.protocol.limits import MOST_BODY_BYTES, MOST_LEAVES, MOST_TEMPLATE_BYTES, MOST_TEMPLATES
 from tracer.protocol.malformed_frame import MalformedFrame
 from tracer.protocol.messages import FrameKind
 from tracer.protocol.tree_codec import Decoded, Leaf, Shape, Tree, encode, flatten, from_bytes, to_bytes
 from tracer.util.lru_dict import LruDict
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class TemplateStore(Generic[K, V]):
+    """The templates that were used last, at one end of a stream."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+        self._templates: LruDict[K, tuple[int, V]] = LruDict(MOST_TEMPLATES, "packet templates of a stream", self._forget)
+
+    def _forget(self, key: K, entry: tuple[int, V]) -> None:
+        self._bytes -= entry[0]
+
+    def put(self, key: K, template: V, size: int) -> None:
+        """Adds a template. size: length of its frame's body, bytes."""
+        if key in self._templates:
+            self._bytes -= self._templates[key][0]
+        self._bytes += size
+        self._templates[key] = size, template
+        while self._bytes > MOST_TEMPLATE_BYTES and len(self._templates) > 1:
+            self._templates.evict()
+
+    def get(self, key: K) -> V | None:
+        """A template, which becomes the one that was used last."""
+        found = self._templates.get(key)
+        return found[1] if found else None
+
+    def __len__(self) -> int:
+        return len(self._templates)
 
 
 class PacketEncoder:
     """Makes the frames of packets."""
 
     def __init__(self) -> None:
-        self._templates: LruDict[Shape, tuple[int, list[Leaf]]] = LruDict(MOST_TEMPLATES, "sent packet templates")
+        self._templates: TemplateStore[Shape, tuple[int, list[Leaf]]] = TemplateStore()
         self._last = 0
 
     def frames(self, packet: Packet) -> Iterator[tuple[FrameKind, bytes]]:
@@ -38,7 +71,8 @@ class PacketEncoder:
             if len(body) > MOST_BODY_BYTES:
                 raise ValueError(f"a packet of {len(body)} bytes")
             self._last += 1
-            self._templates[shape] = found = self._last, leaves
+            found = self._last, leaves
+            self._templates.put(shape, found, len(body))
             yield FrameKind.TEMPLATE, body
         number, template = found
         changes: list[Tree] = [number]
@@ -52,14 +86,14 @@ class PacketDecoder:
     """Reads the frames of packets. Raises MalformedFrame."""
 
     def __init__(self) -> None:
-        self._templates: LruDict[int, Decoded] = LruDict(MOST_TEMPLATES, "received packet templates")
+        self._templates: TemplateStore[int, Decoded] = TemplateStore()
 
     def template(self, body: bytes) -> None:
         """Takes a template."""
         tree = from_bytes(body)
         if not isinstance(tree, list) or len(tree) != 2 or type(tree[0]) is not int:
             raise MalformedFrame("a template has no number")
-        self._templates[tree[0]] = Decoded(tree[1], Packet)
+        self._templates.put(tree[0], Decoded(tree[1], Packet), len(body))
 
     def packet(self, body: bytes) -> Packet:
         """The packet of a frame."""

@@ -49,7 +49,11 @@ def test_the_short_help_names_options_that_exist_and_leads_to_all_others(run: An
     } == help_text.ShortHelp.NAMES and "--help-all shows all" in short
     assert all(re.search(rf"^  .*{max(p.opts, key=len)}\b", whole, re.M) for p in options.values())
     for text in (short, whole):
-        assert all(re.search(rf"^  {name}  ", text, re.M) for name in main.command.commands if name != "trace")
+        assert all(
+            re.search(rf"^  {name}  ", text, re.M)
+            for name, each in main.command.commands.items()
+            if name != "trace" and not each.hidden
+        )
 
 
 def test_few_options_need_no_groups() -> None:

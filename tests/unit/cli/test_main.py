@@ -136,7 +136,7 @@ def test_help_names_every_option_and_every_other_command(run: Any) -> None:
     text = run("--help-all").out
     assert text.startswith("Usage: k8snet-trace [OPTIONS] [-- CMD [ARG]...]\n"), "the default command is not named"
     _, _, others = text.partition("Commands, each with its own --help:\n")
-    for name in main.command.commands.keys() - {"trace"}:
+    for name in {name for name, each in main.command.commands.items() if not each.hidden} - {"trace"}:
         assert re.search(rf"^  {name} +[A-Z].*[^.]$", others, re.M), name
     for option in ("--port", "--host", "--service", "--pod", "--node-port", "--host-port",
                    "--kubeconfig", "--objects", "--no-kube", "--proto", "-4", "-6",
@@ -172,7 +172,7 @@ def test_every_error_has_its_status(run: Any, monkeypatch: pytest.MonkeyPatch, e
 
 def test_statuses_differ() -> None:
     kinds = TraceError.__subclasses__()
-    assert len({kind.status for kind in kinds}) == len(kinds) == 18
+    assert len({kind.status for kind in kinds}) == len(kinds) == 20
 
 
 @pytest.mark.parametrize("status", [0, 10, 11, 12])

@@ -71,7 +71,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int
     """Runs `trace` on invented probes; arguments: those of `trace` that differ."""
     machines: list[captures.Machine] = []
 
-    def recording(target: str, *_: object, explains: bool) -> captures.Machine:
+    def recording(target: str, *_: object, explains: bool, **_more: object) -> captures.Machine:
         machines.append(captures.Machine(target, RotationLimits(), None, explains))
         machines[0].conntrack = RecordedConntrackListener(machines[0].buffer, FakeConntrack(why="so"))
         return machines[0]

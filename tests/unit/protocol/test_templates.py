@@ -49,8 +49,22 @@ def test_both_sides_drop_the_same_templates() -> None:
     for number, path in enumerate(order):
         packet = numbered(path, number)
         assert passed(encoder, decoder, packet)[0] == packet
-    counts = evictions.read()
-    assert counts["sent packet templates"] == counts["received packet templates"] > 0
+        assert len(encoder._templates) == len(decoder._templates) <= MOST_TEMPLATES
+    assert evictions.read()["packet templates of a stream"] > 20
+
+
+def test_large_templates_are_bounded_by_their_bytes_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracer.protocol.templates.MOST_TEMPLATE_BYTES", 20_000)
+    encoder, decoder = PacketEncoder(), PacketDecoder()
+    for number, path in enumerate([*range(40), *range(35, 40), 0]):
+        packet = numbered(path, number)
+        assert passed(encoder, decoder, packet)[0] == packet
+        assert 1 <= len(encoder._templates) == len(decoder._templates) < 30
+    # An agent that repeats a number replaces its template.
+    body = to_bytes([1, encode(numbered(1, 1))])
+    for _ in range(100):
+        decoder.template(body)
+    assert decoder._templates._bytes <= 20_000
 
 
 @pytest.mark.parametrize(
