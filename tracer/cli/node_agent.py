@@ -27,7 +27,7 @@ def command(trace: click.Command) -> click.Command:
     ]
     shared = [copy(p) for p in trace.params if p.name not in NOT_SHARED and isinstance(p, click.Option)]
     settings = {"help_option_names": ["-h", "--help"]}
-    params = [*own, *shared]
+    params: list[click.Parameter] = [*own, *shared]
     made = GroupedCommand("agent", callback=agent, params=params, help=agent.__doc__, context_settings=settings)
     made.hidden = True  # a program starts it
     return made

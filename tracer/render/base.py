@@ -196,8 +196,7 @@ class Output(ABC):
         """
         try:
             text = f"{self.node}: {text}" if self.node else text
-            self.err.write(escaped_line(folded(text, terminal_columns(self.err), 2)) + "
-")
+            self.err.write(escaped_line(folded(text, terminal_columns(self.err), 2)) + "\n")
             self.err.flush()
         except OSError as e:
             if e.errno not in NO_ROOM:
