@@ -27,7 +27,7 @@ BUCKET_BITS = 16
 _SEQUENCES = 1 << 32
 
 
-class Entry:
+class WaitingView:
     """A view that waits.
 
     Attributes:
@@ -48,7 +48,7 @@ class Entry:
         self.is_emitted = self.is_given_up = False
 
 
-class End:
+class WireEnd:
     """The arrival of a packet at a node, or its departure.
 
     Attributes:
@@ -61,7 +61,7 @@ class End:
 
     __slots__ = ("endpoints", "entry", "is_departure", "is_matched", "time")
 
-    def __init__(self, entry: Entry, header: WireHeader, is_departure: bool) -> None:
+    def __init__(self, entry: WaitingView, header: WireHeader, is_departure: bool) -> None:
         self.entry, self.endpoints, self.time, self.is_departure = entry, header.endpoints, header.time, is_departure
         self.is_matched = False
 
@@ -115,14 +115,14 @@ class Match(NamedTuple):
         candidates: Number of ends that come into question for the one that is None.
     """
 
-    earlier: End | None
-    later: End | None
+    earlier: WireEnd | None
+    later: WireEnd | None
     key: JoinKey
     certainty: Certainty
     candidates: int = 1
 
 
-Pair = tuple[End, End]
+Pair = tuple[WireEnd, WireEnd]
 """A departure and an arrival."""
 
 
@@ -142,7 +142,7 @@ class Group:
 
     def __init__(self, key: Hashable, is_overfull: bool = False) -> None:
         self.key, self.newest, self.is_overfull = key, -(1 << 62), is_overfull
-        self.ends: list[End] = []
+        self.ends: list[WireEnd] = []
         self.is_queued = self.is_closed = False
 
     def matches(self, clocks: PairClocks, transit: int) -> Iterator[Match]:
@@ -161,7 +161,7 @@ class Group:
         if pairs:
             yield from self._chosen(pairs, len(departures) == 1 and len(arrivals) == 1)
 
-    def _is_one(self, departure: End, arrival: End) -> bool:
+    def _is_one(self, departure: WireEnd, arrival: WireEnd) -> bool:
         """Whether two ends can be one packet, apart from their times."""
         if not departure.packet.raw or not arrival.packet.raw:
             return True
@@ -188,7 +188,7 @@ class SynGroup(Group):
 
     __slots__ = ()
 
-    def _is_one(self, departure: End, arrival: End) -> bool:
+    def _is_one(self, departure: WireEnd, arrival: WireEnd) -> bool:
         left, arrived = departure.endpoints, arrival.endpoints
         if left == arrived or departure.entry.view.node == arrival.entry.view.node:
             return False
@@ -214,7 +214,7 @@ class SegmentGroup(Group):
 
     __slots__ = ()
 
-    def _is_one(self, departure: End, arrival: End) -> bool:
+    def _is_one(self, departure: WireEnd, arrival: WireEnd) -> bool:
         whole, part = departure.packet, arrival.packet
         if whole.length < part.length:
             whole, part = part, whole
@@ -227,7 +227,7 @@ class SegmentGroup(Group):
         return self.key[-1] if isinstance(self.key, tuple) else None
 
     def _chosen(self, pairs: Sequence[Pair], is_only_pair: bool) -> Iterator[Match]:
-        wholes: dict[End, list[Pair]] = {}
+        wholes: dict[WireEnd, list[Pair]] = {}
         for departure, arrival in pairs:
             part = arrival if departure.packet.length > arrival.packet.length else departure
             wholes.setdefault(part, []).append((departure, arrival))
@@ -257,7 +257,7 @@ def contains(whole: Packet, part: Packet) -> bool:
     return 1 <= step <= offset // shortest
 
 
-def segment_keys(end: End) -> tuple[Hashable, ...]:
+def segment_keys(end: WireEnd) -> tuple[Hashable, ...]:
     """The keys of the groups in which an end can be a part or a whole; () = it has no payload."""
     packet = end.packet
     payload = packet.length - _headers(packet)
@@ -273,7 +273,7 @@ def _headers(packet: Packet) -> int:
     return (IPV4_HEADER if packet.family == "IPv4" else IPV6_HEADER) + TCP_HEADER
 
 
-def _is_in_time(departure: End, arrival: End, clocks: PairClocks, transit: int) -> bool:
+def _is_in_time(departure: WireEnd, arrival: WireEnd, clocks: PairClocks, transit: int) -> bool:
     """Whether a packet can have arrived at that time, if it left at that time."""
     if departure.entry is arrival.entry:
         return False
@@ -286,7 +286,7 @@ def _parts(pairs: Sequence[Pair]) -> list[list[Pair]]:
     """The pairs, divided into parts that have no view in common."""
     if len(pairs) == 1:
         return [list(pairs)]
-    parts: list[tuple[set[Entry], list[Pair]]] = []
+    parts: list[tuple[set[WaitingView], list[Pair]]] = []
     for pair in pairs:
         entries, own = {pair[0].entry, pair[1].entry}, [pair]
         others = []
@@ -324,8 +324,8 @@ def _chain(pairs: Sequence[Pair]) -> list[Pair] | None:
 
 def _ambiguous(pairs: Sequence[Pair], kind: JoinKey) -> Iterator[Match]:
     """Yields, for each end, that one of several can be the other."""
-    arrivals: dict[End, set[End]] = {}
-    departures: dict[End, set[End]] = {}
+    arrivals: dict[WireEnd, set[WireEnd]] = {}
+    departures: dict[WireEnd, set[WireEnd]] = {}
     for departure, arrival in pairs:
         arrivals.setdefault(departure, set()).add(arrival)
         departures.setdefault(arrival, set()).add(departure)

@@ -16,7 +16,7 @@ from collections.abc import Hashable, Sequence
 from operator import attrgetter
 
 from tracer.joining import wire_headers
-from tracer.joining.join_groups import MAX_ENDS, End, Entry, Group, Match, SegmentGroup, SynGroup
+from tracer.joining.join_groups import MAX_ENDS, Group, Match, SegmentGroup, SynGroup, WaitingView, WireEnd
 from tracer.joining.loss_periods import LossPeriods
 from tracer.joining.pair_clocks import PairClocks
 from tracer.model.joined_packet import Certainty, JoinedPacket, JoinKey, JoinLink, NodeView
@@ -51,7 +51,7 @@ class PacketJoiner:
         self._transit, self._max_waiting = transit_ns, max_waiting
         self._groups: dict[Hashable, Group] = {}
         self._due: list[tuple[int, int, Group]] = []
-        self._order: list[tuple[int, int, Entry]] = []
+        self._order: list[tuple[int, int, WaitingView]] = []
         self._waiting: dict[str, int] = {}
         self._losses, self._given_up = LossPeriods(), LossPeriods()
         self._ready: list[JoinedPacket] = []
@@ -64,7 +64,7 @@ class PacketJoiner:
         self.clocks.set_offset(node, view.offset, view.error)
         shift = view.offset or 0
         time = packet.time + shift
-        entry = Entry(view, time)
+        entry = WaitingView(view, time)
         self._number += 1
         heapq.heappush(self._order, (time, self._number, entry))
         self._waiting[node] = self._waiting.get(node, 0) + 1
@@ -73,9 +73,9 @@ class PacketJoiner:
             self._losses.add(node, time - 1, time + 1)
         headers = wire_headers.headers_of(packet)
         if headers.arrival:
-            self._add(End(entry, headers.arrival, False), shift)
+            self._add(WireEnd(entry, headers.arrival, False), shift)
         if headers.departure:
-            self._add(End(entry, headers.departure, True), shift)
+            self._add(WireEnd(entry, headers.departure, True), shift)
         if self._waiting[node] > self._max_waiting:
             self._give_up(node)
 
@@ -117,14 +117,14 @@ class PacketJoiner:
 
     # ---- groups ----
 
-    def _add(self, end: End, shift: int) -> None:
+    def _add(self, end: WireEnd, shift: int) -> None:
         key = end.key
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(key)
         self._join_group(group, end, end.time + shift)
 
-    def _join_group(self, group: Group, end: End, time: int) -> None:
+    def _join_group(self, group: Group, end: WireEnd, time: int) -> None:
         """Adds an end to a group. time: when the group may be closed, less the time on the way, ns, of the reference clock."""
         if len(group.ends) >= MAX_ENDS:
             group.is_overfull = True
@@ -169,7 +169,7 @@ class PacketJoiner:
                 time = end.time + (entry.view.offset or 0)
                 self._given_up.add(entry.view.node, time, time)
 
-    def _add_second(self, key: Hashable, end: End) -> None:
+    def _add_second(self, key: Hashable, end: WireEnd) -> None:
         """An end without a match waits for another kind of match."""
         group = self._groups.get(key)
         if group is None:
@@ -194,7 +194,7 @@ class PacketJoiner:
                 end.is_matched = True
                 end.entry.matches.append(match)
 
-    def _is_doubtful(self, earlier: End, later: End, is_whole: bool) -> bool:
+    def _is_doubtful(self, earlier: WireEnd, later: WireEnd, is_whole: bool) -> bool:
         """Whether another packet with the same key may be missing where this one left."""
         if not is_whole and not earlier.is_sure:
             return True
@@ -206,7 +206,7 @@ class PacketJoiner:
         return bool(self._losses) and not earlier.is_sure and self._losses.concerns(node, since, until)
 
     @staticmethod
-    def _has_too_many(earlier: End, later: End) -> bool:
+    def _has_too_many(earlier: WireEnd, later: WireEnd) -> bool:
         """Whether a packet would have too many views with this match."""
         if not earlier.entry.matches and not later.entry.matches:
             return False
@@ -214,7 +214,7 @@ class PacketJoiner:
 
     # ---- emission ----
 
-    def _is_settled(self, entry: Entry) -> bool:
+    def _is_settled(self, entry: WaitingView) -> bool:
         if not entry.matches:
             return not entry.open
         return all(not each.open for each in _component(entry))
@@ -232,7 +232,7 @@ class PacketJoiner:
             evictions.add("views waiting for those of other nodes")
             self._emit(entry)
 
-    def _emit(self, entry: Entry) -> None:
+    def _emit(self, entry: WaitingView) -> None:
         if not entry.matches:
             entry.is_emitted = True
             self._waiting[entry.view.node] -= 1
@@ -268,7 +268,7 @@ class PacketJoiner:
         return evolve(link, delay=(longest + shortest) // 2, error=(longest - shortest + 1) // 2)
 
 
-def _component(entry: Entry) -> list[Entry]:
+def _component(entry: WaitingView) -> list[WaitingView]:
     """The entries of one packet."""
     if not entry.matches:
         return [entry]
@@ -284,19 +284,19 @@ def _component(entry: Entry) -> list[Entry]:
     return entries
 
 
-def _in_order(entries: Sequence[Entry]) -> list[Entry]:
+def _in_order(entries: Sequence[WaitingView]) -> list[WaitingView]:
     """The entries in the order in which the packet passed them; those that passed at the same time by their clocks."""
     if len(entries) == 1:
         return list(entries)
     before: dict[int, int] = {id(each): 0 for each in entries}
-    following: dict[int, list[Entry]] = {id(each): [] for each in entries}
+    following: dict[int, list[WaitingView]] = {id(each): [] for each in entries}
     for each in entries:
         for match in each.matches:
             if match.earlier and match.later and match.later.entry is each:
                 before[id(each)] += 1
                 following[id(match.earlier.entry)].append(each)
     free = sorted((each for each in entries if not before[id(each)]), key=_time_of)
-    ordered: list[Entry] = []
+    ordered: list[WaitingView] = []
     while free:
         each = free.pop(0)
         ordered.append(each)
