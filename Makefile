@@ -55,6 +55,11 @@
 #              machine; SUITES=trixie for one of them
 # make image-check
 #              builds the container image with buildah, and runs it; as root
+# make joining-check JOINED_PACKETS=2000000
+#              views of made packets on three nodes, joined and compared with the truth: none may be wrong
+# make cluster NODES_AND_KERNELS='a=6.12 b=6.1'
+#              two or three kernels on one wire, traced by the real kubectl with `kubectl k8snet-trace`: joins and losses compared
+#              with the wire's own log; then broken streams. CLUSTER='--lossy --seed 2': options of tests/cluster
 # make vagrant-check KERNEL=6.12
 #              `vagrant up` without KVM, an incident found inside, `vagrant destroy`: nothing may be left behind
 
@@ -88,7 +93,7 @@ PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
 .PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
-	bench owners report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
+	bench owners joining-check cluster report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
 
 demo: setup
 	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
@@ -198,6 +203,15 @@ fuzz: setup
 bench: setup
 	@sh vagrant/setup.sh $(VENV) python3-bpfcc python3-click python3-numpy python3-pyroute2 python3-rich python3-yaml
 	$(PYTHON) -m bench.run $(BENCH)
+
+JOINED_PACKETS ?= 2000000
+joining-check: setup
+	@$(PYTHON) -m tests.support.joining_check PACKETS=$(JOINED_PACKETS) SEED=$(SEED)
+
+NODES_AND_KERNELS ?= a=6.12 b=6.1
+CLUSTER ?=
+cluster: setup
+	@$(PYTHON) -u -m tests.cluster $(NODES_AND_KERNELS) --seed $(SEED) $(CLUSTER)
 
 owners: setup
 	@$(PYTHON) -m tests.support.check_owners

@@ -47,14 +47,17 @@ def of_log(log: Iterable[WireFrame]) -> WireCount:
     """What the wire did."""
     found = WireCount()
     for each in log:
-        key = each.key
-        head = WireHead(
-            PROTOCOLS.get(key.proto, ""), key.src, key.sport, key.dst, key.dport, key.ip_id, key.seq, key.length
-        )
+        head = head_of(each)
         found.sent[each.source, head] += 1
         found.come[each.target, head] += COPIES.get(each.fate, 1)
     found.come = +found.come
     return found
+
+
+def head_of(frame: WireFrame) -> WireHead:
+    """The header of a packet that the wire took."""
+    key = frame.key
+    return WireHead(PROTOCOLS.get(key.proto, ""), key.src, key.sport, key.dst, key.dport, key.ip_id, key.seq, key.length)
 
 
 def arrival(view: Line) -> WireHead | None:

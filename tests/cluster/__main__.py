@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make cluster`: traces the packets between real kernels with `kubectl k8snet-trace`, and compares them with the wire's log.
+
+    python -m tests.cluster a=6.12 b=6.1 [--tcp 20] [--udp 60] [--lossy] [--no-failures] [--seed 1]
+
+Ends with `nodes=… packets=… joined=… wrong=… ambiguous=… lost=… found=…`; the status is 1 after any difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from lab.cluster import Cluster
+from lab.wire import Fate, Faults
+from tests.cluster import failures, join_truth, wire_truth
+from tests.cluster.bed import TestBed, is_of_services, members
+from tests.cluster.join_truth import JoinCount
+from tracer.commands.cluster import JOIN_SECONDS
+
+CONSOLES = Path("build/cluster")
+"""Directory of the machines' console output."""
+SHOWN_DIFFERENCES = 20
+"""Most differences that are printed."""
+LOSSY = Faults(dropped=0.04, doubled=0.02, held=0.04)
+
+
+def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount, list[str], int, int]:
+    """Traces traffic on a wire with these faults. Returns joins, differences, lost frames and findings."""
+    run = failures.started(bed)
+    bed.cluster.wire.clear()
+    bed.cluster.wire.set_faults(faults)
+    counts = bed.traffic(tcp, udp)
+    bed.cluster.wire.set_faults(Faults())
+    time.sleep(JOIN_SECONDS)
+    log = bed.cluster.wire.log()
+    done = run.stop()
+    lines = run.objects()
+    for node, kinds in counts.items():
+        print(f"{node}: " + ", ".join(f"{kind} {each['answered']} of {each['sent']} answered" for kind, each in kinds.items()))
+    print(done.errors.decode(errors="replace").rstrip())
+    truth, seen = wire_truth.of_log(log), wire_truth.of_views(join_truth.all_views(lines))
+    found = join_truth.count(lines)
+    differences = wire_truth.differences(truth.sent, seen.sent, "sent")
+    differences += wire_truth.differences(truth.come, seen.come, "came")
+    differences += join_truth.compare(found, log)
+    if done.status:
+        differences.append(f"the plugin's exit status is {done.status}")
+    if not found.joined:
+        differences.append("no packet was joined")
+    lost = sum(frame.fate is Fate.DROPPED for frame in log)
+    return found, found.wrong + differences, lost, sum(line["type"] == "finding" for line in lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nodes", nargs="+", metavar="LETTER=KERNEL")
+    parser.add_argument("--tcp", type=int, default=20, help="requests for each kind of address")
+    parser.add_argument("--udp", type=int, default=60, help="datagrams for each kind of address")
+    parser.add_argument("--lossy", action="store_true", help="the wire loses, doubles and reorders packets")
+    parser.add_argument("--no-failures", action="store_true", help="only traffic, no broken streams")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    kernels = dict(word.split("=", 1) for word in given.nodes)
+    CONSOLES.mkdir(parents=True, exist_ok=True)
+    faults = Faults(LOSSY.dropped, LOSSY.doubled, LOSSY.held, given.seed) if given.lossy else Faults()
+    with Cluster(members(kernels, CONSOLES), is_of_services) as cluster, TestBed(cluster) as bed:
+        bed.build()
+        clean = bed.probes()
+        found, differences, lost, findings = traced(bed, given.tcp, given.udp, faults)
+        left = bed.wait_for_no_probes(clean)
+        differences += [f"left on {node}: {text!r}" for node, text in left.items()]
+        outcomes = []
+        if not given.no_failures:
+            outcomes = [failures.run_case(bed, name, case, clean) for name, case in failures.CASES]
+            outcomes.append(failures.no_credit(bed, clean))
+        for outcome in outcomes:
+            print(outcome.line)
+    for line in differences[:SHOWN_DIFFERENCES]:
+        print(line)
+    print(
+        f"nodes={len(kernels)} packets={found.packets} joined={sum(found.joined.values())} wrong={len(found.wrong)}"
+        f" ambiguous={found.ambiguous} lost={lost} found={findings} differences={len(differences)}"
+    )
+    return 1 if differences or any(outcome.problem for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
