@@ -20,8 +20,8 @@ from tests.cluster.bed import TestBed, is_of_services, members
 from tests.cluster.join_truth import JoinCount
 from tracer.commands.cluster import JOIN_SECONDS
 
-CONSOLES = Path("build/cluster")
-"""Directory of the machines' console output."""
+OUTPUT = Path("build/cluster")
+"""Directory of the machines' console output, the plugin's lines and the wire's log."""
 SHOWN_DIFFERENCES = 20
 """Most differences that are printed."""
 LOSSY = Faults(dropped=0.04, doubled=0.02, held=0.04)
@@ -38,6 +38,8 @@ def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount,
     log = bed.cluster.wire.log()
     done = run.stop()
     lines = run.objects()
+    (OUTPUT / "plugin.jsonl").write_bytes(b"".join(run.lines))
+    (OUTPUT / "wire.txt").write_text("".join(f"{frame}\n" for frame in log))
     for node, kinds in counts.items():
         print(f"{node}: " + ", ".join(f"{kind} {each['answered']} of {each['sent']} answered" for kind, each in kinds.items()))
     print(done.errors.decode(errors="replace").rstrip())
@@ -64,9 +66,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     kernels = dict(word.split("=", 1) for word in given.nodes)
-    CONSOLES.mkdir(parents=True, exist_ok=True)
+    OUTPUT.mkdir(parents=True, exist_ok=True)
     faults = Faults(LOSSY.dropped, LOSSY.doubled, LOSSY.held, given.seed) if given.lossy else Faults()
-    with Cluster(members(kernels, CONSOLES), is_of_services) as cluster, TestBed(cluster) as bed:
+    with Cluster(members(kernels, OUTPUT), is_of_services) as cluster, TestBed(cluster) as bed:
         bed.build()
         clean = bed.probes()
         found, differences, lost, findings = traced(bed, given.tcp, given.udp, faults)

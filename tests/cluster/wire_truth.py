@@ -17,7 +17,9 @@ from lab.wire import Fate, WireFrame
 
 Line = Mapping[str, Any]
 WIRE_INTERFACES = frozenset({"eth0", "flannel.1"})
-"""The interfaces by which packets leave a node for another one, and arrive from it."""
+"""The interfaces of a node by which packets leave it for another one, and arrive from it."""
+NODE = "node"
+"""The network namespace of these interfaces: a pod's own interface is called eth0, too."""
 PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
 COPIES = {Fate.DROPPED: 0, Fate.DOUBLED: 2}
 
@@ -62,7 +64,7 @@ def head_of(frame: WireFrame) -> WireHead:
 
 def arrival(view: Line) -> WireHead | None:
     """The header with which a packet came from the wire; None: it did not."""
-    return _head(view, view) if view.get("ifname") in WIRE_INTERFACES else None
+    return _head(view, view) if view["netns"] == NODE and view.get("ifname") in WIRE_INTERFACES else None
 
 
 def departure(view: Line) -> WireHead | None:
@@ -73,7 +75,7 @@ def departure(view: Line) -> WireHead | None:
         last = hop if "hook" in hop else last
         if "nat" in hop:
             ends = hop["nat"]["after"]
-    if last.get("hook") != "POSTROUTING" or last.get("out_ifname") not in WIRE_INTERFACES or view["outcome"] == "dropped":
+    if last.get("hook") != "POSTROUTING" or last["netns"] != NODE or last.get("out_ifname") not in WIRE_INTERFACES or view["outcome"] == "dropped":
         return None
     return _head(view, ends)
 

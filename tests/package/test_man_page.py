@@ -28,7 +28,7 @@ def section(name: str) -> str:
     return re.sub(r"\\f[BR]", "", found).replace(r"\-", "-")
 
 
-@pytest.mark.parametrize("name", command.commands)
+@pytest.mark.parametrize("name", [name for name, each in command.commands.items() if not each.hidden])
 def test_every_option_is_in_the_section_of_its_command(name: str) -> None:
     each = command.commands[name]
     context = click.Context(each, info_name=name, help_option_names=["-h", "--help"])

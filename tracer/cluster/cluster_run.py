@@ -40,7 +40,7 @@ HELLO_SECONDS = 60.0
 SILENCE_SECONDS = LEASE_SECONDS
 """Time without a word after which the user is informed about a node, s."""
 MOST_DELAYED = 1 << 16
-"""Largest number of results that wait behind packets; the oldest are then written before these packets."""
+"""Largest number of results of one node that wait behind packets; the oldest are then written before these packets."""
 END_SECONDS = 15.0
 """Time that agents get for their summaries after a request to end, s: they explain what they have seen for 5 s."""
 LEAVE_SECONDS = 2.0
@@ -94,7 +94,9 @@ class ClusterRun:
         join_seconds: float = 0.0,
     ) -> None:
         self._captures, self._join_ns = captures, int(join_seconds * 1e9)
-        self._delayed: deque[tuple[int, str, Callable[[], None]]] = deque()
+        self._delayed: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
+        self._fed: Counter[str] = Counter()
+        self._written: Counter[str] = Counter()
         self._waiting = deque(commands)
         self._output, self._stage, self._count = output, stage, count
         self._outputs: dict[str, Output] = {}
@@ -122,7 +124,7 @@ class ClusterRun:
             while self._waiting or self._agents:
                 self._start_some(bool(deadline))
                 self._read_some()
-                self._write_due(self._now() - self._join_ns)
+                self._write_packets(self._now() - self._join_ns)
                 self._look_at_clocks(deadline)
                 if not deadline and (stop.is_requested or self._is_count_reached):
                     deadline = time.monotonic() + END_SECONDS
@@ -131,7 +133,9 @@ class ClusterRun:
                     break
         finally:
             self._is_over.set()
-            self._write_due(self._now() + (1 << 62))
+            self._write_packets(self._now() + (1 << 62))
+            for node in self._delayed:
+                self._write_delayed(node, is_over=True)
             self._end_all()
             pinger.join(PING_SECONDS)
             self._selector.close()
@@ -321,22 +325,23 @@ class ClusterRun:
             case Packet():
                 self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
                 self._stage.feed(NodeView(node, content, offset, error))
+                self._fed[node] += 1
                 if not self._join_ns:
                     self._write_packets(self._now())
 
     def _later(self, node: str, write: Callable[[], None]) -> None:
-        """Writes a result after the packets that came before it: they may wait for their views on other nodes."""
-        if not self._join_ns:
-            self._begin_batch(node)
-            write()
-        else:
-            self._delayed.append((self._now(), node, write))
-            if len(self._delayed) > MOST_DELAYED:
-                self._write_delayed(self._delayed[0][0])
+        """Writes a result of a node behind the packets that came before it: these may wait for their views on other nodes."""
+        delayed = self._delayed.setdefault(node, deque())
+        delayed.append((self._fed[node], write))
+        if len(delayed) > MOST_DELAYED:
+            delayed[0] = (0, delayed[0][1])
+        self._write_delayed(node)
 
-    def _write_delayed(self, horizon: int) -> None:
-        while self._delayed and self._delayed[0][0] <= horizon:
-            _, node, write = self._delayed.popleft()
+    def _write_delayed(self, node: str, is_over: bool = False) -> None:
+        """Writes the results of a node that wait for no packet. is_over: all of them."""
+        delayed, written = self._delayed.get(node) or deque(), self._written[node]
+        while delayed and (is_over or delayed[0][0] <= written):
+            _, write = delayed.popleft()
             self._begin_batch(node)
             write()
 
@@ -377,11 +382,6 @@ class ClusterRun:
             what = ", ".join(f"{_PLURALS[kind]}: {count}" for kind, count in sorted(counts.items()))
             yield OutputLoss(f"this client by {node}", counts.total(), f"the client was too slow ({what})")
 
-    def _write_due(self, horizon: int) -> None:
-        """Writes packets up to this time, and then the other results; ns of the client's clock."""
-        self._write_packets(horizon)
-        self._write_delayed(horizon)
-
     def _write_packets(self, horizon: int) -> None:
         for joined in self._stage.take(horizon):
             if self._is_count_reached:
@@ -394,10 +394,12 @@ class ClusterRun:
         """Writes a packet: one that no other node can have seen as a result of its node."""
         if joined.links:
             self._output.joined(joined)
-            return
         for view in joined.views:
-            self._begin_batch(view.node)
-            self._of(view.node).packet(view.packet)
+            if not joined.links:
+                self._begin_batch(view.node)
+                self._of(view.node).packet(view.packet)
+            self._written[view.node] += 1
+            self._write_delayed(view.node)
 
 
 _PLURALS = {

@@ -18,7 +18,7 @@ from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
 from tracer.cluster.kubectl import Kubectl
 from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_choice import NodeRequest
-from tracer.cluster.packet_stage import PacketStage
+from tracer.cluster.packet_stage import PacketStage, SingleViews
 from tracer.errors import BadOption, NoAgent
 from tracer.joining.packet_joiner import PacketJoiner
 from tracer.kube.catalog import ClusterView
@@ -28,6 +28,9 @@ from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.render.base import Output, hang_up
 from tracer.selection.filter_options import FilterOptions
+
+JOIN_SECONDS = 8.0
+"""Time that a packet waits for its views on other nodes, s: an agent sends a packet at most 5 s after its last event."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
         try:
             with ExitStack() as stack:
                 captures = _captures(options, output, stack)
-                stage, seconds = packet_stage()
+                stage, seconds = packet_stage(len(commands))
                 totals = ClusterRun(commands, output, stage, options["count"], captures, seconds).run(stop)
             output.summary(totals.summary)
         except BrokenPipeError:
@@ -133,13 +136,9 @@ def _captures(options: Mapping[str, Any], output: Output, stack: ExitStack) -> N
     return captures
 
 
-JOIN_SECONDS = 8.0
-"""Time that a packet waits for its views on other nodes, s: an agent sends a packet at most 5 s after its last event."""
-
-
-def packet_stage() -> tuple[PacketStage, float]:
-    """What packets of all nodes pass, and the time that they wait there, s."""
-    return PacketJoiner(), JOIN_SECONDS
+def packet_stage(nodes: int) -> tuple[PacketStage, float]:
+    """What packets of so many nodes pass, and the time that they wait there, s. One node's packets wait for nothing."""
+    return (PacketJoiner(), JOIN_SECONDS) if nodes > 1 else (SingleViews(), 0.0)
 
 
 def _commands(

@@ -21,15 +21,15 @@ def frame(fate: Fate, ip_id: int = 99) -> WireFrame:
 def view(node: str, hops: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
     ends = {"src": "10.244.1.12", "sport": 41000, "dst": "10.244.2.11", "dport": 8080}
     packet = {"proto": "tcp", "ip_id": 99, "seq": 1_000_000, "length": 60, "outcome": "forwarded"}
-    return {"type": "packet", "node": node, **ends, **packet, "hops": hops, **fields}
+    return {"type": "packet", "node": node, "netns": "node", **ends, **packet, "hops": hops, **fields}
 
 
 def nat(after: dict[str, Any]) -> dict[str, Any]:
-    return {"what": "nat", "hook": "PREROUTING", "nat": {"kind": "DNAT", "before": {}, "after": after}}
+    return {"what": "nat", "netns": "node", "hook": "PREROUTING", "nat": {"kind": "DNAT", "before": {}, "after": after}}
 
 
 def leaves(interface: str) -> dict[str, Any]:
-    return {"what": "hook", "hook": "POSTROUTING", "verdict": "ACCEPT", "out_ifname": interface}
+    return {"what": "hook", "netns": "node", "hook": "POSTROUTING", "verdict": "ACCEPT", "out_ifname": interface}
 
 
 SENT = view(
@@ -51,6 +51,11 @@ def test_a_packet_leaves_with_its_translated_addresses_and_comes_with_them() -> 
 def test_a_packet_of_one_node_is_on_no_wire() -> None:
     stays = view("node-a", [leaves("cni0")], ifname="cni0")
     assert not wire_truth.of_views([stays]).sent and not wire_truth.of_views([stays]).come
+
+
+def test_an_interface_of_a_pod_is_not_on_the_wire() -> None:
+    in_pod = view("node-a", [{**leaves("eth0"), "netns": "shop-a"}], ifname="eth0", netns="shop-a")
+    assert not wire_truth.of_views([in_pod]).sent and not wire_truth.of_views([in_pod]).come
 
 
 def test_lost_and_doubled_packets_are_counted_as_the_wire_had_them() -> None:

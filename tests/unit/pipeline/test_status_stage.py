@@ -15,6 +15,7 @@ from tracer.pipeline import status_stage
 from tracer.pipeline.status_stage import StatusStage
 from tracer.render.base import Output
 from tracer.render.text import TextOutput
+from tracer.util import status_line
 from tracer.util.reading_progress import rules_read
 from tracer.util.status_line import ERASE, StatusLine
 
@@ -28,7 +29,7 @@ class Terminal(io.StringIO):
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(status_stage, "STATUS_SECONDS", 0.0)
-    monkeypatch.setattr(StatusLine, "_columns", lambda self: 200)
+    monkeypatch.setattr(status_line, "terminal_columns", lambda stream: 200)
     return Terminal()
 
 
