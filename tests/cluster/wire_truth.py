@@ -75,7 +75,8 @@ def departure(view: Line) -> WireHead | None:
         last = hop if "hook" in hop else last
         if "nat" in hop:
             ends = hop["nat"]["after"]
-    if last.get("hook") != "POSTROUTING" or last["netns"] != NODE or last.get("out_ifname") not in WIRE_INTERFACES or view["outcome"] == "dropped":
+    is_last_hook = last.get("hook") == "POSTROUTING" and last["netns"] == NODE
+    if not is_last_hook or last.get("out_ifname") not in WIRE_INTERFACES or view["outcome"] == "dropped":
         return None
     return _head(view, ends)
 

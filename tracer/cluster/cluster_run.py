@@ -134,8 +134,8 @@ class ClusterRun:
         finally:
             self._is_over.set()
             self._write_packets(self._now() + (1 << 62))
-            for node in self._delayed:
-                self._write_delayed(node, is_over=True)
+            for name in self._delayed:
+                self._write_delayed(name, is_over=True)
             self._end_all()
             pinger.join(PING_SECONDS)
             self._selector.close()
