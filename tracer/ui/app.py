@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from typing import ClassVar
@@ -30,6 +31,7 @@ from tracer.ui.row_text import ConnectionRows, finding_row, packet_row
 from tracer.ui.saved_packets import save, suggested_name
 from tracer.ui.text_search import ConnectionSearch, TextSearch
 from tracer.util.lru_dict import LruDict
+from tracer.util.terminal_watch import TerminalWatch
 
 REFRESH_SECONDS = 0.15
 """Shortest time between two looks at the queue, s."""
@@ -77,6 +79,7 @@ class TraceScreen(App[None]):
         self.kept = KeptConnections()
         self.failure: BaseException | None = None
         self._feed, self._stop, self._verbose = feed, stop, verbose
+        self._terminal = TerminalWatch(sys.__stdin__)
         self._findings: LruDict[object, Finding] = LruDict(MOST_FINDINGS, "findings of ui")
         self._found = ConnectionSearch(TextSearch())
         self._is_leaving = False
@@ -120,7 +123,8 @@ class TraceScreen(App[None]):
     # The run
 
     def _look_for_stop(self) -> None:
-        if self._stop.is_requested:
+        # Textual reads a terminal that was closed again and again, and a screen that does not change writes nothing.
+        if self._stop.is_requested or self._terminal.is_closed:
             self._leave()
 
     def _tick(self) -> None:
