@@ -16,10 +16,8 @@ from cluster_scene import objects
 from lab.exec_channel import GuestCommand
 from tests.cluster.bed import SERVICES, START_SECONDS, PluginRun, TestBed
 from tracer.cluster.node_stream import NodeStream, Result
-from tracer.protocol.frames import FrameWriter
 from tracer.protocol.limits import LEASE_SECONDS
-from tracer.protocol.messages import ClientHello, FrameKind, Shed
-from tracer.protocol.tree_codec import encode, to_bytes
+from tracer.protocol.messages import FrameKind, Shed
 
 SAID_SECONDS = 60.0
 """Limit for the sentence about a failure, s."""
@@ -206,13 +204,12 @@ class _CreditlessClient:
     """Says hello and pings, and takes frames that need no credit."""
 
     def __init__(self, agent: GuestCommand) -> None:
-        self._agent, self._stream, self._writer = agent, NodeStream(), FrameWriter(compresses=False)
+        self._agent, self._stream = agent, NodeStream()
         self._is_over = threading.Event()
         self.errors = b""
         self.packets = 0
         self.shed: dict[str, int] = {}
-        hello = self._writer.frame(FrameKind.CLIENT_HELLO, to_bytes(encode(ClientHello())))
-        agent.write(hello)
+        agent.write(self._stream.hello_frame())
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._ping)]
         for thread in self._threads:
             thread.start()

@@ -18,6 +18,9 @@ from tracer.protocol.messages import BatchEnd, Begin, FrameKind, Note, PacketClo
 from tracer.protocol.tree_codec import encode, to_bytes
 from tracer.render.base import LostEvents, Output
 
+BATCH_NS = 500_000_000
+"""Time after which the end of a batch without a result is sent, too, ns."""
+
 
 class AgentOutput(Output):
     """Puts each result into a queue. Packets never change, and are encoded by the thread that sends them.
@@ -32,6 +35,7 @@ class AgentOutput(Output):
         super().__init__(verbose=verbose)
         self._queue, self._shows_all_results = queue, shows_all_results
         self._is_batch_empty = True
+        self._batch_sent = 0
 
     @property
     def shows_all_results(self) -> bool:
@@ -64,10 +68,10 @@ class AgentOutput(Output):
         self._put(FrameKind.CONNECTION, timeline)
 
     def end_batch(self, now: int) -> None:
-        """Batches without a result are not sent."""
-        if not self._is_batch_empty:
+        """Batches without a result are sent from time to time: the client learns up to which time it has all packets."""
+        if not self._is_batch_empty or now - self._batch_sent >= BATCH_NS:
             self._put(FrameKind.BATCH, BatchEnd(now))
-            self._is_batch_empty = True
+            self._is_batch_empty, self._batch_sent = True, now
 
     def summary(self, summary: RunSummary) -> None:
         self._put(FrameKind.SUMMARY, summary)

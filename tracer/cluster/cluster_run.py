@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tracer.cluster.agent_process import AgentProcess
+from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_stream import Result
 from tracer.cluster.packet_stage import PacketStage
@@ -81,7 +82,7 @@ class ClusterRun:
         stage: What packets pass.
         count: The run ends after this many packets; 0 = no limit.
         captures: Takes the captures of the nodes; None = none are written.
-        join_seconds: Time that packets wait in the stage for their views on other nodes, s.
+        join_seconds: Time that packets wait in the stage for views of a node with an unknown clock, s; 0 = they wait for none.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class ClusterRun:
         join_seconds: float = 0.0,
     ) -> None:
         self._captures, self._join_ns = captures, int(join_seconds * 1e9)
+        self._horizon = JoinHorizon(self._join_ns)
         self._delayed: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
         self._fed: Counter[str] = Counter()
         self._written: Counter[str] = Counter()
@@ -124,7 +126,7 @@ class ClusterRun:
             while self._waiting or self._agents:
                 self._start_some(bool(deadline))
                 self._read_some()
-                self._write_packets(self._now() - self._join_ns)
+                self._write_packets(self._horizon.read(self._traced_now(), self._now()))
                 self._look_at_clocks(deadline)
                 if not deadline and (stop.is_requested or self._is_count_reached):
                     deadline = time.monotonic() + END_SECONDS
@@ -315,6 +317,7 @@ class ClusterRun:
             case Note():
                 output.note(content.text)
             case BatchEnd():
+                self._advance(agent, content.now)
                 self._later(node, lambda: self._end_batch(node, content.now))
             case RunSummary() if node not in self._summarized:
                 self._summarized.add(node)
@@ -328,6 +331,17 @@ class ClusterRun:
                 self._fed[node] += 1
                 if not self._join_ns:
                     self._write_packets(self._now())
+
+    def _traced_now(self) -> list[str]:
+        """The nodes of which packets can still come."""
+        return [node for node in self.totals.traced if node in self._agents]
+
+    def _advance(self, agent: AgentProcess, until: int) -> None:
+        """An agent has sent all packets up to a time, ns, CLOCK_MONOTONIC of its node."""
+        clock = agent.stream.clock
+        offset, error = clock.read(self._now())
+        if offset is not None and clock.packets is not None:
+            self._horizon.advance(agent.node, until + clock.packets + offset - error)
 
     def _later(self, node: str, write: Callable[[], None]) -> None:
         """Writes a result of a node behind the packets that came before it: these may wait for their views on other nodes."""

@@ -73,10 +73,13 @@ class NodeStream:
     def wire_bytes(self) -> int:
         return self._reader.wire_bytes
 
+    def hello_frame(self) -> bytes:
+        """The first frame of the client, which gives no credit."""
+        return self._frame(FrameKind.CLIENT_HELLO, ClientHello(program=__version__))
+
     def greeting(self) -> bytes:
         """The first frames of the client."""
-        hello = self._frame(FrameKind.CLIENT_HELLO, ClientHello(program=__version__))
-        return hello + self._frame(FrameKind.CREDIT, Credit(CREDIT_FRAMES))
+        return self.hello_frame() + self._frame(FrameKind.CREDIT, Credit(CREDIT_FRAMES))
 
     def credit(self) -> bytes:
         """New credit for what was taken; empty while that is little."""

@@ -30,7 +30,7 @@ from tracer.render.base import Output, hang_up
 from tracer.selection.filter_options import FilterOptions
 
 JOIN_SECONDS = 8.0
-"""Time that a packet waits for its views on other nodes, s: an agent sends a packet at most 5 s after its last event."""
+"""Time that packets wait for a node with an unknown clock, s: an agent sends a packet at most 5 s after its last event."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support import sample_packets
-from tracer.agent.agent_output import AgentOutput
+from tracer.agent.agent_output import BATCH_NS, AgentOutput
 from tracer.agent.frame_queue import FrameQueue
 from tracer.agent.stream import AgentStream
 from tracer.cluster.node_stream import NodeStream, Result
@@ -84,6 +84,17 @@ def test_results_come_on_credit_alone(wire: Wire) -> None:
     # A template and a packet, a loss, the end of the batch.
     wire.wait(lambda: wire.queue.credit == CREDIT_FRAMES - 4)
 
+
+
+def test_the_ends_of_batches_without_a_result_are_sent_from_time_to_time(wire: Wire) -> None:
+    wire.send(wire.client.greeting())
+    for now in (BATCH_NS, BATCH_NS + 1, 2 * BATCH_NS - 1, 2 * BATCH_NS):
+        wire.output.end_batch(now)
+    wire.wait(lambda: wire.kinds().count(FrameKind.BATCH) == 2)
+    wire.output.end_batch(2 * BATCH_NS + 1)
+    wire.output.note("done")
+    wire.wait(lambda: FrameKind.NOTE in wire.kinds())
+    assert wire.kinds().count(FrameKind.BATCH) == 2
 
 def test_pongs_have_the_clock_and_need_no_credit(wire: Wire) -> None:
     before = time.monotonic_ns()
