@@ -19,6 +19,15 @@ STEPS = 8
 """Number of buckets per power of two."""
 
 
+def short_time(us: float) -> str:
+    """A time in us with its unit: 12us, 3.4ms, 1.2s."""
+    if us < 999.5:
+        return f"{us:.0f}us" if us >= 9.95 else f"{us:.1f}us"
+    if us < 999_500:
+        return f"{us / 1e3:.0f}ms" if us >= 99_500 else f"{us / 1e3:.1f}ms"
+    return f"{us / 1e6:.1f}s"
+
+
 class Distribution:
     """A histogram of times in ns, in buckets an eighth of a power of two wide: percentiles are right to a tenth."""
 

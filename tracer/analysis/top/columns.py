@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tracer.analysis.durations import Distribution
+from tracer.analysis.durations import Distribution, short_time
 from tracer.analysis.top.row import Row
 
 WIDE_COLUMNS = 100
@@ -38,15 +38,6 @@ def rate(count: int, seconds: float) -> str:
         return "0"
     value = count / seconds
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2g}"
-
-
-def short_time(us: float) -> str:
-    """A time in us with its unit: 12us, 3.4ms, 1.2s."""
-    if us < 999.5:
-        return f"{us:.0f}us" if us >= 9.95 else f"{us:.1f}us"
-    if us < 999_500:
-        return f"{us / 1e3:.0f}ms" if us >= 99_500 else f"{us / 1e3:.1f}ms"
-    return f"{us / 1e6:.1f}s"
 
 
 def percentile(times: Distribution, share: float) -> str:

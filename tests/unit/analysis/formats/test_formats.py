@@ -122,7 +122,18 @@ def test_a_long_text_is_wrapped_inside_its_column() -> None:
 
 def test_a_text_that_is_too_long_is_cut_with_a_mark() -> None:
     lines = written("table", QueryResult(("a", "b"), [("word " * 500, 1)])).splitlines()
-    assert len(lines) == 2 + MOST_LINES and lines[-1].endswith(CUT) and max(map(len, lines)) <= 80
+    assert len(lines) == 2 + MOST_LINES and lines[-2].endswith(CUT) and max(map(len, lines)) <= 80
+
+
+def test_no_word_of_a_command_is_divided() -> None:
+    """In columns if all words have room there, else as a list."""
+    command = "`iptables-nft -t nat -L KUBE-EXTERNAL-SERVICES -v -n --line-numbers` shows its counter"
+    for owner in ("Service billing/ledger-grpc:grpc, NodePort 31443, no endpoints", "x"):
+        for count in (1, 3):
+            result = QueryResult(("n", *(f"text{n}" for n in range(count)), "owner"), [(1, *[command] * count, owner)])
+            text = written("table", result)
+            found = [word for line in text.splitlines() for word in line.replace(CONTINUED, "").split()]
+            assert set(command.split()) | set(owner.split()) <= set(found) and CUT not in text
 
 
 def test_numbers_are_never_wrapped() -> None:

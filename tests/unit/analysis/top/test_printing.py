@@ -15,7 +15,8 @@ from jsonschema import Draft202012Validator
 from tests.support import sample_packets as samples
 from tests.unit.analysis.top.test_interval import verdict
 from tracer import render
-from tracer.analysis.top.columns import rate, short_time
+from tracer.analysis.durations import short_time
+from tracer.analysis.top.columns import rate
 from tracer.analysis.top.dimensions import DIMENSIONS
 from tracer.analysis.top.interval import Interval, IntervalCounter, Losses, Measurement
 from tracer.analysis.top.printing import PrintedRecords, PrintedTables
