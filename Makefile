@@ -51,8 +51,8 @@
 #              has all figures with goals
 # make deb     the Debian package: dist/k8snet-trace_VERSION_all.deb; as root it installs what the build needs
 # make deb-check
-#              builds it, checks it with lintian, installs and uses it in clean roots of Debian 12 and 13; as root, without a virtual
-#              machine; SUITES=trixie for one of them
+#              builds it, checks it with lintian, which it installs, installs and uses it in clean roots of Debian 12 and 13; as
+#              root, without a virtual machine; SUITES=trixie for one of them
 # make image-check
 #              builds the container image with buildah, and runs it; as root
 # make joining-check JOINED_PACKETS=2000000
@@ -220,6 +220,8 @@ deb:
 	@package/deb
 
 deb-check:
+	@command -v lintian >/dev/null || [ "$$(id -u)" != 0 ] || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends lintian >/dev/null; }
 	@deb=$$(package/deb) && package/deb_check "$$deb" $(SUITES)
 
 image-check:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the main views of a recorded node at 80 and 120 columns: text, one line a packet, top, ui.
+"""Draws the views of a recorded node at 80 and 120 columns: what each command prints, and the screen of `ui`.
 
     .venv/bin/python docs/images/screens.py             docs/images/ui.svg, which the README shows
     .venv/bin/python docs/images/screens.py DIRECTORY   all views, to look at them after a change
@@ -31,7 +31,21 @@ NAME = "night.k8st"
 COMMANDS = {
     "text": ("-r", NAME, "-n", "6"),
     "oneline": ("-r", NAME, "--oneline", "-n", "30"),
+    "verbose": ("-r", NAME, "-n", "2", "-v"),
+    "follow": ("-r", NAME, "--follow"),
+    "quiet": ("-r", NAME, "-q"),
     "top": ("top", "-r", NAME, "--rows", "7"),
+    "stats": ("stats", NAME),
+    "findings": ("findings", NAME),
+    "diff": ("diff", NAME, NAME),
+    "top-drops": ("query", NAME, "top-drops"),
+    "endpoints": ("query", NAME, "endpoints"),
+    "rules-that-drop": ("query", NAME, "rules-that-drop"),
+    "slow-syns": ("query", NAME, "slow-syns"),
+    "doctor": ("doctor",),
+    "audit": ("audit", "--no-kube"),
+    "explain": ("explain", "--no-kube", "--from", "127.0.0.1", "--to", "127.0.0.1:80"),
+    "help": ("--help",),
 }
 SIZES = {80: 24, 120: 40}
 """Lines of the screen of `ui` by columns."""
