@@ -54,6 +54,14 @@ class Both(Output):
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None: ...
 
+    def begin_batch(self) -> None:
+        self._text.begin_batch()
+        self._json.begin_batch()
+
+    def end_batch(self, now: int) -> None:
+        self._text.end_batch(now)
+        self._json.end_batch(now)
+
     def packet(self, packet: Packet) -> None:
         self._text.packet(packet)
         self._json.packet(packet)
