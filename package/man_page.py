@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the manual page, made from the same commands and options as the help.
+"""Prints the manual pages, made from the same commands and options as the help.
 
-PYTHONPATH=. package/man_page.py > k8snet-trace.1
+package/man_page.py > k8snet-trace.1
+package/man_page.py kubectl-k8snet_trace > kubectl-k8snet_trace.1
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import click
 
 ROOT = Path(__file__).resolve().parent.parent
-NAME = "k8snet-trace"
+NAME, PLUGIN = "k8snet-trace", "kubectl-k8snet_trace"
 _TABLE_ROW = re.compile(r"^\| (\d+) \| (.+) \|$", re.M)
 
 
@@ -60,6 +61,33 @@ def page(group: click.Group, version: str, date: str, statuses: list[tuple[str, 
     return "\n".join([*lines, FILES, *_examples(trace.epilog or ""), SEE_ALSO]) + "\n"
 
 
+def plugin_page(plugin: click.Command, version: str, date: str) -> str:
+    """The manual page of the plugin of kubectl.
+
+    Args:
+        plugin: Its command.
+        version: Version of the program.
+        date: YYYY-MM-DD.
+    """
+    top = click.Context(click.Group(), info_name="kubectl")
+    lines = [
+        f'.TH KUBECTL\\-K8SNET_TRACE 1 "{date}" "{NAME} {escape(version)}" "User Commands"',
+        ".SH NAME",
+        rf"{escape(PLUGIN)} \- trace a Service on all nodes that can matter",
+        ".SH SYNOPSIS",
+        r".B kubectl k8snet\-trace",
+        escape(_usage("", plugin, top)),
+        ".SH DESCRIPTION",
+        *_text(plugin.help or ""),
+        ".SH OPTIONS",
+        *_options(plugin, top, set()),
+        ".SH EXIT STATUS",
+        "Those of",
+        r".BR k8snet\-trace (1).",
+    ]
+    return "\n".join([*lines, *_examples(plugin.epilog or ""), PLUGIN_SEE_ALSO]) + "\n"
+
+
 FILES = r"""
 .SH ENVIRONMENT
 .TP
@@ -84,6 +112,12 @@ SEE_ALSO = r"""
 .BR tcpdump (8),
 .BR iptables (8),
 .BR nft (8),
+.BR kubectl (1)
+""".strip()
+
+PLUGIN_SEE_ALSO = r"""
+.SH SEE ALSO
+.BR k8snet\-trace (1),
 .BR kubectl (1)
 """.strip()
 
@@ -144,13 +178,18 @@ def statuses(root: Path = ROOT) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Prints the page, dated by SOURCE_DATE_EPOCH if that is set."""
+    """Prints the page that the first argument names, dated by SOURCE_DATE_EPOCH if that is set."""
     sys.path.insert(0, str(ROOT))
     from tracer import __version__
+    from tracer.cli import cluster_plugin
     from tracer.cli.main import command
 
     seconds = int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))
-    sys.stdout.write(page(command, __version__, time.strftime("%Y-%m-%d", time.gmtime(seconds)), statuses()))
+    date = time.strftime("%Y-%m-%d", time.gmtime(seconds))
+    if sys.argv[1:] == [PLUGIN]:
+        sys.stdout.write(plugin_page(cluster_plugin.command(), __version__, date))
+    else:
+        sys.stdout.write(page(command, __version__, date, statuses()))
 
 
 if __name__ == "__main__":

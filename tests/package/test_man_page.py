@@ -13,10 +13,13 @@ import click
 import pytest
 
 from package import man_page
+from tracer.cli import cluster_plugin
 from tracer.cli.main import command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = man_page.page(command, "1.2.3", "2026-11-23", man_page.statuses())
+PLUGIN = cluster_plugin.command()
+PLUGIN_PAGE = man_page.plugin_page(PLUGIN, "1.2.3", "2026-11-23")
 
 
 def section(name: str) -> str:
@@ -67,14 +70,25 @@ def test_a_line_of_text_is_never_a_request() -> None:
     assert man_page.escape(".so /etc/passwd\n'x\\") == "\\&.so /etc/passwd\n\\(aqx\\e"
 
 
-def test_roff_has_no_complaint() -> None:
+def test_every_option_of_the_plugin_is_in_its_page() -> None:
+    text = re.sub(r"\\f[BR]", "", PLUGIN_PAGE).replace(r"\-", "-")
+    options = [p for p in PLUGIN.params if isinstance(p, click.Option) and not p.hidden]
+    assert len(options) > 20 and PLUGIN_PAGE.startswith('.TH KUBECTL\\-K8SNET_TRACE 1 "2026-11-23" "k8snet-trace 1.2.3"')
+    for option in options:
+        assert re.search(rf"(?<![\w-]){re.escape(max(option.opts, key=len))}(?![\w-])", text), option.opts
+
+
+@pytest.mark.parametrize("page", [PAGE, PLUGIN_PAGE], ids=["k8snet-trace", "kubectl-k8snet_trace"])
+def test_roff_has_no_complaint(page: str) -> None:
     if not shutil.which("groff"):
         pytest.skip("groff is not installed")
-    ran = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z"], input=PAGE, capture_output=True, text=True)
+    ran = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z"], input=page, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_the_script_prints_the_page_of_a_given_day() -> None:
-    run = [sys.executable, str(ROOT / "package/man_page.py")]
-    ran = subprocess.run(run, cwd="/", capture_output=True, text=True, env={"SOURCE_DATE_EPOCH": "86400"})
-    assert (ran.returncode, ran.stderr) == (0, "") and '1 "1970-01-02"' in ran.stdout.splitlines()[0]
+    for name, title in ((), "K8SNET"), ((man_page.PLUGIN,), "KUBECTL"):
+        run = [sys.executable, str(ROOT / "package/man_page.py"), *name]
+        ran = subprocess.run(run, cwd="/", capture_output=True, text=True, env={"SOURCE_DATE_EPOCH": "86400"})
+        first = ran.stdout.splitlines()[0]
+        assert (ran.returncode, ran.stderr) == (0, "") and '1 "1970-01-02"' in first and first.startswith(f".TH {title}")
