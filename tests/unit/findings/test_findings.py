@@ -12,7 +12,7 @@ import pytest
 from tests.support import findings as f
 from tests.unit.findings import test_syn_dropped
 from tracer import findings as findings_module
-from tracer.findings import Findings, finders, syn_finders
+from tracer.findings import Findings, finders, found, syn_finders
 from tracer.findings.context import FindingContext
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
@@ -253,7 +253,7 @@ def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         return Finding("", (packet.endpoints.sport,), "cause", (), "check", "cure", certain=True)
 
     monkeypatch.setattr(findings_module, "finders", lambda: (("mtu", find),))
-    monkeypatch.setattr(findings_module, "MOST_FINDINGS", 3)
+    monkeypatch.setattr(found, "MOST_FINDINGS", 3)
     monkeypatch.setattr(user_warnings, "_keys", set())
     user_warnings.read()
     evictions.read()
