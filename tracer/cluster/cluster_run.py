@@ -10,12 +10,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tracer.cluster.agent_process import AgentProcess
 from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_stream import Result
 from tracer.cluster.packet_stage import PacketStage
+from tracer.cluster_findings import ClusterFindings
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.joined_packet import JoinedPacket, NodeView
@@ -83,6 +85,7 @@ class ClusterRun:
         count: The run ends after this many packets; 0 = no limit.
         captures: Takes the captures of the nodes; None = none are written.
         join_seconds: Time that packets wait in the stage for views of a node with an unknown clock, s; 0 = they wait for none.
+        findings: Looks at what several nodes together show; None = nothing does.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class ClusterRun:
         count: int = 0,
         captures: NodeCaptures | None = None,
         join_seconds: float = 0.0,
+        findings: ClusterFindings | None = None,
     ) -> None:
+        self._findings = findings
         self._captures, self._join_ns = captures, int(join_seconds * 1e9)
         self._horizon = JoinHorizon(self._join_ns)
         self._delayed: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
@@ -135,7 +140,7 @@ class ClusterRun:
                     break
         finally:
             self._is_over.set()
-            self._write_packets(self._now() + (1 << 62))
+            self._write_packets(self._now() + (1 << 62), is_over=True)
             for name in self._delayed:
                 self._write_delayed(name, is_over=True)
             self._end_all()
@@ -144,6 +149,7 @@ class ClusterRun:
         summary = self.totals.summary
         summary.seconds = time.monotonic() - began
         summary.not_written += self._losses()
+        self._add_findings(summary)
         if self._count:
             summary.packets, summary.outcomes = self._printed, dict(self._outcomes)
         for output in self._output.outputs():
@@ -300,6 +306,8 @@ class ClusterRun:
             case Begin():
                 if node not in self.totals.traced:
                     self.totals.traced.append(node)
+                if self._findings:
+                    self._findings.context.nodes.begin(node, self._now())
                 output.begin(content.results, content.options, content.release)
             case Finding():
                 self._later(node, lambda: output.finding(content))
@@ -322,6 +330,8 @@ class ClusterRun:
             case RunSummary() if node not in self._summarized:
                 self._summarized.add(node)
                 add_summary(self.totals.summary, content)
+                if self._findings:
+                    self._findings.context.nodes.end(node, not content.unexplained and not content.unaddressed)
                 self._later(node, lambda: output.node_summary(content))
             case bytes() if self._captures:
                 self._captures.feed(node, content)
@@ -341,7 +351,10 @@ class ClusterRun:
         clock = agent.stream.clock
         offset, error = clock.read(self._now())
         if offset is not None and clock.packets is not None:
-            self._horizon.advance(agent.node, until + clock.packets + offset - error)
+            reached = until + clock.packets + offset - error
+            self._horizon.advance(agent.node, reached)
+            if self._findings:
+                self._findings.context.nodes.advance(agent.node, reached)
 
     def _later(self, node: str, write: Callable[[], None]) -> None:
         """Writes a result of a node behind the packets that came before it: these may wait for their views on other nodes."""
@@ -373,12 +386,13 @@ class ClusterRun:
         """Informs the stage; since, until: the node's CLOCK_MONOTONIC, ns, 0 = not known."""
         clock = agent.stream.clock
         offset, error = clock.read(self._now())
-        if offset is None or clock.packets is None:
-            self._stage.note_loss(agent.node, 0, self._now())
-            return
-        shift = offset + clock.packets
-        end = until + shift + error if until else self._now()
-        self._stage.note_loss(agent.node, since + shift - error if since else 0, end)
+        began, end = 0, self._now()
+        if offset is not None and clock.packets is not None:
+            shift = offset + clock.packets
+            began, end = since + shift - error if since else 0, until + shift + error if until else end
+        self._stage.note_loss(agent.node, began, end)
+        if self._findings:
+            self._findings.context.nodes.note_loss(agent.node, began, end)
 
     def _shed(self, agent: AgentProcess, shed: Shed) -> None:
         """Counts what a node did not send. It is noted once; the summary has the totals."""
@@ -396,13 +410,32 @@ class ClusterRun:
             what = ", ".join(f"{_PLURALS[kind]}: {count}" for kind, count in sorted(counts.items()))
             yield OutputLoss(f"this client by {node}", counts.total(), f"the client was too slow ({what})")
 
-    def _write_packets(self, horizon: int) -> None:
+    def _write_packets(self, horizon: int, is_over: bool = False) -> None:
         for joined in self._stage.take(horizon):
             if self._is_count_reached:
                 return
             self._printed += 1
             self._outcomes[joined.views[-1].packet.outcome] += 1
             self._write(joined)
+            if self._findings:
+                self._findings.look(joined)
+        if self._findings and not self._is_count_reached:
+            for node, finding in self._findings.close() if is_over else self._findings.take(horizon):
+                self._later(node, partial(self._of(node).finding, finding))
+                self._later(node, partial(self._end_batch, node, time.monotonic_ns()))
+
+    def _add_findings(self, summary: RunSummary) -> None:
+        """Adds what several nodes together showed, and says what could not be decided."""
+        if not self._findings:
+            return
+        summary.findings += self._findings.all
+        if undecided := self._findings.undecided:
+            total = undecided.total()
+            reasons = "; ".join(f"{why} ({number})" for why, number in undecided.most_common())
+            self._output.note(
+                f"{total} packet{'s' if total != 1 else ''} left for another traced node, and it is not known whether"
+                f" {'they' if total != 1 else 'it'} came there: {reasons}."
+            )
 
     def _write(self, joined: JoinedPacket) -> None:
         """Writes a packet: one that no other node can have seen as a result of its node."""

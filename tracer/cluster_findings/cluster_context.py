@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a finding about several nodes can use: the traced nodes, what came to each of them, and what their filter selects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tracer.cluster_findings.seen_packets import SeenPackets
+from tracer.joining.traced_nodes import AddressOwner, TracedNodes
+from tracer.joining.wire_headers import WireHeader
+from tracer.model.endpoints import Endpoints
+from tracer.model.joined_packet import JoinedPacket
+from tracer.model.packet import Packet
+from tracer.util.lru_dict import LruDict
+
+WAYS_KEPT = 8192
+"""Most ways between two nodes of which it is known that packets on them are seen."""
+ENDS_KEPT = 1 << 16
+"""Most ends of packets for which it is known when a node last showed them."""
+
+Covers = Callable[[str, Packet, Endpoints], bool]
+"""Whether the filter of a node selects a packet for certain that comes there with these addresses."""
+
+
+class NodeWay(NamedTuple):
+    """A way between two nodes: "IPv4" or "IPv6", the node that packets left, the interface, and the node that they came to."""
+
+    family: str
+    node: str
+    iface: str
+    target: str
+
+
+class WayUse(NamedTuple):
+    """Packets that took a way for certain: their number, and the length of the longest one, bytes."""
+
+    packets: int = 0
+    longest: int = 0
+
+
+class ShownEnd(NamedTuple):
+    """An end of packets that a node showed. is_source: they came from it."""
+
+    node: str
+    address: str
+    port: int
+    is_source: bool
+
+
+class UnansweredDeparture(NamedTuple):
+    """A packet that left a node for another traced one, and was joined with no packet there.
+
+    Attributes:
+        node: The node that it left.
+        packet: The packet.
+        header: With which it left.
+        owner: What has the destination's address.
+        time: When it left, ns, of the reference clock.
+        error: Largest error of the time, ns.
+    """
+
+    node: str
+    packet: Packet
+    header: WireHeader
+    owner: AddressOwner
+    time: int
+    error: int
+
+    @property
+    def way(self) -> NodeWay:
+        """The way that it took."""
+        return NodeWay(self.packet.family, self.node, self.header.iface, self.owner.node)
+
+
+class Undecided(NamedTuple):
+    """It cannot be said whether a packet shows a finding. why: a clause."""
+
+    why: str
+
+
+@dataclass
+class ClusterContext:
+    """What a finding can use beside the packet.
+
+    Attributes:
+        nodes: The traced nodes.
+        covers: What the filter of the run selects on a node.
+        is_selected_by_name: The filter follows objects of Kubernetes, so what it selects can change.
+        seen: What came to the nodes without a certain departure.
+        ways: Ways between nodes that packets took for certain.
+        ends: When a node last showed an end of packets, ns, of the reference clock.
+    """
+
+    nodes: TracedNodes
+    covers: Covers
+    is_selected_by_name: bool = False
+    seen: SeenPackets = field(default_factory=SeenPackets)
+    ways: LruDict[NodeWay, WayUse] = field(default_factory=lambda: LruDict(WAYS_KEPT, "ways between nodes"))
+    ends: LruDict[ShownEnd, int] = field(default_factory=lambda: LruDict(ENDS_KEPT, "ends that nodes showed"))
+
+    def note(self, joined: JoinedPacket) -> None:
+        """Notes what a packet shows of nodes and ways."""
+        for at, view in enumerate(joined.views):
+            packet, node = view.packet, view.node
+            ends, time = packet.endpoints, packet.time + (view.offset or 0) - view.error
+            for end in (ShownEnd(node, ends.src, ends.sport, True), ShownEnd(node, ends.dst, ends.dport, False)):
+                self.ends[end] = max(time, self.ends.get(end, time))
+            source = self.nodes.owner(ends.src)
+            self.seen.add(joined, at, is_own=source is not None and source.node == node)
+
+    def last_shown(self, node: str, address: str, port: int) -> int:
+        """When a node last showed a packet from or to an end, ns; 0 = never."""
+        return max(self.ends.get(ShownEnd(node, address, port, is_source), 0) for is_source in (True, False))
+
+    def last_source(self, node: str, address: str, port: int) -> int:
+        """When a node last showed a packet from an end, ns; 0 = never."""
+        return self.ends.get(ShownEnd(node, address, port, True), 0)
+
+    def note_way(self, way: NodeWay, length: int) -> None:
+        """A packet of this length took a way for certain."""
+        before = self.ways.get(way, WayUse())
+        self.ways[way] = WayUse(before.packets + 1, max(before.longest, length))
