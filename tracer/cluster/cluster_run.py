@@ -428,7 +428,7 @@ class ClusterRun:
         """Adds what several nodes together showed, and says what could not be decided."""
         if not self._findings:
             return
-        summary.findings += self._findings.all
+        summary.findings = sorted((*summary.findings, *self._findings.all), key=lambda each: not each.certain)
         if undecided := self._findings.undecided:
             total = undecided.total()
             reasons = "; ".join(f"{why} ({number})" for why, number in undecided.most_common())
