@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo    from nothing to a traced NodePort on a real kernel
+# make demo CLUSTER=1
+#              two nodes on one wire: one request of a pod to a Service, traced on both with `kubectl k8snet-trace`
 # make demo INCIDENT=3
 #              one of five incidents (STATE=healthy: its healthy twin), with the tracer's output
 # make test    lint, unit tests here; kernel tests in virtual machines: all on 6.12, those of the matrix on 6.1, 5.10 and 7.2
@@ -96,7 +98,7 @@ LAB := vagrant/lab/lab
 	bench owners joining-check cluster report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
 
 demo: setup
-	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
+	@$(if $(CLUSTER),$(PYTHON) -u -m tests.cluster.demo $(DEMO_KERNEL),$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py))
 
 test: lint unit kernel-test
 
