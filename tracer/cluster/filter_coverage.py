@@ -34,7 +34,9 @@ class FilterCoverage:
         self._is_known = not any(options.get(name) for name in UNKNOWABLE)
         words = Selectors.of(options)
         self.is_by_name = bool(words)
-        self._filter = FilterOptions.of(options).capture_filter()
+        # An expression would need libpcap here, too.
+        known = {name: value for name, value in options.items() if name not in UNKNOWABLE}
+        self._filter = FilterOptions.of(known).capture_filter()
         directed = selectors.directed_ends(words, view)
         self._sources, self._destinations = directed.sources, directed.destinations
         self._either = selectors.ends(words, view) if words.has_either_end else None

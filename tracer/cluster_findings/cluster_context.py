@@ -20,6 +20,7 @@ WAYS_KEPT = 8192
 ENDS_KEPT = 1 << 16
 """Most ends of packets for which it is known when a node last showed them."""
 
+ANY_PORT = -1
 Covers = Callable[[str, Packet, Endpoints], bool]
 """Whether the filter of a node selects a packet for certain that comes there with these addresses."""
 
@@ -41,7 +42,7 @@ class WayUse(NamedTuple):
 
 
 class ShownEnd(NamedTuple):
-    """An end of packets that a node showed. is_source: they came from it."""
+    """An end of packets that a node showed. port: ANY_PORT = any; is_source: they came from it."""
 
     node: str
     address: str
@@ -105,12 +106,13 @@ class ClusterContext:
         for at, view in enumerate(joined.views):
             packet, node = view.packet, view.node
             ends, time = packet.endpoints, packet.time + (view.offset or 0) - view.error
-            for end in (ShownEnd(node, ends.src, ends.sport, True), ShownEnd(node, ends.dst, ends.dport, False)):
-                self.ends[end] = max(time, self.ends.get(end, time))
+            for address, port, is_source in ((ends.src, ends.sport, True), (ends.dst, ends.dport, False)):
+                for end in (ShownEnd(node, address, port, is_source), ShownEnd(node, address, ANY_PORT, is_source)):
+                    self.ends[end] = max(time, self.ends.get(end, time))
             source = self.nodes.owner(ends.src)
             self.seen.add(joined, at, is_own=source is not None and source.node == node)
 
-    def last_shown(self, node: str, address: str, port: int) -> int:
+    def last_shown(self, node: str, address: str, port: int = ANY_PORT) -> int:
         """When a node last showed a packet from or to an end, ns; 0 = never."""
         return max(self.ends.get(ShownEnd(node, address, port, is_source), 0) for is_source in (True, False))
 

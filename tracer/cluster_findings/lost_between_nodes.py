@@ -17,6 +17,8 @@ CLOCKS = "the clocks of the nodes are not known well enough"
 NOT_SELECTED = "the filter of the run may not select it on the other node"
 FILTER_CHANGES = "the filter may have changed on the other node: it showed nothing of this end since then"
 SOMETHING_CAME = "something that may be the packet came to the other node"
+POD_SHOWN_NS = 60_000_000_000
+"""Time before the loss in which a node must have shown a pod: another one may have its address later, elsewhere."""
 ANSWERED = "no packet of this way was seen to come, and its destination sends packets"
 TUNNELS = (
     (re.compile(r"(flannel|vxlan|cilium_vxlan|vx)[.\w-]*"), "VXLAN", "udp port 8472 or udp port 4789"),
@@ -51,9 +53,21 @@ def find(departure: UnansweredDeparture, context: ClusterContext) -> Finding | U
     return _finding(departure, context)
 
 
+def _doubt(departure: UnansweredDeparture, context: ClusterContext) -> str:
+    """Why the packet may have gone elsewhere, or may have come without being shown, a sentence; "" = it cannot."""
+    target, dst = departure.owner.node, departure.header.endpoints.dst
+    if context.ways.get(departure.way) is None:
+        iface = departure.header.iface
+        return f"No packet of this run that left by {iface} was seen to come, so node {target} may not show such packets."
+    is_pod = departure.owner.text != f"node {target}"
+    if is_pod and context.last_shown(target, dst) < departure.time - POD_SHOWN_NS:
+        return f"Node {target} has not shown {dst} lately, so the pod may have gone."
+    return ""
+
+
 def _finding(departure: UnansweredDeparture, context: ClusterContext) -> Finding:
     node, packet, left, owner, _, _ = departure
-    target, use = owner.node, context.ways.get(departure.way)
+    target, use, doubt = owner.node, context.ways.get(departure.way), _doubt(departure, context)
     ends, iface = left.endpoints, left.iface
     to = format_endpoint(ends.dst, ends.dport)
     what = f"{packet.protocol} {packet.tcp_flags}".strip()
@@ -64,18 +78,16 @@ def _finding(departure: UnansweredDeparture, context: ClusterContext) -> Finding
         FindingEvidence("address", f"{ends.dst} is an address of {owner.text}" + _on(owner.text, target), "Kubernetes API"),
         FindingEvidence("packet", f"node {target} was traced then, lost no events, and shows no such packet", "observed"),
     ]
-    cause = f"packets from node {node} to node {target} are lost between the two nodes: they left by {iface}, and never came."
+    cause = f"ackets from node {node} to node {target} are lost between the two nodes: they left by {iface}, and never came."
     if use:
         proofs.append(FindingEvidence("counter", f"other packets that left by {iface} came to node {target}", "observed"))
-    else:
-        cause += f" No packet of this run that left by {iface} was seen to come, so node {target} may not show such packets."
     if use and packet.length > use.longest:
         text = f"packets of at most {use.longest} bytes came; this one has {packet.length}"
         proofs.append(FindingEvidence("counter", text, "observed"))
     return Finding(
         name="",
-        key=(*departure.way,) if use else (*departure.way, ends.dst, ends.dport),
-        cause=f"{'P' if use else 'Perhaps p'}{cause[1:]}",
+        key=(*departure.way, ends.dst, ends.dport) if doubt else (*departure.way,),
+        cause=f"Perhaps p{cause} {doubt}" if doubt else f"P{cause}",
         proofs=tuple(proofs),
         check=_check(departure),
         cure=(
@@ -83,7 +95,7 @@ def _finding(departure: UnansweredDeparture, context: ClusterContext) -> Finding
             f"{_outer(iface)}. If only long ones are lost, give the pods' interfaces an MTU that leaves room for"
             " the tunnel's header."
         ),
-        certain=use is not None,
+        certain=not doubt,
     )
 
 

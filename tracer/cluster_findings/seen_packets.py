@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
+from enum import Enum
 from typing import NamedTuple
 
 from tracer.joining.join_groups import IPV4_HEADER, IPV6_HEADER, SMALL_PAYLOAD, TCP_HEADER
@@ -27,6 +28,16 @@ MERGED_AT_MOST = 64
 _SEQUENCES, _IDENTS = 1 << 32, 1 << 16
 
 
+class KnownDeparture(Enum):
+    """What is known of the departure of a packet that came, if it is not certain which one it is."""
+
+    NOTHING = 0
+    PARTLY = 1
+    """It is merged from several that left another node, or one of those that one was divided into."""
+    ONE_OF_SEVERAL = 2
+    """It has the header of departures that were not told apart."""
+
+
 class SeenPacket(NamedTuple):
     """A packet at a node.
 
@@ -35,7 +46,7 @@ class SeenPacket(NamedTuple):
         time: When it was first seen, ns, of the reference clock.
         error: Largest error of the time, ns.
         packet: The packet.
-        is_part: It is known to be merged from several that left another node, or divided. False = nothing is known of it.
+        known: What is known of its departure.
         ended: The node did not pass it on.
     """
 
@@ -43,7 +54,7 @@ class SeenPacket(NamedTuple):
     time: int
     error: int
     packet: Packet
-    is_part: bool
+    known: KnownDeparture
     ended: bool
 
 
@@ -67,20 +78,20 @@ class SeenPackets:
 
         is_own: The source is at this node, so no other node has sent it: only its end is of interest.
         """
-        view, is_part = joined.views[at], False
+        view, known = joined.views[at], KnownDeparture.NOTHING
         if joined.complete:
             links = [link for link in joined.links if link.later == at]
             if any(link.certainty is not Certainty.AMBIGUOUS and link.key is not JoinKey.RANGE for link in links):
                 return
-            # An ambiguous one has the header of another departure, which is ambiguous, too.
-            if links and all(link.key in (JoinKey.HEADER, JoinKey.PAYLOAD) for link in links):
-                return
-            is_part = any(link.key is JoinKey.RANGE for link in links)
+            if any(link.key is JoinKey.RANGE for link in links):
+                known = KnownDeparture.PARTLY
+            elif links and all(link.key is not JoinKey.SEQUENCE for link in links):
+                known = KnownDeparture.ONE_OF_SEVERAL
         packet = view.packet
         ended = bool(packet.continues) or packet.outcome in (Outcome.DROPPED, Outcome.UNKNOWN)
         if is_own and not ended:
             return
-        seen = SeenPacket(view.node, packet.time + (view.offset or 0), _error(view), packet, is_part, ended)
+        seen = SeenPacket(view.node, packet.time + (view.offset or 0), _error(view), packet, known, ended)
         keys = tuple((view.node, *key) for key in _keys(packet.protocol, packet.endpoints, packet))
         self._order.append((seen, keys))
         for key in keys:
@@ -145,7 +156,9 @@ def _keys(protocol: str, ends: Endpoints, packet: Packet) -> Iterator[tuple[Hash
 def _may_be(seen: SeenPacket, packet: Packet, ends: Endpoints) -> bool:
     """Whether a packet that came may be one that left with these addresses; they have a key in common."""
     came = seen.packet
-    if seen.is_part:
+    if seen.known is KnownDeparture.ONE_OF_SEVERAL:
+        return (came.seq, came.ident, came.length) == (packet.seq, packet.ident, packet.length)
+    if seen.known is KnownDeparture.PARTLY:
         return came.endpoints == ends and _overlaps(came, packet)
     if came.protocol == "TCP" or (came.endpoints.src, came.endpoints.dst) == (ends.src, ends.dst):
         return True
@@ -153,10 +166,14 @@ def _may_be(seen: SeenPacket, packet: Packet, ends: Endpoints) -> bool:
 
 
 def _overlaps(first: Packet, second: Packet) -> bool:
-    """Whether one of two segments of a flow may be a part of the other."""
+    """Whether two segments of a flow may have a byte in common, or one of them may be a part of the other."""
+    headers = (IPV4_HEADER if first.family == "IPv4" else IPV6_HEADER) + TCP_HEADER
+    # The bytes that they have at least: options of TCP are no payload.
+    spans = [max(1, each.length - headers - SMALL_PAYLOAD) for each in (first, second)]
+    if (second.seq - first.seq) % _SEQUENCES < spans[0] or (first.seq - second.seq) % _SEQUENCES < spans[1]:
+        return True
     whole, part = (first, second) if first.length >= second.length else (second, first)
-    headers = (IPV4_HEADER if whole.family == "IPv4" else IPV6_HEADER) + TCP_HEADER
     offset = (part.seq - whole.seq) % _SEQUENCES
-    if offset + max(1, part.length - headers - SMALL_PAYLOAD) > whole.length - headers:
+    if offset + 1 > whole.length - headers:
         return False
     return not (whole.ident and part.ident) or (part.ident - whole.ident) % _IDENTS <= MERGED_AT_MOST

@@ -368,3 +368,14 @@ def test_what_came_is_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(seen) == 0 and not seen._by_key
     later = other(201 * SECOND), view("a", 202 * SECOND)
     assert len(cluster.settle(*later[0], later[1])) == 1
+
+
+def test_a_pod_that_its_node_has_not_shown_lately_may_have_gone() -> None:
+    to_node = Endpoints(POD_A, 40001, NODES["b"], 8080)
+    earlier = other(-SECOND, ends=to_node)
+    (finding,) = found(*earlier, view("a"))[0]
+    assert not finding.certain and finding.cause.endswith("Node b has not shown 10.244.2.8 lately, so the pod may have gone.")
+    (finding,) = found(*earlier, *other(-2 * SECOND, ends=replace(ENDS, dport=53)), view("a"))[0]
+    assert finding.certain
+    (finding,) = found(*earlier, view("a", ends=to_node))[0]
+    assert finding.certain, "a node does not go"
