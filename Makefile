@@ -58,7 +58,8 @@
 # make image-check
 #              builds the container image with buildah, and runs it; as root
 # make joining-check JOINED_PACKETS=2000000
-#              views of made packets on three nodes, joined and compared with the truth: none may be wrong
+#              views of made packets on three nodes, joined and compared with the truth: none may be wrong, nor any packet that
+#              is called lost (LOOKED_AT_PACKETS=200000)
 # make cluster NODES_AND_KERNELS='a=6.12 b=6.1'
 #              two or three kernels on one wire, traced by the real kubectl with `kubectl k8snet-trace`: joins and losses compared
 #              with the wire's own log; then broken streams. CLUSTER='--lossy --seed 2': options of tests/cluster
@@ -207,8 +208,10 @@ bench: setup
 	$(PYTHON) -m bench.run $(BENCH)
 
 JOINED_PACKETS ?= 2000000
+LOOKED_AT_PACKETS ?= 200000
 joining-check: setup
 	@$(PYTHON) -m tests.support.joining_check PACKETS=$(JOINED_PACKETS) SEED=$(SEED)
+	@$(PYTHON) -m tests.support.lost_check PACKETS=$(LOOKED_AT_PACKETS) SEED=$(SEED)
 
 NODES_AND_KERNELS ?= a=6.12 b=6.1
 CLUSTER ?=

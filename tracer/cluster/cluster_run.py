@@ -231,6 +231,8 @@ class ClusterRun:
             self._agents.pop(agent.node, None)
         agent.close()
         self._ending.append(agent)
+        if self._findings:
+            self._findings.context.nodes.close(agent.node)
         if problem or not self._is_good(agent):
             self._fail(agent.node, problem or agent.problem())
         self._later(agent.node, lambda: self._end_batch(agent.node, time.monotonic_ns()))

@@ -20,7 +20,7 @@ from tracer.cluster_findings.seen_packets import KEPT_NS
 from tracer.findings.found import FoundFindings
 from tracer.joining import wire_headers
 from tracer.joining.pair_clocks import UNKNOWN_ERROR_NS
-from tracer.joining.traced_nodes import LONGEST_OPEN_NS
+from tracer.joining.traced_nodes import LONGEST_OPEN_NS, NOT_SENT
 from tracer.joining.wire_headers import WireHeader
 from tracer.model.finding import Finding
 from tracer.model.hop import HookHop
@@ -38,9 +38,11 @@ SETTLED_NS = LONGEST_OPEN_NS + 1_000_000_000
 """Time after its departure when all that can have come of a packet was sent, ns."""
 SLACK_NS = 100_000_000
 """A node must have lost nothing for this time before the departure, ns."""
-AT_THE_END_NS = 4_000_000_000
-"""The same time when the node has ended its run, and has explained all that it saw, ns: a packet takes no longer on its way,
-and a node waits 3 s for a neighbour's address."""
+LATE_NS = 30_000_000_000
+"""Time after its departure when a packet waits no longer for a node that is slower than the others, ns."""
+ON_ITS_WAY_NS = 4_000_000_000
+"""Longest time of a packet until it comes, or until its node gives it up, ns: a node waits 3 s for a neighbour's address. If
+the nodes have ended their runs, and have explained all that they saw, this is enough."""
 MOST_WAITING = 1 << 16
 """Most departures that wait for this time."""
 
@@ -105,9 +107,12 @@ class ClusterFindings:
         Args:
             horizon: All that the nodes saw up to this time has been given to `look`, ns, of the reference clock.
         """
-        settled = []
+        settled: list[UnansweredDeparture] = []
+        later: list[UnansweredDeparture] = []
         while self._waiting and self._waiting[0].time + SETTLED_NS <= horizon:
-            settled.append(self._waiting.popleft())
+            departure = self._waiting.popleft()
+            (later if self._is_late(departure, horizon) else settled).append(departure)
+        self._waiting.extendleft(reversed(later))
         found = list(self._found_in(settled, SETTLED_NS))
         self.context.seen.forget(horizon - KEPT_NS)
         self.context.nodes.forget_losses(horizon - KEPT_NS)
@@ -117,7 +122,7 @@ class ClusterFindings:
         """The same, when nothing comes any more."""
         settled = list(self._waiting)
         self._waiting.clear()
-        return list(self._found_in(settled, AT_THE_END_NS))
+        return list(self._found_in(settled, ON_ITS_WAY_NS))
 
     def _found_in(self, settled: Iterable[UnansweredDeparture], waited: int) -> Iterable[tuple[str, Finding]]:
         for departure in settled:
@@ -129,13 +134,23 @@ class ClusterFindings:
                 elif finding and (new := self._found.add(name, finding, departure.packet)):
                     yield departure.node, new
 
+    def _is_late(self, departure: UnansweredDeparture, horizon: int) -> bool:
+        """Whether one of the two nodes will soon say that it has sent all: what counts is the batch before its last one."""
+        if horizon > departure.time + LATE_NS or self._gap(departure, SETTLED_NS) != NOT_SENT:
+            return False
+        return not any(map(self.context.nodes.has_ended, (departure.node, departure.owner.node)))
+
     def _gap(self, departure: UnansweredDeparture, waited: int) -> str:
         """Why something that came of a packet may not have been shown, a clause; "" = all was shown."""
-        nodes, since, until = self.context.nodes, departure.time - 2 * departure.error - SLACK_NS, departure.time + waited
+        nodes, since, until = (
+            self.context.nodes,
+            departure.time - 2 * departure.error - SLACK_NS,
+            departure.time + ON_ITS_WAY_NS,
+        )
         if self.context.seen.forgotten >= since:
             return GIVEN_UP
-        why = nodes.gap(departure.owner.node, since, until)
-        return why or nodes.gap(departure.node, since, until)
+        gaps = (nodes.gap(node, since, until, departure.time + waited) for node in (departure.owner.node, departure.node))
+        return next(filter(None, gaps), "")
 
     def _note_way(self, earlier: NodeView, later: NodeView) -> None:
         if left := wire_headers.headers_of(earlier.packet).departure:

@@ -43,6 +43,7 @@ class TracedNodes:
         self._since: dict[str, int] = {}
         self._reached: dict[str, int] = {}
         self._until: dict[str, int] = {}
+        self._ended: set[str] = set()
         self._losses = LossPeriods()
 
     def begin(self, node: str, time: int) -> None:
@@ -63,6 +64,14 @@ class TracedNodes:
         elif not is_whole:
             self._losses.add(node, self._until.get(node, 0) - LONGEST_OPEN_NS, END_OF_TIME)
 
+    def close(self, node: str) -> None:
+        """A node sends nothing any more."""
+        self._ended.add(node)
+
+    def has_ended(self, node: str) -> bool:
+        """Whether a node sends nothing any more."""
+        return node in self._ended
+
     def note_loss(self, node: str, since: int, until: int) -> None:
         """A node has lost events or packets between two times."""
         self._losses.add(node, since, until)
@@ -75,11 +84,14 @@ class TracedNodes:
         """Whether the probes of a node have been on."""
         return node in self._since
 
-    def gap(self, node: str, since: int, until: int) -> str:
-        """Why a packet that came to a node between two times may not have been shown, a clause; "" = each one was shown."""
+    def gap(self, node: str, since: int, until: int, sent_until: int = 0) -> str:
+        """Why a packet that came to a node between two times may not have been shown, a clause; "" = each one was shown.
+
+        sent_until: The node must have sent what it explained until then, if that is later than `until`.
+        """
         if self._since.get(node, END_OF_TIME) > since:
             return NOT_TRACED
-        if self._until.get(node, 0) < until:
+        if self._until.get(node, 0) < max(until, sent_until):
             return NOT_SENT
         return LOST_SOMETHING if self._losses.concerns(node, since, until) else ""
 
