@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings that only the views of several nodes together show. Each finding is one file of this package, named in DEPARTURES.
+"""Findings that only the views of several nodes together show. Each finding is one file of this package, named in a table here.
 
-A file has `find(departure, context)`, which is asked about each packet that left a node for another traced one and was joined
-with no packet there. It is asked when all that can have come of the packet has come. It returns a Finding, Undecided with the
-reason when something that is missing could contradict it, or None. A new file needs a test
+A file of DEPARTURES has `find(departure, context)`, which is asked about each packet that left a node for another traced one
+and was joined with no packet there. It is asked when all that can have come of the packet has come. It returns a Finding, Undecided
+with the reason when something that is missing could contradict it, or None. A file of VIEWS has `find(view, context)`, which is
+asked about each view of a packet at once, and returns a Finding of that node, or None. A new file needs a test
 tests/unit/cluster_findings/test_NAME.py and a page docs/findings/NAME.md.
 
 Must not know: how packets are caught, transported or shown; other findings.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
-from tracer.cluster_findings import lost_between_nodes
+from tracer.cluster_findings import lost_between_nodes, nodeport_on_some_nodes
 from tracer.cluster_findings.cluster_context import ClusterContext, NodeWay, UnansweredDeparture, Undecided
 from tracer.cluster_findings.seen_packets import KEPT_NS
 from tracer.findings.found import FoundFindings
@@ -33,6 +34,9 @@ from tracer.util.evictions import evictions
 DepartureFinder = Callable[[UnansweredDeparture, ClusterContext], Finding | Undecided | None]
 DEPARTURES: tuple[tuple[str, DepartureFinder], ...] = (("lost_between_nodes", lost_between_nodes.find),)
 """The findings about packets that came nowhere, by the names of their files."""
+ViewFinder = Callable[[NodeView, ClusterContext], Finding | None]
+VIEWS: tuple[tuple[str, ViewFinder], ...] = (("nodeport_on_some_nodes", nodeport_on_some_nodes.find),)
+"""The findings about single views, and what other nodes did with packets like them."""
 
 SETTLED_NS = LONGEST_OPEN_NS + 1_000_000_000
 """Time after its departure when all that can have come of a packet was sent, ns."""
@@ -66,6 +70,7 @@ class ClusterFindings:
         self.undecided: Counter[str] = Counter()
         self._found = FoundFindings()
         self._waiting: deque[UnansweredDeparture] = deque()
+        self._new: list[tuple[str, Finding]] = []
 
     @property
     def all(self) -> list[Finding]:
@@ -83,6 +88,10 @@ class ClusterFindings:
             departed[link.earlier] = departed.get(link.earlier, False) or is_certain
             if is_certain and link.later is not None:
                 self._note_way(joined.views[link.earlier], joined.views[link.later])
+        for view in joined.views:
+            for name, find in VIEWS:
+                if (finding := find(view, self.context)) and (new := self._found.add(name, finding, view.packet)):
+                    self._new.append((view.node, new))
         for at, view in enumerate(joined.views):
             if not departed.get(at) and (departure := self._departure(view)):
                 if at in departed:
@@ -113,7 +122,7 @@ class ClusterFindings:
             departure = self._waiting.popleft()
             (later if self._is_late(departure, horizon) else settled).append(departure)
         self._waiting.extendleft(reversed(later))
-        found = list(self._found_in(settled, SETTLED_NS))
+        found = [*self._read_new(), *self._found_in(settled, SETTLED_NS)]
         self.context.seen.forget(horizon - KEPT_NS)
         self.context.nodes.forget_losses(horizon - KEPT_NS)
         return found
@@ -122,7 +131,11 @@ class ClusterFindings:
         """The same, when nothing comes any more."""
         settled = list(self._waiting)
         self._waiting.clear()
-        return list(self._found_in(settled, ON_ITS_WAY_NS))
+        return [*self._read_new(), *self._found_in(settled, ON_ITS_WAY_NS)]
+
+    def _read_new(self) -> list[tuple[str, Finding]]:
+        new, self._new = self._new, []
+        return new
 
     def _found_in(self, settled: Iterable[UnansweredDeparture], waited: int) -> Iterable[tuple[str, Finding]]:
         for departure in settled:

@@ -21,6 +21,8 @@ ENDS_KEPT = 1 << 16
 """Most ends of packets for which it is known when a node last showed them."""
 
 ANY_PORT = -1
+NODE_PORTS_KEPT = 8192
+"""Most pairs of a node and a NodePort of which SYNs are counted."""
 Covers = Callable[[str, Packet, Endpoints], bool]
 """Whether the filter of a node selects a packet for certain that comes there with these addresses."""
 
@@ -48,6 +50,13 @@ class ShownEnd(NamedTuple):
     address: str
     port: int
     is_source: bool
+
+
+class NodePortUse(NamedTuple):
+    """SYNs to a NodePort on one node: how many were answered, and how many were thrown away."""
+
+    answered: int = 0
+    failed: int = 0
 
 
 class UnansweredDeparture(NamedTuple):
@@ -92,6 +101,7 @@ class ClusterContext:
         seen: What came to the nodes without a certain departure.
         ways: Ways between nodes that packets took for certain.
         ends: When a node last showed an end of packets, ns, of the reference clock.
+        node_ports: SYNs to NodePorts, by node and port.
     """
 
     nodes: TracedNodes
@@ -100,6 +110,9 @@ class ClusterContext:
     seen: SeenPackets = field(default_factory=SeenPackets)
     ways: LruDict[NodeWay, WayUse] = field(default_factory=lambda: LruDict(WAYS_KEPT, "ways between nodes"))
     ends: LruDict[ShownEnd, int] = field(default_factory=lambda: LruDict(ENDS_KEPT, "ends that nodes showed"))
+    node_ports: LruDict[tuple[str, int], NodePortUse] = field(
+        default_factory=lambda: LruDict(NODE_PORTS_KEPT, "NodePorts of nodes")
+    )
 
     def note(self, joined: JoinedPacket) -> None:
         """Notes what a packet shows of nodes and ways."""
@@ -119,6 +132,17 @@ class ClusterContext:
     def last_source(self, node: str, address: str, port: int) -> int:
         """When a node last showed a packet from an end, ns; 0 = never."""
         return self.ends.get(ShownEnd(node, address, port, True), 0)
+
+    def node_port_use(self, node: str, port: int) -> NodePortUse:
+        """The SYNs to a NodePort on a node so far."""
+        return self.node_ports.get((node, port), NodePortUse())
+
+    def note_node_port(self, node: str, port: int, is_answered: bool) -> NodePortUse:
+        """A SYN to a NodePort was answered on a node, or thrown away there. Returns all so far."""
+        before = self.node_port_use(node, port)
+        use = NodePortUse(before.answered + is_answered, before.failed + (not is_answered))
+        self.node_ports[node, port] = use
+        return use
 
     def note_way(self, way: NodeWay, length: int) -> None:
         """A packet of this length took a way for certain."""

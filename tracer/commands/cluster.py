@@ -25,6 +25,7 @@ from tracer.cluster_findings.cluster_context import ClusterContext
 from tracer.errors import BadOption, NoAgent, NoObjects
 from tracer.joining.packet_joiner import PacketJoiner
 from tracer.joining.traced_nodes import TracedNodes
+from tracer.kube.api_client import SERVICES
 from tracer.kube.catalog import ClusterView
 from tracer.kube.selectors import Selectors
 from tracer.pipeline import sinks
@@ -155,13 +156,13 @@ def _cluster_findings(
         nodes: Number of nodes.
         options: The options of `trace`.
         objects: The objects of the cluster.
-        has_pods: The pods were read. Otherwise they are read here; without a right to it, only addresses of nodes are known.
+        has_pods: Pods and Services were read. Otherwise they are read here; without a right to it, only nodes are known.
     """
     if nodes < 2:
         return None
     if not has_pods:
         with suppress(NoObjects):
-            objects.read((cluster_objects.PODS,))
+            objects.read((cluster_objects.PODS, SERVICES))
     coverage = FilterCoverage(options, objects.view)
     return ClusterFindings(ClusterContext(TracedNodes(objects.view.store), coverage, coverage.is_by_name))
 

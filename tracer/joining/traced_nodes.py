@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tracer.joining.loss_periods import LossPeriods
 from tracer.kube.store import ObjectStore
+from tracer.model.kube import ServicePort
 
 END_OF_TIME = 1 << 62
 LONGEST_OPEN_NS = 12_000_000_000
@@ -101,6 +102,15 @@ class TracedNodes:
         if nodes:
             return AddressOwner(nodes[0].name, f"node {nodes[0].name}") if len(nodes) == 1 and not pod else None
         return AddressOwner(pod[2], f"pod {pod[0]}/{pod[1]}") if pod and pod[2] else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the traced nodes."""
+        return tuple(self._since)
+
+    def node_port(self, port: int) -> ServicePort | None:
+        """The only Service port that has a NodePort of TCP; None = there is none, or more than one."""
+        return self._store.by_node_port.one((port, "tcp"))
 
     def addresses(self, node: str) -> tuple[str, ...]:
         """The addresses of a node."""

@@ -12,7 +12,7 @@ import pytest
 from tests.support import findings as f
 from tests.unit.findings import test_syn_dropped
 from tracer import findings as findings_module
-from tracer.cluster_findings import DEPARTURES
+from tracer.cluster_findings import DEPARTURES, VIEWS
 from tracer.findings import Findings, finders, found, syn_finders
 from tracer.findings.context import FindingContext
 from tracer.model.endpoints import Endpoints
@@ -45,7 +45,7 @@ KIND = "kind: KubeProxyConfiguration\n"
 
 
 def test_every_finding_has_a_page_and_a_test() -> None:
-    of_clusters = {name for name, _ in DEPARTURES}
+    of_clusters = {name for name, _ in (*DEPARTURES, *VIEWS)}
     names = sorted({name for name, _ in (*finders(), *syn_finders())} | of_clusters)
     assert len(names) >= 13
     assert sorted(p.stem for p in (ROOT / "docs/findings").glob("*.md") if p.stem != "README") == names
