@@ -5,8 +5,8 @@ A file of DEPARTURES has `find(departure, context)`, which is asked about each p
 and was joined with no packet there. It is asked when all that can have come of the packet has come. It returns a Finding,
 Undecided with the reason when something that is missing could contradict it, or None.
 
-A file of VIEWS has `find(view, context)`, which is asked about each view of a packet at once, and returns a Finding of that node,
-or None.
+A file of VIEWS has `find(view, context)`, which is asked about each view of a packet at once, and returns a Finding of that
+node, or None.
 
 A new file needs a test tests/unit/cluster_findings/test_NAME.py and a page docs/findings/NAME.md.
 
