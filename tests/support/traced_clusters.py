@@ -17,7 +17,12 @@ from tracer.model.finding import Finding
 from tracer.model.joined_packet import NodeView
 
 NODES = {"a": "192.168.60.11", "b": "192.168.60.12", "c": "192.168.60.13"}
-PODS = {"shop/shop-a": (POD_A, "a"), "shop/cart-b": (POD_B, "b"), "shop/cart-c": ("10.244.3.9", "c")}
+PODS = {
+    "shop/shop-a": (POD_A, "a"),
+    "shop/cart-b": (POD_B, "b"),
+    "shop/shop-b": ("10.244.2.9", "b"),
+    "shop/cart-c": ("10.244.3.9", "c"),
+}
 BEGAN = -100 * SECOND
 """When the probes came on, ns after EPOCH."""
 

@@ -169,8 +169,9 @@ class ClusterFindings:
         return next(filter(None, gaps), "")
 
     def _note_way(self, earlier: NodeView, later: NodeView) -> None:
-        if left := wire_headers.headers_of(earlier.packet).departure:
-            way = NodeWay(earlier.packet.family, earlier.node, left.iface, later.node)
+        left = wire_headers.headers_of(earlier.packet).departure
+        if left and (owner := self.context.nodes.owner(left.endpoints.dst)):
+            way = NodeWay(earlier.packet.family, earlier.node, left.iface, later.node, owner.is_pod)
             self.context.note_way(way, earlier.packet.length)
 
     def _departure(self, view: NodeView) -> UnansweredDeparture | None:

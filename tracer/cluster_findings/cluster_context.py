@@ -28,12 +28,21 @@ Covers = Callable[[str, Packet, Endpoints], bool]
 
 
 class NodeWay(NamedTuple):
-    """A way between two nodes: "IPv4" or "IPv6", the node that packets left, the interface, and the node that they came to."""
+    """A way between two nodes. Packets to pods may take another one inside of a node than those to the node itself.
+
+    Attributes:
+        family: "IPv4" or "IPv6".
+        node: The node that packets left.
+        iface: The interface by which they left.
+        target: The node that they came to.
+        is_pod: They were for a pod of that node.
+    """
 
     family: str
     node: str
     iface: str
     target: str
+    is_pod: bool
 
 
 class WayUse(NamedTuple):
@@ -81,7 +90,7 @@ class UnansweredDeparture(NamedTuple):
     @property
     def way(self) -> NodeWay:
         """The way that it took."""
-        return NodeWay(self.packet.family, self.node, self.header.iface, self.owner.node)
+        return NodeWay(self.packet.family, self.node, self.header.iface, self.owner.node, self.owner.is_pod)
 
 
 class Undecided(NamedTuple):

@@ -58,9 +58,9 @@ def _doubt(departure: UnansweredDeparture, context: ClusterContext) -> str:
     target, dst = departure.owner.node, departure.header.endpoints.dst
     if context.ways.get(departure.way) is None:
         iface = departure.header.iface
-        return f"No packet of this run that left by {iface} was seen to come, so node {target} may not show such packets."
-    is_pod = departure.owner.text != f"node {target}"
-    if is_pod and context.last_shown(target, dst) < departure.time - POD_SHOWN_NS:
+        kind = "for a pod there" if departure.owner.is_pod else "for the node itself"
+        return f"No packet {kind} that left by {iface} was seen to come, so node {target} may not show such packets."
+    if departure.owner.is_pod and context.last_shown(target, dst) < departure.time - POD_SHOWN_NS:
         return f"Node {target} has not shown {dst} lately, so the pod may have gone."
     return ""
 
@@ -80,7 +80,7 @@ def _finding(departure: UnansweredDeparture, context: ClusterContext) -> Finding
     ]
     cause = f"ackets from node {node} to node {target} are lost between the two nodes: they left by {iface}, and never came."
     if use:
-        proofs.append(FindingEvidence("counter", f"other packets that left by {iface} came to node {target}", "observed"))
+        proofs.append(FindingEvidence("counter", f"other such packets that left by {iface} came to node {target}", "observed"))
     if use and packet.length > use.longest:
         text = f"packets of at most {use.longest} bytes came; this one has {packet.length}"
         proofs.append(FindingEvidence("counter", text, "observed"))

@@ -31,6 +31,11 @@ class AddressOwner(NamedTuple):
     node: str
     text: str
 
+    @property
+    def is_pod(self) -> bool:
+        """Whether it is a pod, and not the node itself."""
+        return self.text.startswith("pod ")
+
 
 class TracedNodes:
     """The nodes of a run.

@@ -50,7 +50,7 @@ def test_a_packet_that_never_came_is_lost() -> None:
         "10.244.1.7:40001 -> 10.244.2.8:8080, TCP ACK, 152 bytes, IP identification 4711: left node a by eth0",
         "10.244.2.8 is an address of pod shop/cart-b on node b",
         "node b was traced then, lost no events, and shows no such packet",
-        "other packets that left by eth0 came to node b",
+        "other such packets that left by eth0 came to node b",
     ]
     assert "`ip neigh show dev eth0`" in finding.check and "src host 10.244.1.7 and dst host 10.244.2.8" in finding.check
     assert not cluster.findings.undecided
@@ -237,11 +237,11 @@ def test_three_nodes() -> None:
     assert found(*through, nodes="abc") == ([], {})
     first = other(-SECOND)
     (finding,) = found(*first, view("a"), nodes="abc")[0]
-    assert finding.key == ("IPv4", "a", "eth0", "b")
+    assert finding.key == ("IPv4", "a", "eth0", "b", True)
     way = {"ident": 9, "seq": 2}
     earlier = [view("c", -SECOND, "through", **way), view("b", ARRIVED - SECOND, "in", **way)]
     (finding,) = found(*earlier, *through[:2], nodes="abc")[0]
-    assert finding.key == ("IPv4", "c", "eth0", "b") and finding.certain
+    assert finding.key == ("IPv4", "c", "eth0", "b", True) and finding.certain
 
 
 def test_a_node_that_is_not_traced_is_none_of_this_run() -> None:
@@ -381,13 +381,19 @@ def test_what_came_is_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_pod_that_its_node_has_not_shown_lately_may_have_gone() -> None:
-    to_node = Endpoints(POD_A, 40001, NODES["b"], 8080)
-    earlier = other(-SECOND, ends=to_node)
+    earlier = other(-SECOND, ends=replace(ENDS, dst="10.244.2.9"))
     (finding,) = found(*earlier, view("a"))[0]
     assert not finding.certain and finding.cause.endswith("Node b has not shown 10.244.2.8 lately, so the pod may have gone.")
     (finding,) = found(*earlier, *other(-2 * SECOND, ends=replace(ENDS, dport=53)), view("a"))[0]
     assert finding.certain
-    (finding,) = found(*earlier, view("a", ends=to_node))[0]
+
+
+def test_a_node_may_show_only_packets_for_itself() -> None:
+    to_node = Endpoints(POD_A, 40001, NODES["b"], 8080)
+    earlier = other(-SECOND, ends=to_node)
+    (finding,) = found(*earlier, view("a"))[0]
+    assert not finding.certain and "No packet for a pod there that left by eth0" in finding.cause
+    (finding,) = found(*earlier, view("a", ends=replace(to_node, dport=1)))[0]
     assert finding.certain, "a node does not go"
 
 
