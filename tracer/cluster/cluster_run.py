@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tracer.cluster.agent_process import AgentProcess
-from tracer.cluster.join_horizon import JoinHorizon
+from tracer.cluster.join_horizon import Horizon, JoinHorizon
 from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_stream import Result
 from tracer.cluster.packet_stage import PacketStage
+from tracer.cluster.recorded_clock import RecordedClock
 from tracer.cluster_findings import ClusterFindings
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
@@ -52,10 +53,11 @@ LEAVE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """A node, and the command that starts its agent."""
+    """A node, and the command that starts its agent. clock: that of a recorded node; None = the node answers pings."""
 
     node: str
     command: Sequence[str]
+    clock: RecordedClock | None = None
 
 
 @dataclass
@@ -84,7 +86,7 @@ class ClusterRun:
         stage: What packets pass.
         count: The run ends after this many packets; 0 = no limit.
         captures: Takes the captures of the nodes; None = none are written.
-        join_seconds: Time that packets wait in the stage for views of a node with an unknown clock, s; 0 = they wait for none.
+        horizon: Up to which time all packets have come; None = packets wait for no other node.
         findings: Looks at what several nodes together show; None = nothing does.
     """
 
@@ -95,16 +97,18 @@ class ClusterRun:
         stage: PacketStage,
         count: int = 0,
         captures: NodeCaptures | None = None,
-        join_seconds: float = 0.0,
+        horizon: Horizon | None = None,
         findings: ClusterFindings | None = None,
     ) -> None:
         self._findings = findings
-        self._captures, self._join_ns = captures, int(join_seconds * 1e9)
-        self._horizon = JoinHorizon(self._join_ns)
+        self._captures, self._waits = captures, horizon is not None
+        self._horizon: Horizon = horizon or JoinHorizon(0)
         self._delayed: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
         self._fed: Counter[str] = Counter()
         self._written: Counter[str] = Counter()
         self._waiting = deque(commands)
+        self._held: set[AgentProcess] = set()
+        self._is_recorded = any(each.clock for each in commands)
         self._output, self._stage, self._count = output, stage, count
         self._outputs: dict[str, Output] = {}
         self._agents: dict[str, AgentProcess] = {}
@@ -132,6 +136,8 @@ class ClusterRun:
                 self._start_some(bool(deadline))
                 self._read_some()
                 self._write_packets(self._horizon.read(self._traced_now(), self._now()))
+                for agent in tuple(self._held):
+                    self._send_credit(agent)
                 self._look_at_clocks(deadline)
                 if not deadline and (stop.is_requested or self._is_count_reached):
                     deadline = time.monotonic() + END_SECONDS
@@ -178,8 +184,9 @@ class ClusterRun:
         while self._waiting and starting < MOST_STARTING:
             each = self._waiting.popleft()
             try:
-                agent = AgentProcess(each.node, each.command)
+                agent = AgentProcess(each.node, each.command, each.clock)
             except OSError as e:
+                self._horizon.end(each.node)
                 self._fail(each.node, f"{each.command[0]} cannot be started: {e.strerror}")
                 continue
             with self._lock:
@@ -218,7 +225,15 @@ class ClusterRun:
         except MalformedFrame as e:
             self._remove(agent, f"its stream cannot be read: {e}")
             return
-        agent.send(agent.stream.credit())
+        self._send_credit(agent)
+
+    def _send_credit(self, agent: AgentProcess) -> None:
+        """Gives credit for what was taken; an agent that is ahead of the others gets it later."""
+        if self._horizon.is_ahead(agent.node, self._fed[agent.node] - self._written[agent.node]):
+            self._held.add(agent)
+        else:
+            self._held.discard(agent)
+            agent.send(agent.stream.credit())
 
     def _remove(self, agent: AgentProcess, problem: str = "") -> None:
         """An agent has ended, or is given up."""
@@ -229,6 +244,8 @@ class ClusterRun:
                 self._selector.unregister(fd)
         with self._lock:
             self._agents.pop(agent.node, None)
+        self._held.discard(agent)
+        self._horizon.end(agent.node)
         agent.close()
         self._ending.append(agent)
         if self._findings:
@@ -246,8 +263,11 @@ class ClusterRun:
 
     def _fail(self, node: str, problem: str) -> None:
         self.totals.failed[node] = problem
-        what = "no longer traced" if node in self.totals.traced else "not traced"
-        self._output.note(f"Node {node} is {what}: {problem.removesuffix('.')}.")
+        if self._is_recorded:
+            sentence = f"The capture of {node} is not read{' to its end' * (node in self.totals.traced)}"
+        else:
+            sentence = f"Node {node} is {'no longer' if node in self.totals.traced else 'not'} traced"
+        self._output.note(f"{sentence}: {problem.removesuffix('.')}.")
 
     def _look_at_clocks(self, deadline: float) -> None:
         """Gives up agents that do not start or end, and says which ones are silent."""
@@ -339,9 +359,11 @@ class ClusterRun:
                 self._captures.feed(node, content)
             case Packet():
                 self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
+                if self._captures and offset is not None:
+                    self._captures.note_clock(node, offset, error)
                 self._stage.feed(NodeView(node, content, offset, error))
                 self._fed[node] += 1
-                if not self._join_ns:
+                if not self._waits:
                     self._write_packets(self._now())
 
     def _traced_now(self) -> list[str]:
@@ -350,10 +372,9 @@ class ClusterRun:
 
     def _advance(self, agent: AgentProcess, until: int) -> None:
         """An agent has sent all packets up to a time, ns, CLOCK_MONOTONIC of its node."""
-        clock = agent.stream.clock
-        offset, error = clock.read(self._now())
-        if offset is not None and clock.packets is not None:
-            reached = until + clock.packets + offset - error
+        shift, error = agent.stream.clock.shift(self._now())
+        if shift is not None:
+            reached = until + shift - error
             self._horizon.advance(agent.node, reached)
             if self._findings:
                 self._findings.context.nodes.advance(agent.node, reached)
@@ -386,11 +407,9 @@ class ClusterRun:
 
     def _note_loss(self, agent: AgentProcess, since: int, until: int) -> None:
         """Informs the stage; since, until: the node's CLOCK_MONOTONIC, ns, 0 = not known."""
-        clock = agent.stream.clock
-        offset, error = clock.read(self._now())
+        shift, error = agent.stream.clock.shift(self._now())
         began, end = 0, self._now()
-        if offset is not None and clock.packets is not None:
-            shift = offset + clock.packets
+        if shift is not None:
             began, end = since + shift - error if since else 0, until + shift + error if until else end
         self._stage.note_loss(agent.node, began, end)
         if self._findings:

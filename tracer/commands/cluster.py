@@ -16,6 +16,7 @@ from tracer.cluster import cluster_objects, node_choice
 from tracer.cluster.cluster_objects import ClusterObjects
 from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
 from tracer.cluster.filter_coverage import FilterCoverage
+from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.kubectl import Kubectl
 from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_choice import NodeRequest
@@ -115,9 +116,9 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
         try:
             with ExitStack() as stack:
                 captures = _captures(options, output, stack)
-                stage, seconds = packet_stage(len(commands))
+                stage, horizon = packet_stage(len(commands))
                 findings = _cluster_findings(len(commands), options, objects, bool(words or request.clients))
-                totals = ClusterRun(commands, output, stage, options["count"], captures, seconds, findings).run(stop)
+                totals = ClusterRun(commands, output, stage, options["count"], captures, horizon, findings).run(stop)
             output.summary(totals.summary)
         except BrokenPipeError:
             hang_up(sys.stdout)
@@ -142,9 +143,9 @@ def _captures(options: Mapping[str, Any], output: Output, stack: ExitStack) -> N
     return captures
 
 
-def packet_stage(nodes: int) -> tuple[PacketStage, float]:
-    """What packets of so many nodes pass, and the time that they wait there, s. One node's packets wait for nothing."""
-    return (PacketJoiner(), JOIN_SECONDS) if nodes > 1 else (SingleViews(), 0.0)
+def packet_stage(nodes: int) -> tuple[PacketStage, JoinHorizon | None]:
+    """What packets of so many nodes pass, and how long they wait there. One node's packets wait for nothing."""
+    return (PacketJoiner(), JoinHorizon(int(JOIN_SECONDS * 1e9))) if nodes > 1 else (SingleViews(), None)
 
 
 def _cluster_findings(

@@ -23,6 +23,7 @@ from tests.support.fake_kubectl import ROOT
 from tests.support.node_views import EPOCH, INSIDE_NS, SECOND, packet
 from tests.support.traced_clusters import TracedCluster
 from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.node_clock import NodeClock
 from tracer.cluster.packet_stage import SingleViews
 from tracer.errors import NoAgent
@@ -309,6 +310,7 @@ def _lossy_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unexplained: int
         )
     out, err = StringIO(), StringIO()
     findings = TracedCluster("").findings
-    cluster_run = ClusterRun(commands, JsonOutput(out, err), PacketJoiner(), join_seconds=8.0, findings=findings)
+    horizon = JoinHorizon(8_000_000_000)
+    cluster_run = ClusterRun(commands, JsonOutput(out, err), PacketJoiner(), horizon=horizon, findings=findings)
     totals = cluster_run.run(StopRequest())
     return [json.loads(line) for line in out.getvalue().splitlines()], totals, err.getvalue()
