@@ -10,13 +10,14 @@ lost: frames that the wire dropped; found, perhaps: packets that the plugin call
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from pathlib import Path
 
 from lab.cluster import Cluster
 from lab.wire import Fate, Faults
-from tests.cluster import failures, join_truth, loss_truth, wire_truth
+from tests.cluster import failures, join_truth, loss_truth, recorded_joins, wire_truth
 from tests.cluster.bed import PluginRun, TestBed, is_of_services, members
 from tests.cluster.join_truth import JoinCount
 from tests.cluster.loss_truth import LossCount
@@ -43,7 +44,9 @@ def settle(run: PluginRun) -> None:
 
 def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount, list[str], int, LossCount]:
     """Traces traffic on a wire with these faults. Returns joins, differences, lost frames, and what was called lost."""
-    run = failures.started(bed)
+    captures = OUTPUT / "captures"
+    shutil.rmtree(captures, ignore_errors=True)
+    run = failures.started(bed, "-w", str(captures))
     bed.cluster.wire.clear()
     bed.cluster.wire.set_faults(faults)
     counts = bed.traffic(tcp, udp)
@@ -62,12 +65,16 @@ def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount,
     differences = wire_truth.differences(truth.sent, seen.sent, "sent")
     differences += wire_truth.differences(truth.come, seen.come, "came")
     differences += join_truth.compare(found, log)
+    recorded, problems = recorded_joins.compare(sorted(captures.glob("*.k8st")), found, log)
+    print(f"captures: packets={recorded.packets} joined={sum(recorded.joined.values())} wrong={len(recorded.wrong)}")
     losses = loss_truth.compare(lines, log)
     found.wrong += losses.wrong
     lost = sum(frame.fate is Fate.DROPPED for frame in log)
     if events := sum(line["count"] for line in lines if line["type"] == "lost"):
         print(f"the nodes lost {events} events, so packets are incomplete: only wrong joins and findings count")
         differences = []
+    found.wrong += recorded.wrong
+    differences += problems
     if done.status:
         differences.append(f"the plugin's exit status is {done.status}")
     if not found.joined:
