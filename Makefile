@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo    from nothing to a traced NodePort on a real kernel
+# make demo CLUSTER=1
+#              two nodes on one wire: one request of a pod to a Service, traced on both with `kubectl k8snet-trace`
 # make demo INCIDENT=3
 #              one of five incidents (STATE=healthy: its healthy twin), with the tracer's output
 # make test    lint, unit tests here; kernel tests in virtual machines: all on 6.12, those of the matrix on 6.1, 5.10 and 7.2
@@ -56,7 +58,8 @@
 # make image-check
 #              builds the container image with buildah, and runs it; as root
 # make joining-check JOINED_PACKETS=2000000
-#              views of made packets on three nodes, joined and compared with the truth: none may be wrong
+#              views of made packets on three nodes, joined and compared with the truth: none may be wrong, nor any packet that
+#              is called lost (LOOKED_AT_PACKETS=200000)
 # make cluster NODES_AND_KERNELS='a=6.12 b=6.1'
 #              two or three kernels on one wire, traced by the real kubectl with `kubectl k8snet-trace`: joins and losses compared
 #              with the wire's own log; then broken streams. CLUSTER='--lossy --seed 2': options of tests/cluster
@@ -96,7 +99,7 @@ LAB := vagrant/lab/lab
 	bench owners joining-check cluster report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
 
 demo: setup
-	@$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py)
+	@$(if $(CLUSTER),$(PYTHON) -u -m tests.cluster.demo $(DEMO_KERNEL),$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py))
 
 test: lint unit kernel-test
 
@@ -205,8 +208,10 @@ bench: setup
 	$(PYTHON) -m bench.run $(BENCH)
 
 JOINED_PACKETS ?= 2000000
+LOOKED_AT_PACKETS ?= 200000
 joining-check: setup
 	@$(PYTHON) -m tests.support.joining_check PACKETS=$(JOINED_PACKETS) SEED=$(SEED)
+	@$(PYTHON) -m tests.support.lost_check PACKETS=$(LOOKED_AT_PACKETS) SEED=$(SEED)
 
 NODES_AND_KERNELS ?= a=6.12 b=6.1
 CLUSTER ?=

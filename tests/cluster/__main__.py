@@ -3,21 +3,24 @@
 
     python -m tests.cluster a=6.12 b=6.1 [--tcp 20] [--udp 60] [--lossy] [--no-failures] [--seed 1]
 
-Ends with `nodes=… packets=… joined=… wrong=… ambiguous=… lost=… found=…`; the status is 1 after any difference.
+Ends with `nodes=… packets=… joined=… wrong=… ambiguous=… lost=… found=… perhaps=…`; the status is 1 after any difference.
+lost: frames that the wire dropped; found, perhaps: packets that the plugin called lost for certain, and perhaps.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from pathlib import Path
 
 from lab.cluster import Cluster
 from lab.wire import Fate, Faults
-from tests.cluster import failures, join_truth, wire_truth
+from tests.cluster import failures, join_truth, loss_truth, recorded_joins, wire_truth
 from tests.cluster.bed import PluginRun, TestBed, is_of_services, members
 from tests.cluster.join_truth import JoinCount
+from tests.cluster.loss_truth import LossCount
 from tracer.commands.cluster import JOIN_SECONDS
 
 OUTPUT = Path("build/cluster")
@@ -39,9 +42,11 @@ def settle(run: PluginRun) -> None:
         time.sleep(QUIET_SECONDS)
 
 
-def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount, list[str], int, int]:
-    """Traces traffic on a wire with these faults. Returns joins, differences, lost frames and findings."""
-    run = failures.started(bed)
+def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount, list[str], int, LossCount]:
+    """Traces traffic on a wire with these faults. Returns joins, differences, lost frames, and what was called lost."""
+    captures = OUTPUT / "captures"
+    shutil.rmtree(captures, ignore_errors=True)
+    run = failures.started(bed, "-w", str(captures))
     bed.cluster.wire.clear()
     bed.cluster.wire.set_faults(faults)
     counts = bed.traffic(tcp, udp)
@@ -60,15 +65,21 @@ def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount,
     differences = wire_truth.differences(truth.sent, seen.sent, "sent")
     differences += wire_truth.differences(truth.come, seen.come, "came")
     differences += join_truth.compare(found, log)
+    recorded, problems = recorded_joins.compare(sorted(captures.glob("*.k8st")), found, log)
+    print(f"captures: packets={recorded.packets} joined={sum(recorded.joined.values())} wrong={len(recorded.wrong)}")
+    losses = loss_truth.compare(lines, log)
+    found.wrong += losses.wrong
     lost = sum(frame.fate is Fate.DROPPED for frame in log)
     if events := sum(line["count"] for line in lines if line["type"] == "lost"):
-        print(f"the nodes lost {events} events, so packets are incomplete: only wrong joins count")
+        print(f"the nodes lost {events} events, so packets are incomplete: only wrong joins and findings count")
         differences = []
+    found.wrong += recorded.wrong
+    differences += problems
     if done.status:
         differences.append(f"the plugin's exit status is {done.status}")
     if not found.joined:
         differences.append("no packet was joined")
-    return found, found.wrong + differences, lost, sum(line["type"] == "finding" for line in lines)
+    return found, found.wrong + differences, lost, losses
 
 
 def main() -> int:
@@ -86,7 +97,7 @@ def main() -> int:
     with Cluster(members(kernels, OUTPUT), is_of_services) as cluster, TestBed(cluster) as bed:
         bed.build()
         clean = bed.probes()
-        found, differences, lost, findings = traced(bed, given.tcp, given.udp, faults)
+        found, differences, lost, losses = traced(bed, given.tcp, given.udp, faults)
         left = bed.wait_for_no_probes(clean)
         differences += [f"left on {node}: {text!r}" for node, text in left.items()]
         outcomes = []
@@ -99,7 +110,8 @@ def main() -> int:
         print(line)
     print(
         f"nodes={len(kernels)} packets={found.packets} joined={sum(found.joined.values())} wrong={len(found.wrong)}"
-        f" ambiguous={found.ambiguous} lost={lost} found={findings} differences={len(differences)}"
+        f" ambiguous={found.ambiguous} lost={lost} found={losses.certain} perhaps={losses.likely}"
+        f" differences={len(differences)}"
     )
     return 1 if differences or any(outcome.problem for outcome in outcomes) else 0
 

@@ -49,9 +49,9 @@ Case = Callable[[TestBed, PluginRun], tuple[str, str]]
 """Makes the failure. Returns what was said, and the problem."""
 
 
-def started(bed: TestBed) -> PluginRun:
-    """A plugin whose probes are on, on all nodes. RuntimeError if they are not in time."""
-    run = bed.plugin(*SERVICES, "-o", "json")
+def started(bed: TestBed, *options: str) -> PluginRun:
+    """A plugin with these options whose probes are on, on all nodes. RuntimeError if they are not in time."""
+    run = bed.plugin(*SERVICES, "-o", "json", *options)
     if not run.wait_for_lines(lambda lines: nodes_of(lines, "run") == set(bed.cluster), START_SECONDS):
         raise RuntimeError(f"the probes are not on: {run.stop().errors.decode(errors='replace')}")
     return run

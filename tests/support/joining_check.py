@@ -68,7 +68,7 @@ def check(
 ) -> JoinResult:
     """Joins the views of so many made packets."""
     traffic, joiner, result = MadeTraffic(seed, rate, has_pings), joiner or PacketJoiner(), JoinResult()
-    for made in _in_chunks(traffic.views(packets)):
+    for made in in_chunks(traffic.views(packets)):
         began = time.process_time()
         for each in made:
             if each.view is None:
@@ -87,7 +87,8 @@ def check(
     return result
 
 
-def _in_chunks(views: Iterator[MadeView]) -> Iterator[list[MadeView]]:
+def in_chunks(views: Iterator[MadeView]) -> Iterator[list[MadeView]]:
+    """The views, in the parts in which a client takes them."""
     chunk: list[MadeView] = []
     for each in views:
         if chunk and each.time - chunk[0].time > TAKE_NS:

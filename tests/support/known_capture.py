@@ -10,7 +10,9 @@ no Service        1 datagram to a port without a socket, in the first minute
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +20,13 @@ from tests.support import captures
 from tests.support.blobs import R
 from tests.support.builders import POD, SECOND, Ends, Trail, swapped
 from tests.support.captures import BLOB
+from tracer.capture.format.codec import unpack
 from tracer.events.record import NOTHING, EventArray
 from tracer.events.table_trace import WATCHED
 from tracer.kube.objects import Object
 from tracer.model.loss import Loss
 
+Row = tuple[Any, ...]
 CLIENT = "192.168.56.1"
 CART, ORDERS = ("10.96.0.10", 80), ("10.96.0.20", 80)
 CART_A, CART_B, ORDERS_A = ("10.244.0.11", 8080), ("10.244.0.12", 8080), ("10.244.0.21", 9090)
@@ -155,3 +159,14 @@ def make(path: Path) -> Path:
     parts = [np.concatenate(made[:2]), *made[2:], NOTHING, NOTHING]
     batches: list[tuple[EventArray, list[Loss]]] = [(part, []) for part in parts]
     return captures.capture(path, batches, objects=OBJECTS, rules=RULES).path
+
+def rows(path: Path) -> tuple[dict[str, Any], list[Row], list[Row]]:
+    """The contents of a capture, without its check sums: `meta`, records, batches."""
+    with sqlite3.connect(path) as connection:
+        meta = {name: unpack(value) for name, value in connection.execute("SELECT name, value FROM meta")}
+        records = connection.execute("SELECT turn, kind, key, body FROM records ORDER BY seq").fetchall()
+        return (
+            meta,
+            records,
+            connection.execute("SELECT turn, began, ended, events, turns, slots FROM batches ORDER BY seq").fetchall(),
+        )

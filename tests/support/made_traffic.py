@@ -120,12 +120,17 @@ class MadeTraffic:
         seed: Seed of all choices.
         rate: Packets a second.
         has_pings: The clocks' offsets were measured.
+
+    Attributes:
+        counts: What happened.
+        arrived: Each arrival of a packet at a node: the node, the packet's number, and its addresses there.
     """
 
     seed: int = 1
     rate: int = 20_000
     has_pings: bool = True
     counts: Counts = field(default_factory=Counts)
+    arrived: set[tuple[str, int, Endpoints]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -377,6 +382,8 @@ class MadeTraffic:
         outcome: Outcome,
         after: Endpoints | None = None,
     ) -> None:
+        if hops:
+            self.arrived.add((node, number, header.ends))
         if time > self._lossy[node]:
             self._lossy[node] = time + int(self._random.expovariate(1 / QUIET_NS)) + LOSSY_NS
             self._push(MadeView(self._lossy[node], node, None))

@@ -21,6 +21,9 @@ from tracer.render.base import LostEvents, Output
 BATCH_NS = 500_000_000
 """Time after which the end of a batch without a result is sent, too, ns."""
 
+NO_LIMIT = 1 << 62
+"""The time up to which all packets were given, before anything is known about it, ns."""
+
 
 class AgentOutput(Output):
     """Puts each result into a queue. Packets never change, and are encoded by the thread that sends them.
@@ -36,6 +39,7 @@ class AgentOutput(Output):
         self._queue, self._shows_all_results = queue, shows_all_results
         self._is_batch_empty = True
         self._batch_sent = 0
+        self._settled = NO_LIMIT
 
     @property
     def shows_all_results(self) -> bool:
@@ -67,10 +71,13 @@ class AgentOutput(Output):
     def connection(self, timeline: Timeline) -> None:
         self._put(FrameKind.CONNECTION, timeline)
 
+    def settled(self, until: int) -> None:
+        self._settled = until
+
     def end_batch(self, now: int) -> None:
         """Batches without a result are sent from time to time: the client learns up to which time it has all packets."""
         if not self._is_batch_empty or now - self._batch_sent >= BATCH_NS:
-            self._put(FrameKind.BATCH, BatchEnd(now))
+            self._put(FrameKind.BATCH, BatchEnd(min(now, self._settled)))
             self._is_batch_empty, self._batch_sent = True, now
 
     def summary(self, summary: RunSummary) -> None:

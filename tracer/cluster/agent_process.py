@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tracer.cluster.node_stream import NodeStream
+from tracer.cluster.recorded_clock import RecordedClock
 
 MOST_ERROR_BYTES = 4096
 """Bytes of standard error that are kept: the last ones, which say why a program ends."""
@@ -27,6 +28,7 @@ class AgentProcess:
     Args:
         node: Name of the node.
         command: The program and its arguments.
+        clock: The clock of the packets that it sends; None = that of the node, which answers pings.
 
     Attributes:
         stream: The frames.
@@ -34,8 +36,8 @@ class AgentProcess:
         is_silent: The user knows that it says nothing.
     """
 
-    def __init__(self, node: str, command: Sequence[str]) -> None:
-        self.node, self.stream = node, NodeStream()
+    def __init__(self, node: str, command: Sequence[str], clock: RecordedClock | None = None) -> None:
+        self.node, self.stream = node, NodeStream(clock)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

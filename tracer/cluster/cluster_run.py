@@ -10,12 +10,15 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tracer.cluster.agent_process import AgentProcess
-from tracer.cluster.join_horizon import JoinHorizon
+from tracer.cluster.join_horizon import Horizon, JoinHorizon
 from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_stream import Result
 from tracer.cluster.packet_stage import PacketStage
+from tracer.cluster.recorded_clock import RecordedClock
+from tracer.cluster_findings import ClusterFindings
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.joined_packet import JoinedPacket, NodeView
@@ -50,10 +53,11 @@ LEAVE_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """A node, and the command that starts its agent."""
+    """A node, and the command that starts its agent. clock: that of a recorded node; None = the node answers pings."""
 
     node: str
     command: Sequence[str]
+    clock: RecordedClock | None = None
 
 
 @dataclass
@@ -82,7 +86,8 @@ class ClusterRun:
         stage: What packets pass.
         count: The run ends after this many packets; 0 = no limit.
         captures: Takes the captures of the nodes; None = none are written.
-        join_seconds: Time that packets wait in the stage for views of a node with an unknown clock, s; 0 = they wait for none.
+        horizon: Up to which time all packets have come; None = packets wait for no other node.
+        findings: Looks at what several nodes together show; None = nothing does.
     """
 
     def __init__(
@@ -92,14 +97,18 @@ class ClusterRun:
         stage: PacketStage,
         count: int = 0,
         captures: NodeCaptures | None = None,
-        join_seconds: float = 0.0,
+        horizon: Horizon | None = None,
+        findings: ClusterFindings | None = None,
     ) -> None:
-        self._captures, self._join_ns = captures, int(join_seconds * 1e9)
-        self._horizon = JoinHorizon(self._join_ns)
+        self._findings = findings
+        self._captures, self._waits = captures, horizon is not None
+        self._horizon: Horizon = horizon or JoinHorizon(0)
         self._delayed: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
         self._fed: Counter[str] = Counter()
         self._written: Counter[str] = Counter()
         self._waiting = deque(commands)
+        self._held: set[AgentProcess] = set()
+        self._is_recorded = any(each.clock for each in commands)
         self._output, self._stage, self._count = output, stage, count
         self._outputs: dict[str, Output] = {}
         self._agents: dict[str, AgentProcess] = {}
@@ -127,6 +136,8 @@ class ClusterRun:
                 self._start_some(bool(deadline))
                 self._read_some()
                 self._write_packets(self._horizon.read(self._traced_now(), self._now()))
+                for agent in tuple(self._held):
+                    self._send_credit(agent)
                 self._look_at_clocks(deadline)
                 if not deadline and (stop.is_requested or self._is_count_reached):
                     deadline = time.monotonic() + END_SECONDS
@@ -135,7 +146,7 @@ class ClusterRun:
                     break
         finally:
             self._is_over.set()
-            self._write_packets(self._now() + (1 << 62))
+            self._write_packets(self._now() + (1 << 62), is_over=True)
             for name in self._delayed:
                 self._write_delayed(name, is_over=True)
             self._end_all()
@@ -144,6 +155,7 @@ class ClusterRun:
         summary = self.totals.summary
         summary.seconds = time.monotonic() - began
         summary.not_written += self._losses()
+        self._add_findings(summary)
         if self._count:
             summary.packets, summary.outcomes = self._printed, dict(self._outcomes)
         for output in self._output.outputs():
@@ -172,8 +184,9 @@ class ClusterRun:
         while self._waiting and starting < MOST_STARTING:
             each = self._waiting.popleft()
             try:
-                agent = AgentProcess(each.node, each.command)
+                agent = AgentProcess(each.node, each.command, each.clock)
             except OSError as e:
+                self._horizon.end(each.node)
                 self._fail(each.node, f"{each.command[0]} cannot be started: {e.strerror}")
                 continue
             with self._lock:
@@ -212,7 +225,15 @@ class ClusterRun:
         except MalformedFrame as e:
             self._remove(agent, f"its stream cannot be read: {e}")
             return
-        agent.send(agent.stream.credit())
+        self._send_credit(agent)
+
+    def _send_credit(self, agent: AgentProcess) -> None:
+        """Gives credit for what was taken; an agent that is ahead of the others gets it later."""
+        if self._horizon.is_ahead(agent.node, self._fed[agent.node] - self._written[agent.node]):
+            self._held.add(agent)
+        else:
+            self._held.discard(agent)
+            agent.send(agent.stream.credit())
 
     def _remove(self, agent: AgentProcess, problem: str = "") -> None:
         """An agent has ended, or is given up."""
@@ -223,8 +244,12 @@ class ClusterRun:
                 self._selector.unregister(fd)
         with self._lock:
             self._agents.pop(agent.node, None)
+        self._held.discard(agent)
+        self._horizon.end(agent.node)
         agent.close()
         self._ending.append(agent)
+        if self._findings:
+            self._findings.context.nodes.close(agent.node)
         if problem or not self._is_good(agent):
             self._fail(agent.node, problem or agent.problem())
         self._later(agent.node, lambda: self._end_batch(agent.node, time.monotonic_ns()))
@@ -238,8 +263,11 @@ class ClusterRun:
 
     def _fail(self, node: str, problem: str) -> None:
         self.totals.failed[node] = problem
-        what = "no longer traced" if node in self.totals.traced else "not traced"
-        self._output.note(f"Node {node} is {what}: {problem.removesuffix('.')}.")
+        if self._is_recorded:
+            sentence = f"The capture of {node} is not read{' to its end' * (node in self.totals.traced)}"
+        else:
+            sentence = f"Node {node} is {'no longer' if node in self.totals.traced else 'not'} traced"
+        self._output.note(f"{sentence}: {problem.removesuffix('.')}.")
 
     def _look_at_clocks(self, deadline: float) -> None:
         """Gives up agents that do not start or end, and says which ones are silent."""
@@ -300,6 +328,8 @@ class ClusterRun:
             case Begin():
                 if node not in self.totals.traced:
                     self.totals.traced.append(node)
+                if self._findings:
+                    self._findings.context.nodes.begin(node, self._now())
                 output.begin(content.results, content.options, content.release)
             case Finding():
                 self._later(node, lambda: output.finding(content))
@@ -322,14 +352,18 @@ class ClusterRun:
             case RunSummary() if node not in self._summarized:
                 self._summarized.add(node)
                 add_summary(self.totals.summary, content)
+                if self._findings:
+                    self._findings.context.nodes.end(node, not content.unexplained and not content.unaddressed)
                 self._later(node, lambda: output.node_summary(content))
             case bytes() if self._captures:
                 self._captures.feed(node, content)
             case Packet():
                 self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
+                if self._captures and offset is not None:
+                    self._captures.note_clock(node, offset, error)
                 self._stage.feed(NodeView(node, content, offset, error))
                 self._fed[node] += 1
-                if not self._join_ns:
+                if not self._waits:
                     self._write_packets(self._now())
 
     def _traced_now(self) -> list[str]:
@@ -338,10 +372,12 @@ class ClusterRun:
 
     def _advance(self, agent: AgentProcess, until: int) -> None:
         """An agent has sent all packets up to a time, ns, CLOCK_MONOTONIC of its node."""
-        clock = agent.stream.clock
-        offset, error = clock.read(self._now())
-        if offset is not None and clock.packets is not None:
-            self._horizon.advance(agent.node, until + clock.packets + offset - error)
+        shift, error = agent.stream.clock.shift(self._now())
+        if shift is not None:
+            reached = until + shift - error
+            self._horizon.advance(agent.node, reached)
+            if self._findings:
+                self._findings.context.nodes.advance(agent.node, reached)
 
     def _later(self, node: str, write: Callable[[], None]) -> None:
         """Writes a result of a node behind the packets that came before it: these may wait for their views on other nodes."""
@@ -371,14 +407,13 @@ class ClusterRun:
 
     def _note_loss(self, agent: AgentProcess, since: int, until: int) -> None:
         """Informs the stage; since, until: the node's CLOCK_MONOTONIC, ns, 0 = not known."""
-        clock = agent.stream.clock
-        offset, error = clock.read(self._now())
-        if offset is None or clock.packets is None:
-            self._stage.note_loss(agent.node, 0, self._now())
-            return
-        shift = offset + clock.packets
-        end = until + shift + error if until else self._now()
-        self._stage.note_loss(agent.node, since + shift - error if since else 0, end)
+        shift, error = agent.stream.clock.shift(self._now())
+        began, end = 0, self._now()
+        if shift is not None:
+            began, end = since + shift - error if since else 0, until + shift + error if until else end
+        self._stage.note_loss(agent.node, began, end)
+        if self._findings:
+            self._findings.context.nodes.note_loss(agent.node, began, end)
 
     def _shed(self, agent: AgentProcess, shed: Shed) -> None:
         """Counts what a node did not send. It is noted once; the summary has the totals."""
@@ -396,13 +431,32 @@ class ClusterRun:
             what = ", ".join(f"{_PLURALS[kind]}: {count}" for kind, count in sorted(counts.items()))
             yield OutputLoss(f"this client by {node}", counts.total(), f"the client was too slow ({what})")
 
-    def _write_packets(self, horizon: int) -> None:
+    def _write_packets(self, horizon: int, is_over: bool = False) -> None:
         for joined in self._stage.take(horizon):
             if self._is_count_reached:
                 return
             self._printed += 1
             self._outcomes[joined.views[-1].packet.outcome] += 1
             self._write(joined)
+            if self._findings:
+                self._findings.look(joined)
+        if self._findings and not self._is_count_reached:
+            for node, finding in self._findings.close() if is_over else self._findings.take(horizon):
+                self._later(node, partial(self._of(node).finding, finding))
+                self._later(node, partial(self._end_batch, node, time.monotonic_ns()))
+
+    def _add_findings(self, summary: RunSummary) -> None:
+        """Adds what several nodes together showed, and says what could not be decided."""
+        if not self._findings:
+            return
+        summary.findings = sorted((*summary.findings, *self._findings.all), key=lambda each: not each.certain)
+        if undecided := self._findings.undecided:
+            total = undecided.total()
+            reasons = "; ".join(f"{why} ({number})" for why, number in undecided.most_common())
+            self._output.note(
+                f"{total} packet{'s' if total != 1 else ''} left for another traced node, and it is not known whether"
+                f" {'they' if total != 1 else 'it'} came there: {reasons}."
+            )
 
     def _write(self, joined: JoinedPacket) -> None:
         """Writes a packet: one that no other node can have seen as a result of its node."""

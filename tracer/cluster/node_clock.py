@@ -36,6 +36,15 @@ class NodeClock:
         self.packets: int | None = None
         """ns to add to the node's CLOCK_MONOTONIC to get the times of its packets; None = not known yet."""
 
+    def set_packets(self, offset: int, is_replay: bool) -> None:
+        """The agent says what it adds to CLOCK_MONOTONIC to get the times of its packets, ns.
+
+        Args:
+            offset: That number.
+            is_replay: The packets are those of a capture: their clock is not the one that answers pings.
+        """
+        self.packets = None if is_replay else offset
+
     def ask(self, number: int, now: int) -> None:
         """A ping is sent. now: the client's clock, ns."""
         self._open.append((number, now))
@@ -59,6 +68,12 @@ class NodeClock:
             return None, 0
         best = min(self._samples, key=lambda each: _error(each, now))
         return best.offset - self.packets, _error(best, now)
+
+    def shift(self, now: int) -> tuple[int | None, int]:
+        """What is added to the node's CLOCK_MONOTONIC to get the client's clock, and its largest error, ns; (None, 0) = not
+        known. now: the client's clock, ns."""
+        offset, error = self.read(now)
+        return (None, 0) if offset is None or self.packets is None else (offset + self.packets, error)
 
 
 def _error(sample: _Sample, now: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tracer import __version__
 from tracer.cluster.node_clock import NodeClock
+from tracer.cluster.recorded_clock import RecordedClock
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.loss import Loss
@@ -54,6 +55,9 @@ class Result:
 class NodeStream:
     """Reads one agent's frames, and makes the frames for it.
 
+    Args:
+        clock: The clock of the packets; None = it is compared with this machine's by pings.
+
     Attributes:
         hello: What the agent said first; None = nothing yet.
         clock: The node's clock.
@@ -61,11 +65,11 @@ class NodeStream:
         wire_bytes: Bytes that came.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: RecordedClock | None = None) -> None:
         self._reader, self._writer = FrameReader(is_compressed=True), FrameWriter(compresses=False)
         self._packets = PacketDecoder()
         self._used = self._pings = 0
-        self.clock = NodeClock()
+        self.clock: NodeClock | RecordedClock = clock or NodeClock()
         self.hello: Hello | None = None
         self.end: End | None = None
 
@@ -141,7 +145,7 @@ class NodeStream:
                     )
                 self.hello = content
             case PacketClock():
-                self.clock.packets = None if self.hello and self.hello.is_replay else content.offset
+                self.clock.set_packets(content.offset, bool(self.hello and self.hello.is_replay))
             case Pong():
                 self.clock.answer(content.number, content.received, content.sent, now)
             case End():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,18 @@ from tracer.capture.record.capture_files import RotationLimits
 from tracer.cluster import cluster_objects, node_choice
 from tracer.cluster.cluster_objects import ClusterObjects
 from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.filter_coverage import FilterCoverage
+from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.kubectl import Kubectl
 from tracer.cluster.node_captures import NodeCaptures
 from tracer.cluster.node_choice import NodeRequest
 from tracer.cluster.packet_stage import PacketStage, SingleViews
-from tracer.errors import BadOption, NoAgent
+from tracer.cluster_findings import ClusterFindings
+from tracer.cluster_findings.cluster_context import ClusterContext
+from tracer.errors import BadOption, NoAgent, NoObjects
 from tracer.joining.packet_joiner import PacketJoiner
+from tracer.joining.traced_nodes import TracedNodes
+from tracer.kube.api_client import SERVICES
 from tracer.kube.catalog import ClusterView
 from tracer.kube.selectors import Selectors
 from tracer.pipeline import sinks
@@ -110,8 +116,9 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
         try:
             with ExitStack() as stack:
                 captures = _captures(options, output, stack)
-                stage, seconds = packet_stage(len(commands))
-                totals = ClusterRun(commands, output, stage, options["count"], captures, seconds).run(stop)
+                stage, horizon = packet_stage(len(commands))
+                findings = _cluster_findings(len(commands), options, objects, bool(words or request.clients))
+                totals = ClusterRun(commands, output, stage, options["count"], captures, horizon, findings).run(stop)
             output.summary(totals.summary)
         except BrokenPipeError:
             hang_up(sys.stdout)
@@ -136,9 +143,29 @@ def _captures(options: Mapping[str, Any], output: Output, stack: ExitStack) -> N
     return captures
 
 
-def packet_stage(nodes: int) -> tuple[PacketStage, float]:
-    """What packets of so many nodes pass, and the time that they wait there, s. One node's packets wait for nothing."""
-    return (PacketJoiner(), JOIN_SECONDS) if nodes > 1 else (SingleViews(), 0.0)
+def packet_stage(nodes: int) -> tuple[PacketStage, JoinHorizon | None]:
+    """What packets of so many nodes pass, and how long they wait there. One node's packets wait for nothing."""
+    return (PacketJoiner(), JoinHorizon(int(JOIN_SECONDS * 1e9))) if nodes > 1 else (SingleViews(), None)
+
+
+def _cluster_findings(
+    nodes: int, options: Mapping[str, Any], objects: ClusterObjects, has_pods: bool
+) -> ClusterFindings | None:
+    """What looks at the packets of all nodes together; None = there is only one node.
+
+    Args:
+        nodes: Number of nodes.
+        options: The options of `trace`.
+        objects: The objects of the cluster.
+        has_pods: Pods and Services were read. Otherwise they are read here; without a right to it, only nodes are known.
+    """
+    if nodes < 2:
+        return None
+    if not has_pods:
+        with suppress(NoObjects):
+            objects.read((cluster_objects.PODS, SERVICES))
+    coverage = FilterCoverage(options, objects.view)
+    return ClusterFindings(ClusterContext(TracedNodes(objects.view.store), coverage, coverage.is_by_name))
 
 
 def _commands(

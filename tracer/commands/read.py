@@ -36,6 +36,12 @@ def replay_request(options: dict[str, Any]) -> ReplayRequest:
 
 def read(paths: Sequence[str], options: dict[str, Any]) -> int:
     """`-r FILE`, once or more: prints what the run printed, or would have printed with these options. Returns the status."""
+    if len(paths) > 1:
+        from tracer.commands import read_nodes
+
+        captures = read_nodes.by_node(paths)
+        if len(captures) > 1:
+            return read_nodes.read(captures, options)
     request, outputs = replay_request(options), sinks.opened(options["outputs"], options["verbose"], waits=True)
     with reading(paths) as stop, opened(paths) as capture, outputs as output:
         for each in output.outputs():

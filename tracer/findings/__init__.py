@@ -25,29 +25,25 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from tracer.findings.context import FindingContext, Questions
+from tracer.findings.found import FoundFindings
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.shared_path import SharedPath, shared_hops
-from tracer.util.evictions import evictions
 from tracer.util.lru_dict import LruDict
 from tracer.util.questions import Answer, Journal, Question
 from tracer.util.registry import Registry
-from tracer.util.worker import user_warnings
 
 T = TypeVar("T")
 Finder = Callable[[Packet, FindingContext], Finding | None]
 SynFinder = Callable[[HandshakeVerdict, FindingContext], Finding | None]
 
-_HELPERS = ("context", "proofs")
+_HELPERS = ("context", "found", "proofs")
 _FINDERS: Registry[Finder] = Registry(__name__, "find", _HELPERS, instead=("find_syn",))
 _SYN_FINDERS: Registry[SynFinder] = Registry(__name__, "find_syn", _HELPERS, instead=("find",))
 
-NUMBERS_KEPT = 10
 MOST_WAITING = 4096
 """Maximum number of dropped TCP segments without a finding that wait for the verdict of their SYN."""
-MOST_FINDINGS = 1000
-"""Maximum number of different findings in one run. Further ones are not shown, and a warning says so."""
 
 
 @cache
@@ -93,14 +89,14 @@ class Findings:
         context = context or FindingContext()
         self._context, self._asked = replace(context, journal=self._counted(context.journal)), 0
         self._contexts = {name: self._context.restricted(questions) for name, questions in declared_questions().items()}
-        self._found: dict[tuple[object, ...], Finding] = {}
+        self._found = FoundFindings()
         self.drops_without = 0
         self._waiting: LruDict[int, None] = LruDict(MOST_WAITING, "dropped segments without a finding")
 
     @property
     def all(self) -> list[Finding]:
         """All findings: certain ones first, then in the order in which they were found."""
-        return sorted(self._found.values(), key=lambda f: not f.certain)
+        return self._found.all
 
     def look(self, packet: Packet) -> list[Finding]:
         """Processes a packet with owners; returns the findings that have become certain."""
@@ -163,29 +159,6 @@ class Findings:
                 self.drops_without -= 1
         return self._join(found, verdict.attempt.syn)
 
-    def _has_room(self, key: tuple[object, ...]) -> bool:
-        if key in self._found or len(self._found) < MOST_FINDINGS:
-            return True
-        evictions.add("findings")
-        user_warnings.add(f"There are more than {MOST_FINDINGS} different findings: further ones are not shown.")
-        return False
-
     def _join(self, found: Iterable[tuple[str, Finding | None]], packet: Packet) -> list[Finding]:
-        new = []
-        for name, finding in found:
-            if finding and self._has_room(key := (name, *finding.key)):
-                before = self._found.get(key)
-                self._found[key] = now = merge(before, replace(finding, name=name), packet)
-                if now.certain and not (before and before.certain):
-                    new.append(now)
-        return new
-
-
-def merge(before: Finding | None, finding: Finding, packet: Packet) -> Finding:
-    """Merges a finding with an earlier one of the same key. A certain finding stays certain."""
-    if not before:
-        return replace(finding, packets=1, first=packet.time, last=packet.time, numbers=(packet.number,))
-    base = before if before.certain and not finding.certain else finding
-    numbers = (*before.numbers, packet.number)[:NUMBERS_KEPT]
-    first, last = min(before.first, packet.time), max(before.last, packet.time)
-    return replace(base, packets=before.packets + 1, first=first, last=last, numbers=numbers)
+        added = (self._found.add(name, finding, packet) for name, finding in found if finding)
+        return [finding for finding in added if finding]

@@ -126,6 +126,7 @@ class Run:
         self.summary.events, self.summary.unaddressed = self._assembler.events, self._assembler.unaddressed
         for note in self._source.notes():
             self._output.note(note)
+        self._output.settled(horizon)
         self._output.end_batch(batch.now)
 
     def _feed_stages(self, packet: Packet) -> None:

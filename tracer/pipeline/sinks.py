@@ -141,6 +141,9 @@ class Sinks(Output):
     def begin_batch(self) -> None:
         self._each(lambda output: output.begin_batch())
 
+    def settled(self, until: int) -> None:
+        self._each(lambda output: output.settled(until))
+
     def end_batch(self, now: int) -> None:
         self._each(lambda output: output.end_batch(now))
 

@@ -139,7 +139,7 @@ class PacketClock:
 
 @dataclass(frozen=True)
 class BatchEnd:
-    """All results of a batch were sent. now: time of the batch, ns, CLOCK_MONOTONIC."""
+    """All results of a batch were sent. now: time up to which all packets were sent, ns, CLOCK_MONOTONIC."""
 
     now: int = 0
 

@@ -144,6 +144,11 @@ class Output(ABC):
         """The results of a batch follow; `end_batch` will be called. Optional for a format."""
         return
 
+    def settled(self, until: int) -> None:
+        """All packets up to this time have been given, ns, CLOCK_MONOTONIC: the time of the batch, or less while rules are
+        read. Optional for a format."""
+        return
+
     def end_batch(self, now: int) -> None:
         """All results of a batch have been given. now: time of the batch, ns, CLOCK_MONOTONIC. Optional for a format."""
         return

@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--tcp", type=int, default=10)
     parser.add_argument("--udp", type=int, default=20)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--address", default="", help="of a request of this node's pod `shop`; without it the client asks")
     args = parser.parse_args()
     plan = ClusterPlan.of(args.nodes.split(","))
     node = plan.node(args.node)
@@ -37,7 +38,8 @@ def main() -> int:
     else:
         from cluster_scene.plan import CLIENT, OUTSIDE4
 
-        found = requests.tcp(args.tcp, OUTSIDE4, args.port, CLIENT)
+        source = node.pod("shop").name if args.address else CLIENT
+        found = requests.tcp(args.tcp, args.address or OUTSIDE4, args.port, source)
         print(json.dumps({"sent": found.sent, "answered": found.answered, "by": found.by}))
     return 0
 

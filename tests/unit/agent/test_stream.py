@@ -19,7 +19,7 @@ from tracer.model.summary import RunSummary
 from tracer.pipeline.shutdown import StopRequest
 from tracer.protocol.frames import FrameWriter
 from tracer.protocol.limits import CREDIT_FRAMES
-from tracer.protocol.messages import FrameKind, Hello, Shed
+from tracer.protocol.messages import BatchEnd, FrameKind, Hello, Shed
 
 PATIENCE_SECONDS = 20.0
 
@@ -95,6 +95,17 @@ def test_the_ends_of_batches_without_a_result_are_sent_from_time_to_time(wire: W
     wire.output.note("done")
     wire.wait(lambda: FrameKind.NOTE in wire.kinds())
     assert wire.kinds().count(FrameKind.BATCH) == 2
+
+def test_the_end_of_a_batch_has_the_time_up_to_which_all_packets_were_given(wire: Wire) -> None:
+    wire.send(wire.client.greeting())
+    wire.output.settled(BATCH_NS - 7)
+    wire.output.end_batch(BATCH_NS)
+    wire.output.settled(3 * BATCH_NS)
+    wire.output.end_batch(2 * BATCH_NS)
+    wire.wait(lambda: wire.kinds().count(FrameKind.BATCH) == 2)
+    ends = [result.content for result in wire.read() if result.kind is FrameKind.BATCH]
+    assert ends == [BatchEnd(BATCH_NS - 7), BatchEnd(2 * BATCH_NS)]
+
 
 def test_pongs_have_the_clock_and_need_no_credit(wire: Wire) -> None:
     before = time.monotonic_ns()

@@ -17,15 +17,21 @@ from typing import Any
 import pytest
 
 from tests.support import clusters, known_capture, sample_packets
-from tests.support.agent_frames import stream_of
+from tests.support.agent_frames import AgentBytes, stream_of
 from tests.support.clusters import FakeCluster
 from tests.support.fake_kubectl import ROOT
+from tests.support.node_views import EPOCH, INSIDE_NS, SECOND, packet
+from tests.support.traced_clusters import TracedCluster
 from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.join_horizon import JoinHorizon
+from tracer.cluster.node_clock import NodeClock
 from tracer.cluster.packet_stage import SingleViews
 from tracer.errors import NoAgent
+from tracer.joining.packet_joiner import PacketJoiner
 from tracer.model.joined_packet import JoinedPacket, NodeView
+from tracer.model.summary import RunSummary
 from tracer.pipeline.shutdown import StopRequest
-from tracer.protocol.messages import FrameKind, Hello, Shed
+from tracer.protocol.messages import BatchEnd, Begin, End, FrameKind, Hello, PacketClock, Pong, Shed
 from tracer.render.json import JsonOutput
 
 NODES = ("node-1", "node-2")
@@ -212,9 +218,6 @@ def test_a_stream_that_cannot_be_read_costs_one_sentence(tmp_path: Path, data: b
 
 
 def test_shed_results_are_said_and_reach_the_joining(tmp_path: Path) -> None:
-    from tests.support.agent_frames import AgentBytes
-    from tracer.protocol.messages import End, PacketClock, Pong
-
     class Losses(SingleViews):
         def __init__(self) -> None:
             super().__init__()
@@ -256,3 +259,58 @@ def test_the_count_ends_the_run(tmp_path: Path) -> None:
     streams = {name: stream_of(sample_packets.every()) for name in ("a", "b")}
     totals, lines, _ = run(streams, tmp_path, then="sleep 0.3", count=3)
     assert len(lines) == 3 == totals.summary.packets
+
+
+# ---- what several nodes together show ----
+
+
+def test_what_nodes_together_show_is_a_finding_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One packet comes to the other node, the next one does not: both nodes say until when they have sent all."""
+    out, totals, err = _lossy_run(tmp_path, monkeypatch, unexplained=0)
+    (finding,) = totals.summary.findings
+    assert (finding.name, finding.certain, finding.packets) == ("lost_between_nodes", True, 1)
+    (line,) = (line for line in out if line["type"] == "finding")
+    assert (line["node"], line["name"], line["packets"]) == ("a", "lost_between_nodes", [2])
+    places = [line["type"] for line in out]
+    assert places.index("joined") < places.index("finding")
+    assert "it is not known whether" not in err
+
+
+def test_packets_that_a_node_did_not_explain_leave_it_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, totals, err = _lossy_run(tmp_path, monkeypatch, unexplained=3)
+    assert not totals.summary.findings and not any(line["type"] == "finding" for line in out)
+    assert (
+        "1 packet left for another traced node, and it is not known whether it came there: the node lost events or packets"
+        " then (1)." in err
+    )
+
+
+def _lossy_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unexplained: int) -> tuple[list[Line], ClusterTotals, str]:
+    """A run on nodes a and b, of which each sends its summary at once."""
+    monkeypatch.setattr(NodeClock, "read", lambda self, now: (0, 1000))
+    # The probes are on since the client got word of it, so the packets are from after that.
+    start = time.time_ns() + 30 * SECOND - EPOCH
+    packets = {
+        "a": [packet(start, number=1), packet(start + SECOND, ident=1, seq=5, number=2)],
+        "b": [packet(start + 2 * INSIDE_NS, way="in", number=1)],
+    }
+    commands = []
+    for name, sent in packets.items():
+        agent = AgentBytes()
+        begin = [agent.of(FrameKind.HELLO, Hello(node=name)), agent.of(FrameKind.CLOCK, PacketClock(0))]
+        begin.append(agent.of(FrameKind.BEGIN, Begin()))
+        rest = list(map(agent.packet, sent))
+        rest += [agent.of(FrameKind.BATCH, BatchEnd(EPOCH + start + seconds * SECOND)) for seconds in (6, 7)]
+        summary = RunSummary(unexplained=unexplained if name == "b" else 0)
+        rest += [agent.of(FrameKind.SUMMARY, summary), agent.of(FrameKind.END, End())]
+        for part, data in (("begin", begin), ("rest", rest)):
+            (tmp_path / f"{name}-{part}").write_bytes(b"".join(data))
+        commands.append(
+            NodeCommand(name, ["sh", "-c", f"cd {tmp_path}; cat {name}-begin; sleep 0.5; cat {name}-rest; sleep 0.5"])
+        )
+    out, err = StringIO(), StringIO()
+    findings = TracedCluster("").findings
+    horizon = JoinHorizon(8_000_000_000)
+    cluster_run = ClusterRun(commands, JsonOutput(out, err), PacketJoiner(), horizon=horizon, findings=findings)
+    totals = cluster_run.run(StopRequest())
+    return [json.loads(line) for line in out.getvalue().splitlines()], totals, err.getvalue()

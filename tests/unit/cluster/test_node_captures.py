@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,26 +14,11 @@ from tests.support import known_capture
 from tests.support.fake_kubectl import ROOT
 from tracer.agent.frame_queue import FrameQueue
 from tracer.agent.streamed_capture import StreamedCapture
-from tracer.capture.format.codec import unpack
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.cluster.node_captures import NodeCaptures, file_name
 from tracer.errors import OutputNotWritten
 from tracer.protocol.capture_pieces import MOST_TRANSACTION_BYTES, PIECE_BYTES, CapturePieces, CaptureTransaction, pieces
 from tracer.protocol.malformed_frame import MalformedFrame
-
-Row = tuple[Any, ...]
-
-
-def rows(path: Path) -> tuple[dict[str, Any], list[Row], list[Row]]:
-    """The contents of a capture, without its check sums."""
-    with sqlite3.connect(path) as connection:
-        meta = {name: unpack(value) for name, value in connection.execute("SELECT name, value FROM meta")}
-        records = connection.execute("SELECT turn, kind, key, body FROM records ORDER BY seq").fetchall()
-        return (
-            meta,
-            records,
-            connection.execute("SELECT turn, began, ended, events, turns, slots FROM batches ORDER BY seq").fetchall(),
-        )
 
 
 def read(path: Path) -> str:
@@ -45,7 +28,7 @@ def read(path: Path) -> str:
 
 
 def test_a_sent_capture_is_read_as_the_first_one(tmp_path: Path) -> None:
-    meta, records, batches = rows(known_capture.make(tmp_path / "known.k8st"))
+    meta, records, batches = known_capture.rows(known_capture.make(tmp_path / "known.k8st"))
     queue = FrameQueue()
     queue.add_credit(1 << 20)
     stream = StreamedCapture(queue)
@@ -60,7 +43,7 @@ def test_a_sent_capture_is_read_as_the_first_one(tmp_path: Path) -> None:
         captures.feed("node-1", entry.content)
     (path,) = captures.close()
     assert path == tmp_path / "captures" / "node-1.k8st" and path.stat().st_mode & 0o777 == 0o600
-    assert rows(path) == (meta, records, batches)
+    assert known_capture.rows(path) == (meta, records, batches)
     assert read(path) == read(tmp_path / "known.k8st")
 
 

@@ -12,7 +12,8 @@ import pytest
 from tests.support import findings as f
 from tests.unit.findings import test_syn_dropped
 from tracer import findings as findings_module
-from tracer.findings import Findings, finders, syn_finders
+from tracer.cluster_findings import DEPARTURES, VIEWS
+from tracer.findings import Findings, finders, found, syn_finders
 from tracer.findings.context import FindingContext
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
@@ -44,11 +45,15 @@ KIND = "kind: KubeProxyConfiguration\n"
 
 
 def test_every_finding_has_a_page_and_a_test() -> None:
-    names = sorted(name for name, _ in (*finders(), *syn_finders()))
+    of_clusters = {name for name, _ in (*DEPARTURES, *VIEWS)}
+    names = sorted({name for name, _ in (*finders(), *syn_finders())} | of_clusters)
     assert len(names) >= 13
     assert sorted(p.stem for p in (ROOT / "docs/findings").glob("*.md") if p.stem != "README") == names
-    tests = {p.stem.removeprefix("test_") for p in (ROOT / "tests/unit/findings").glob("test_*.py")}
+    folders = (ROOT / "tests/unit" / folder for folder in ("findings", "cluster_findings"))
+    tests = {p.stem.removeprefix("test_") for folder in folders for p in folder.glob("test_*.py")}
     assert tests - {"findings"} >= set(names)
+    files = {p.stem for p in (ROOT / "tracer/cluster_findings").glob("*.py")} - {"__init__", "cluster_context", "seen_packets"}
+    assert files == of_clusters
     index = (ROOT / "docs/findings/README.md").read_text()
     assert all(f"({name}.md)" in index for name in names)
 
@@ -253,7 +258,7 @@ def test_the_number_of_findings_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         return Finding("", (packet.endpoints.sport,), "cause", (), "check", "cure", certain=True)
 
     monkeypatch.setattr(findings_module, "finders", lambda: (("mtu", find),))
-    monkeypatch.setattr(findings_module, "MOST_FINDINGS", 3)
+    monkeypatch.setattr(found, "MOST_FINDINGS", 3)
     monkeypatch.setattr(user_warnings, "_keys", set())
     user_warnings.read()
     evictions.read()

@@ -279,8 +279,8 @@ class Finds(Findings):
     def look(self, packet: Packet) -> list[Finding]:
         if packet.outcome != "forwarded":
             return []
-        self._found["x",] = Finding("x", (), "Forwarded.", (), "", "", ("x",) in self._found, first=packet.time)
-        return [f for f in self._found.values() if f.certain]
+        self._found.add("x", Finding("", (), "Forwarded.", (), "", "", bool(self._found.all)), packet)
+        return [f for f in self._found.all if f.certain]
 
 
 class Owners:

@@ -52,6 +52,7 @@ RECORDS: dict[str, Any] = {
         | tuple[int, _ENDS, list[str], list[int], _DIRECTION]
         | tuple[int, _ENDS, list[str], list[int], _DIRECTION, _DIRECTION]
     ),
+    Record.CLOCK: tuple[int, int],
     Record.LEFT: int,
     Record.END: tuple[float, int],
     Record.RULESET: {"bytes": str},

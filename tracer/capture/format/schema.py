@@ -76,6 +76,11 @@ class Record(StrEnum):
     """A message to the user."""
     FILTER = "filter"
     """A new filter of the probes: [time, [address, port, protocol] of each selected endpoint, hosts, ports]."""
+    CLOCK = "clock"
+    """The clock of the node against that of another machine, which collects captures: [offset, its largest error], ns.
+
+    The offset is what is added to times of packets, ns since the epoch by the node, to get times of that machine.
+    """
     LEFT = "left"
     """The run stopped explaining: number of chunks of packets that were explained in this batch, and none after them."""
     END = "end"

@@ -180,9 +180,10 @@ class RecordingEnvironment:
         names = {inode: namespaces.name(inode) for inode in namespaces.named()}
         current_filter = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
         system = os.uname()
+        node = os.environ.get("NODE_NAME") or system.nodename
         meta = {
             "program": __version__,
-            "host": {"name": system.nodename, "machine": system.machine, "kernel": self._live.kernel.release},
+            "host": {"name": node, "machine": system.machine, "kernel": self._live.kernel.release},
             "clock": {"offset": run.parts.clock, "zone": local_zone(), "began": time.time_ns()},
             "layout": record_layout.describe(),
             "answers": ALL_ANSWERS,

@@ -298,6 +298,24 @@ class CaptureReader:
         except (sqlite3.Error, *DAMAGE_ERRORS):
             return None
 
+    def clock(self) -> tuple[int, int] | None:
+        """The last known [offset, error] of a record of kind CLOCK, ns; None = the clock was not compared with another."""
+        try:
+            rows = self._execute("SELECT body FROM records WHERE kind = 'clock' ORDER BY seq DESC LIMIT 1")
+            if not rows:
+                return None
+            ((body,),) = rows
+            offset, error = record_checks.record(Record.CLOCK, unpack(body))
+            return offset, error
+        except (sqlite3.Error, *DAMAGE_ERRORS):
+            return None
+
+    @property
+    def host(self) -> str:
+        """Name of the machine that was traced; "" = not known."""
+        host = self.meta.get("host")
+        return str(host.get("name", "")) if isinstance(host, dict) else ""
+
     def close(self) -> None:
         if hasattr(self, "_connection"):
             self._connection.close()

@@ -58,6 +58,9 @@ class FileSeries(CaptureReader):
     def ended(self) -> tuple[float, int] | None:
         return self._files[-1][1].ended()
 
+    def clock(self) -> tuple[int, int] | None:
+        return next((found for _, capture in reversed(self._files) if (found := capture.clock())), None)
+
     def close(self) -> None:
         self._stack.close()
 

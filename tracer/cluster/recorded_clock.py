@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clock of a node whose capture is read: pings say nothing about it, its capture may."""
+
+from __future__ import annotations
+
+
+class RecordedClock:
+    """Offset of the clock of recorded packets, as in their capture.
+
+    Args:
+        offset: What is added to the times of the packets to get times of the machine that collected the captures, ns; None =
+            the clock was not compared with another one.
+        error: Largest error of the offset, ns.
+    """
+
+    def __init__(self, offset: int | None = None, error: int = 0) -> None:
+        self._offset, self._error = offset, error
+        self.packets: int | None = None
+        """ns to add to the node's CLOCK_MONOTONIC to get the times of its packets; None = not known yet."""
+
+    def set_packets(self, offset: int, is_replay: bool) -> None:
+        """As NodeClock.set_packets."""
+        self.packets = offset
+
+    def ask(self, number: int, now: int) -> None:
+        """A ping only keeps the agent alive."""
+
+    def answer(self, number: int, received: int, sent: int, now: int) -> None:
+        """Its answer says nothing about the node."""
+
+    def read(self, now: int) -> tuple[int | None, int]:
+        """As NodeClock.read."""
+        return self._offset, self._error
+
+    def shift(self, now: int) -> tuple[int | None, int]:
+        """As NodeClock.shift. A clock that was not compared with another one is taken for the reference clock."""
+        return (None, 0) if self.packets is None else (self.packets + (self._offset or 0), self._error)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The option `-r FILE` with captures of several nodes: they are explained at the same time, and joined as in a live run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tracer.capture.replay.capture_reader import CaptureReader
+from tracer.capture.replay.file_series import opened
+from tracer.cluster.cluster_run import ClusterRun, NodeCommand
+from tracer.cluster.join_horizon import RecordedHorizon
+from tracer.cluster.recorded_clock import RecordedClock
+from tracer.commands.cluster import node_arguments
+from tracer.errors import DamagedCapture
+from tracer.joining.packet_joiner import PacketJoiner
+from tracer.pipeline import sinks
+from tracer.pipeline.shutdown import reading
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tracer.cli.main import main; main()"
+"""This program, in a process of its own: -I keeps Python from importing modules of the current directory."""
+
+
+def by_node(paths: Sequence[str]) -> dict[str, list[str]]:
+    """The captures of each node, by the name of the machine that was traced.
+
+    Raises:
+        CaptureUnreadable, NewerCapture: One of them is no capture that can be read.
+    """
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        with CaptureReader(path) as capture:
+            found.setdefault(capture.host, []).append(path)
+    return found
+
+
+def read(captures: Mapping[str, Sequence[str]], options: dict[str, Any]) -> int:
+    """Prints the packets of all nodes as one stream. Returns the exit status.
+
+    Args:
+        captures: The captures of each node.
+        options: Those of `trace`.
+
+    Raises:
+        DamagedCapture: Not all captures could be read to their ends.
+        BadOption: Captures of one node are not of one run.
+    """
+    all_results = options["verbose"] or any(spec.form == "json" for spec in options["outputs"])
+    words = (*(("--all-results",) if all_results else ()), *node_arguments(options))
+    commands = [NodeCommand(node, _command(paths, words), _clock(paths)) for node, paths in captures.items()]
+    outputs = sinks.opened(options["outputs"], options["verbose"], waits=True)
+    with reading([path for paths in captures.values() for path in paths]) as stop, outputs as output:
+        horizon = RecordedHorizon(captures)
+        totals = ClusterRun(commands, output, PacketJoiner(), options["count"], horizon=horizon).run(stop)
+        output.summary(totals.summary)
+    if totals.failed:
+        reasons = "; ".join(f"{node}: {why}" for node, why in totals.failed.items())
+        raise DamagedCapture(f"Not all captures could be read; what could be is above. {reasons}.")
+    return 0
+
+
+def _command(paths: Sequence[str], words: Sequence[str]) -> list[str]:
+    files = [word for path in paths for word in ("-r", path)]
+    return [sys.executable, "-I", "-c", PROGRAM, str(ROOT), "agent", "--stdio", *files, *words]
+
+
+def _clock(paths: Sequence[str]) -> RecordedClock:
+    with opened(paths) as capture:
+        known = capture.clock()
+    return RecordedClock(*known) if known else RecordedClock()
