@@ -183,16 +183,16 @@ class SharedPacket(NamedTuple):
         assert before.flow
         orig, reply = template.flow
         flow = before.flow
-        sockets = tuple([values.object[start + at] for at in template.path.sockets])
+        sockets = tuple([values.object.item(start + at) for at in template.path.sockets])
         return evolve(
             before,
             identity=self.identity,
             time=self.time,
             endpoints=self.endpoints,
-            length=values.length[header],
-            seq=values.seq[header],
-            ack=values.ack[header],
-            ident=values.ident[header],
+            length=values.length.item(header),
+            seq=values.seq.item(header),
+            ack=values.ack.item(header),
+            ident=values.ident.item(header),
             flow=Flow(orig.fill(ports), reply.fill(ports), flow.state, flow.is_reply, flow.zone, flow.netns),
             hops=PathHops(template.path, self.times, ports, sockets, self.details),
             number=number,
@@ -340,7 +340,7 @@ class PathTemplates:
         sockets: tuple[Hashable, ...] = ()
         if group.sockets:
             values, ports = signature.values.object, signature.ports
-            sockets = tuple([self._owner(place, values[signature.start + place.row], ports) for place in group.sockets])
+            sockets = tuple([self._owner(place, values.item(signature.start + place.row), ports) for place in group.sockets])
         return self._key(group, opened, signature, details, sockets)
 
     def _seen(self, group: _Group, opened: OpenPacket, signature: PathSignature, packet: Packet) -> Hashable:

@@ -36,7 +36,6 @@ OTHER_STRUCTURES = {
     int(Kind.EVENT_RULESET): "ruleset",
     int(Kind.EVENT_RAW): "raw",
 }
-_KNOWN = np.array([int(k) for k in Kind])
 _KNOWN_DETAILS = np.array([int(k) for k in DetailKind])
 MAX_BYTES, BASE_BYTES, MAX_RATIO = 48 << 20, 1 << 20, 96
 """Maximum length of the slots of one stored chunk: MAX_BYTES, and BASE_BYTES plus MAX_RATIO times the stored length. One batch
@@ -128,13 +127,13 @@ class RecordLayout:
 
     def _known(self, found: EventArray) -> EventArray:
         """The events of kinds that this program knows; decision details have a kind of their own."""
-        known = np.isin(found["kind"], _KNOWN)
-        details = np.flatnonzero(found["kind"] == int(Kind.EVENT_CLUE))
+        known = record.of_kinds(found, *Kind)
+        details = np.flatnonzero(record.of_kinds(found, Kind.EVENT_CLUE))
         if len(details):
             octets = found.view(np.uint8).reshape(len(found), found.itemsize)
             known[details] = np.isin(octets[details, field_offset(DETAIL_DTYPE, "what")], _KNOWN_DETAILS)
         self.unknown += int((~known).sum())
-        return found if known.all() else found[known]
+        return found if known.all() else record.chosen(found, known)
 
     def _converted(self, slots: Slots) -> EventArray:
         theirs = _unpacked(slots, self._dtypes["event"], self.slot)
