@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop
+from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop, alike, last_place
 from tracer.model.namespace_name import Netns, in_netns
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Packet
@@ -72,9 +72,9 @@ class ConnectionAttempt:
     @property
     def reached(self) -> Endpoints:
         """The SYN's endpoints after the last observed rewrite."""
-        return next(
-            (h.nat.after for h in reversed(self.syn.hops) if isinstance(h, RewriteHop) and not h.clone), self.syn.endpoints
-        )
+        at = last_place(self.syn.hops, lambda h: isinstance(h, RewriteHop) and not h.clone)
+        hop = None if at is None else self.syn.hops[at]
+        return hop.nat.after if isinstance(hop, RewriteHop) else self.syn.endpoints
 
     @property
     def place(self) -> Netns:
@@ -83,7 +83,7 @@ class ConnectionAttempt:
         Without such an ACK: the last namespace of the SYN in which it was not a copy for another host.
         """
         last = next((h for h in self._accepting_hops if isinstance(h, HandshakeHop)), None)
-        own = (h for h in reversed(self.syn.hops) if h.netns and not h.clone and not for_another_host(h))
+        own = (h for h in reversed(alike(self.syn.hops)) if h.netns and not h.clone and not for_another_host(h))
         return last.netns if last else next((h.netns for h in own), self.syn.netns)
 
     @property
@@ -93,14 +93,14 @@ class ConnectionAttempt:
 
     @property
     def _accepting_hops(self) -> list[Hop]:
-        """Hops, newest first, of the ACK that made the connection; empty if that was not seen."""
+        """Hops alike, newest first, of the ACK that made the connection; empty if that was not seen."""
         made = [p for p in self.acks if p.handshake and p.handshake.stage == "ACK" and p.handshake.accepted]
-        return [h for h in reversed(made[0].hops) if not h.clone] if made else []
+        return [h for h in reversed(alike(made[0].hops)) if not h.clone] if made else []
 
     @property
     def process(self) -> str:
         """The listener's process: "http-proxy (pid 219)"; "a listener" if the process was not found."""
-        own = (h.socket for h in (*reversed(self.syn.hops), *self._accepting_hops) if isinstance(h, SocketHop))
+        own = (h.socket for h in (*reversed(alike(self.syn.hops)), *self._accepting_hops) if isinstance(h, SocketHop))
         found = next((socket for socket in own if socket.pid), None)
         return f"{found.command} (pid {found.pid})" if found else "a listener"
 

@@ -7,7 +7,8 @@ object of one of the final classes. The functions at the end answer what is aske
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
@@ -400,6 +401,28 @@ Hop: TypeAlias = (
 OwnedHop: TypeAlias = DecidingHop | RewriteHop
 """A hop that a rule or a virtual server decided."""
 _OWNED, _TRACED, _JUDGED = (DecidingHop, RewriteHop), (RuleHop, NatHop), (VerdictHop, HandshakeHop)
+
+
+class SharedHops(Sequence[Hop]):
+    """The hops of a packet on the path of an earlier packet. Each one is made when it is looked at."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def alike(self) -> Sequence[Hop]:
+        """The earlier packet's hops. They differ in times, ports, inodes of sockets and facts of decision details."""
+
+
+def alike(hops: Sequence[Hop]) -> Sequence[Hop]:
+    """Hops that are equal to these but for what SharedHops.alike may differ in; none is made to look at them."""
+    return hops.alike if isinstance(hops, SharedHops) else hops
+
+
+def last_place(hops: Sequence[Hop], is_wanted: Callable[[Hop], bool]) -> int | None:
+    """The place of the last hop that is wanted by something that hops alike have in common; None = there is none."""
+    found = alike(hops)
+    return next((at for at in range(len(found) - 1, -1, -1) if is_wanted(found[at])), None)
 
 
 def verdict_of(hop: HopBase) -> AnyVerdict:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.hop import DecisionDetail, DetailHop, Drop, DropHop, Handshake, HandshakeHop, Hop
+from tracer.model.hop import DecisionDetail, DetailHop, Drop, DropHop, Handshake, HandshakeHop, Hop, alike, last_place
 from tracer.model.namespace_name import NO_NETNS, Netns
 
 if TYPE_CHECKING:
@@ -117,12 +117,14 @@ class Packet:
 
     @property
     def drop(self) -> Drop | None:
-        return next((h.drop for h in reversed(self.hops) if isinstance(h, DropHop) and not h.clone), None)
+        return next((h.drop for h in reversed(alike(self.hops)) if isinstance(h, DropHop) and not h.clone), None)
 
     def detail(self, what: str) -> DecisionDetail | None:
         """The last decision detail of that kind."""
-        return next((h.detail for h in reversed(self.hops) if isinstance(h, DetailHop) and h.detail.what == what), None)
+        at = last_place(self.hops, lambda h: isinstance(h, DetailHop) and h.detail.what == what)
+        hop = None if at is None else self.hops[at]
+        return hop.detail if isinstance(hop, DetailHop) else None
 
     @property
     def handshake(self) -> Handshake | None:
-        return next((h.handshake for h in reversed(self.hops) if isinstance(h, HandshakeHop) and not h.clone), None)
+        return next((h.handshake for h in reversed(alike(self.hops)) if isinstance(h, HandshakeHop) and not h.clone), None)

@@ -7,14 +7,14 @@ Observed: the socket that took the SYN, its state, and the drop reason.
 from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.hop import SocketHop
+from tracer.model.hop import SocketHop, alike
 from tracer.node.namespace_questions import NamespaceInspector
 
 LIVE = frozenset({"ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2", "CLOSE_WAIT", "LAST_ACK", "CLOSING", "SYN_RECV"})
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in reversed(attempt.syn.hops) if isinstance(h, SocketHop) and not h.clone), None)
+    hop = next((h for h in reversed(alike(attempt.syn.hops)) if isinstance(h, SocketHop) and not h.clone), None)
     if not hop or hop.socket.state not in LIVE:
         return None
     return Cause(
