@@ -371,8 +371,9 @@ class PathTemplates:
         return names, functions, sockets, keys, facts, tests, bool(group.untracked) and group.untracked in self._tracked
 
     def _owner(self, place: _SocketPlace, inode: int, ports: Ports) -> Hashable:
-        use = place.use if place.port < 0 else place.use._replace(port=ports[place.port])
-        return _seen_owner(*self._hops.find_socket(use._replace(inode=inode)))
+        _, state, netns, address, port = place.use
+        use = SocketUse(inode, state, netns, address, port if place.port < 0 else ports[place.port])
+        return _seen_owner(*self._hops.find_socket(use))
 
     def _translations(self, uses: Sequence[_Use], identity: int, times: Sequence[int], ports: Ports) -> Hashable:
         """Does what the packet does with translations; identifies the rules behind them."""

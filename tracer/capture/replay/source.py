@@ -59,6 +59,7 @@ class ReplaySource:
 
     Attributes:
         journal: gives the recorded answers.
+        version: gives a number that changes when answers may change.
         reader: readings of legacy tables.
         watch: readings of nftables rules.
         sandboxes: the CNI result cache.
@@ -82,7 +83,7 @@ class ReplaySource:
         self._answered_in = 0
         self._tail = UnexplainedTail(capture, self._answers)
         self._batch_number = 0
-        self.journal = self._answers.journal
+        self.journal, self.version = self._answers.journal, self._answers.version
         self._losses: list[Loss] = []
         self._loss_kinds: set[tuple[str, str]] = set()
         self._notes: list[str] = []
