@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop, alike, last_place
+from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop, alike, places_of
 from tracer.model.namespace_name import Netns, in_netns
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Packet
+
+
+def last_ends(packet: Packet) -> Endpoints:
+    """The packet's endpoints after the last observed rewrite."""
+    for at in reversed(places_of(packet.hops, RewriteHop)):
+        if not alike(packet.hops)[at].clone and isinstance(own := packet.hops[at], RewriteHop):
+            return own.nat.after
+    return packet.endpoints
 
 
 @dataclass(frozen=True)
@@ -72,9 +81,7 @@ class ConnectionAttempt:
     @property
     def reached(self) -> Endpoints:
         """The SYN's endpoints after the last observed rewrite."""
-        at = last_place(self.syn.hops, lambda h: isinstance(h, RewriteHop) and not h.clone)
-        hop = None if at is None else self.syn.hops[at]
-        return hop.nat.after if isinstance(hop, RewriteHop) else self.syn.endpoints
+        return last_ends(self.syn)
 
     @property
     def place(self) -> Netns:
@@ -100,7 +107,8 @@ class ConnectionAttempt:
     @property
     def process(self) -> str:
         """The listener's process: "http-proxy (pid 219)"; "a listener" if the process was not found."""
-        own = (h.socket for h in (*reversed(alike(self.syn.hops)), *self._accepting_hops) if isinstance(h, SocketHop))
+        of_syn = (h.socket for h in reversed(alike(self.syn.hops)) if isinstance(h, SocketHop))
+        own = chain(of_syn, (h.socket for h in self._accepting_hops if isinstance(h, SocketHop)))
         found = next((socket for socket in own if socket.pid), None)
         return f"{found.command} (pid {found.pid})" if found else "a listener"
 

@@ -8,10 +8,10 @@ object of one of the final classes. The functions at the end answer what is aske
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, final
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
@@ -394,6 +394,7 @@ class RouteHop(HopBase):
     route: str
 
 
+H = TypeVar("H", bound=HopBase)
 IpvsHop: TypeAlias = IpvsNatHop | IpvsRefusalHop
 Hop: TypeAlias = (
     HookHop | NatHookHop | TableHop | ChainHop | NatHop | IpvsHop | SocketHop | HandshakeHop | DetailHop | DropHop | RouteHop
@@ -413,16 +414,25 @@ class SharedHops(Sequence[Hop]):
     def alike(self) -> Sequence[Hop]:
         """The earlier packet's hops. They differ in times, ports, inodes of sockets and facts of decision details."""
 
+    @abstractmethod
+    def places(self, kind: type[HopBase]) -> Sequence[int]:
+        """The places of the hops of a class, in order."""
+
 
 def alike(hops: Sequence[Hop]) -> Sequence[Hop]:
     """Hops that are equal to these but for what SharedHops.alike may differ in; none is made to look at them."""
     return hops.alike if isinstance(hops, SharedHops) else hops
 
 
-def last_place(hops: Sequence[Hop], is_wanted: Callable[[Hop], bool]) -> int | None:
-    """The place of the last hop that is wanted by something that hops alike have in common; None = there is none."""
+def places_of(hops: Sequence[Hop], kind: type[HopBase]) -> Sequence[int]:
+    """The places of the hops of a class, in order. Those of a path are found once."""
+    return hops.places(kind) if isinstance(hops, SharedHops) else [at for at, hop in enumerate(hops) if isinstance(hop, kind)]
+
+
+def alike_of(hops: Sequence[Hop], kind: type[H]) -> list[H]:
+    """Hops alike those of a class that do not belong to a copy of the packet, in order."""
     found = alike(hops)
-    return next((at for at in range(len(found) - 1, -1, -1) if is_wanted(found[at])), None)
+    return [hop for at in places_of(hops, kind) if isinstance(hop := found[at], kind) and not hop.clone]
 
 
 def verdict_of(hop: HopBase) -> AnyVerdict:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 from tracer.model.endpoints import Endpoints
-from tracer.model.hop import DecisionDetail, DetailHop, Hop, Nat, RewriteHop, SharedHops, Socket, SocketHop
+from tracer.model.hop import DecisionDetail, DetailHop, Hop, HopBase, Nat, RewriteHop, SharedHops, Socket, SocketHop
 from tracer.model.packet import Packet
 from tracer.util.frozen import evolve
 
@@ -78,14 +78,16 @@ class SharedPath:
         ends: Patterns of the endpoints in it.
         sockets: Places of the rows with the sockets that received the packet.
         alike: The hops of the packet that was explained.
+        places: Places of its hops by their class.
         kept: What stages and outputs keep for packets of this path, by stage or output. It is dropped together with the path.
     """
 
-    __slots__ = ("alike", "ends", "hops", "kept", "sockets")
+    __slots__ = ("alike", "ends", "hops", "kept", "places", "sockets")
 
     def __init__(self, hops: tuple[HopPattern, ...], ends: tuple[EndpointsPattern, ...], sockets: tuple[int, ...]) -> None:
         self.hops, self.ends, self.sockets = hops, ends, sockets
         self.alike = tuple(pattern.hop for pattern in hops)
+        self.places: dict[type[HopBase], tuple[int, ...]] = {}
         self.kept: dict[object, object] = {}
 
     def with_hops(self, hops: Sequence[Hop]) -> SharedPath:
@@ -131,6 +133,13 @@ class PathHops(SharedHops):
     @property
     def alike(self) -> tuple[Hop, ...]:
         return self.path.alike
+
+    def places(self, kind: type[HopBase]) -> tuple[int, ...]:
+        found = self.path.places.get(kind)
+        if found is None:
+            found = tuple(at for at, hop in enumerate(self.path.alike) if isinstance(hop, kind))
+            self.path.places[kind] = found
+        return found
 
     def time(self, at: int) -> int:
         """Time of the hop at a place, ns, CLOCK_MONOTONIC; no hop is made."""

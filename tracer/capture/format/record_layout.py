@@ -36,7 +36,7 @@ OTHER_STRUCTURES = {
     int(Kind.EVENT_RULESET): "ruleset",
     int(Kind.EVENT_RAW): "raw",
 }
-_KNOWN_DETAILS = np.array([int(k) for k in DetailKind])
+_IS_KNOWN_DETAIL = np.isin(np.arange(256), [int(k) for k in DetailKind])
 MAX_BYTES, BASE_BYTES, MAX_RATIO = 48 << 20, 1 << 20, 96
 """Maximum length of the slots of one stored chunk: MAX_BYTES, and BASE_BYTES plus MAX_RATIO times the stored length. One batch
 has at most 16 MB, and is added to other batches of 4 MB."""
@@ -131,7 +131,7 @@ class RecordLayout:
         details = np.flatnonzero(record.of_kinds(found, Kind.EVENT_CLUE))
         if len(details):
             octets = found.view(np.uint8).reshape(len(found), found.itemsize)
-            known[details] = np.isin(octets[details, field_offset(DETAIL_DTYPE, "what")], _KNOWN_DETAILS)
+            known[details] = _IS_KNOWN_DETAIL[octets[details, field_offset(DETAIL_DTYPE, "what")]]
         self.unknown += int((~known).sum())
         return found if known.all() else record.chosen(found, known)
 
