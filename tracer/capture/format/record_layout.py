@@ -8,6 +8,7 @@ is copied by its name, and a field that the file does not have is zero.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,28 @@ class RecordLayout:
         if not self._is_current:
             return self._converted(slots)
         return self._known(record.unpack(slots))
+
+    def batches(self, slots: Slots, counts: Sequence[int]) -> list[EventArray]:
+        """The events of several batches, decoded at once: many are short.
+
+        Args:
+            slots: The slots of all batches, one behind the other.
+            counts: Number of slots of each batch.
+        """
+        ends = np.cumsum(counts, dtype=np.intp)
+        if not len(slots):
+            return [record.NOTHING] * len(counts)
+        lengths = slots[:, :4].view("<u4").ravel()
+        begun = np.append(0, ((lengths != 0) & (lengths < record.DISCARDED)).cumsum())
+        event_bytes = self._dtypes["event"].itemsize
+        whole = np.flatnonzero(lengths == event_bytes)
+        is_cut = whole + (event_bytes + 8) // self.slot > ends[np.searchsorted(ends, whole, "right")]
+        before, found = self.unknown, record.NOTHING if is_cut.any() else self.events(slots)
+        if len(found) == begun[-1]:
+            return np.split(found, begun[ends[:-1]])
+        # An event is cut off or left out: so each batch is decoded alone.
+        self.unknown = before
+        return [self.events(each) for each in np.split(slots, ends[:-1])]
 
     def _known(self, found: EventArray) -> EventArray:
         """The events of kinds that this program knows; decision details have a kind of their own."""
