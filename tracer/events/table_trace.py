@@ -102,11 +102,12 @@ class TableReplaced:
 
 def split(batch: EventArray) -> tuple[EventArray, EventArray, EventArray]:
     """Splits a batch into events, table traces and table generations, each in the order of writing."""
-    steps, rulesets = batch["kind"] == Kind.EVENT_STEPS, batch["kind"] == Kind.EVENT_RULESET
+    steps, rulesets = record.of_kinds(batch, Kind.EVENT_STEPS), record.of_kinds(batch, Kind.EVENT_RULESET)
     if not steps.any() and not rulesets.any():
         return batch, np.empty(0, STEPS), np.empty(0, RULESET)
-    rest = batch[rulesets].view(np.uint8).reshape(-1, batch.itemsize)[:, : RULESET.itemsize]
-    return batch[~(steps | rulesets)], batch[steps].view(STEPS), rest.copy().view(RULESET).ravel()
+    rest = record.chosen(batch, rulesets).view(np.uint8).reshape(-1, batch.itemsize)[:, : RULESET.itemsize]
+    events, traces = record.chosen(batch, ~(steps | rulesets)), record.chosen(batch, steps)
+    return events, traces.view(STEPS), rest.copy().view(RULESET).ravel()
 
 
 def table_traces(rows: EventArray) -> dict[int, list[TableTrace]]:

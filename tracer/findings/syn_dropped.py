@@ -11,7 +11,7 @@ from tracer.findings.context import FindingContext
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
-from tracer.model.hop import Handshake, HandshakeHop, RewriteHop, SocketHop
+from tracer.model.hop import Handshake, HandshakeHop, RewriteHop, SocketHop, alike
 from tracer.model.kube import Owner, pod_text
 from tracer.model.namespace_name import Netns, is_host
 from tracer.model.packet import Packet
@@ -40,7 +40,7 @@ def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | No
         return None
     asked = attempt.asked.dst, attempt.asked.dport
     context.counts["asked", asked] += 1
-    shakes = [h.handshake for h in attempt.syn.hops if isinstance(h, HandshakeHop)]
+    shakes = [h.handshake for h in alike(attempt.syn.hops) if isinstance(h, HandshakeHop)]
     refused = any(shake.accepted is False and shake.stage == "SYN" for shake in shakes)
     kind = KINDS.get(verdict.cause.name) or ("unknown" if refused else "")
     if not kind and not attempt.syn.handshake:

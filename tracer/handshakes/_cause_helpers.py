@@ -6,7 +6,17 @@ from __future__ import annotations
 import re
 
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.hop import DecidingHop, DecisionDetail, HandshakeHop, Hop, IpvsRefusalHop, RuleHop, decision_of
+from tracer.model.hop import (
+    DecidingHop,
+    DecisionDetail,
+    HandshakeHop,
+    Hop,
+    IpvsRefusalHop,
+    RuleHop,
+    alike,
+    alike_of,
+    decision_of,
+)
 from tracer.model.packet import Packet
 from tracer.util.endpoint_format import format_endpoint
 
@@ -23,8 +33,8 @@ def is_older(tsval: int, recent: int) -> bool:
 
 
 def own_hops(attempt: ConnectionAttempt) -> list[Hop]:
-    """The SYN's own hops, without those of copies."""
-    return [h for h in attempt.syn.hops if not h.clone]
+    """Hops alike the SYN's own ones, without those of copies."""
+    return [h for h in alike(attempt.syn.hops) if not h.clone]
 
 
 def formatted_actor(packet: Packet, hop: RuleHop | IpvsRefusalHop) -> str:
@@ -62,7 +72,7 @@ def completion(attempt: ConnectionAttempt) -> str:
         "connected": the client's ACK made a connection here. "refused": the listener refused that ACK. "acknowledged": an ACK
         was seen, without its result. "": no ACK was seen.
     """
-    shakes = (h.handshake for p in attempt.acks for h in p.hops if isinstance(h, HandshakeHop) and not h.clone)
+    shakes = (h.handshake for p in attempt.acks for h in alike_of(p.hops, HandshakeHop))
     last = next((shake for shake in shakes if shake.stage == "ACK"), None)
     if last and last.accepted:
         return "connected"

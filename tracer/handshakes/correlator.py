@@ -16,7 +16,7 @@ from itertools import islice
 
 from tracer.model.connection import Alias, anywhere, make_alias, reverse
 from tracer.model.handshake import ConnectionAttempt
-from tracer.model.hop import DetailHop, HookHop
+from tracer.model.hop import DetailHop, HookHop, alike
 from tracer.model.packet import Packet
 from tracer.packets.aliases import Aliases
 from tracer.packets.outcome import BAD
@@ -227,12 +227,12 @@ def is_continuation(earlier: Packet, packet: Packet) -> bool:
 
     A retransmission does not count: it begins in the namespace where the first transmission began.
     """
-    return earlier.outcome not in BAD and all(h.netns != packet.netns for h in earlier.hops)
+    return earlier.outcome not in BAD and all(h.netns != packet.netns for h in alike(earlier.hops))
 
 
 def waits_for_neighbour(attempt: ConnectionAttempt) -> bool:
     """Whether the SYN was not seen again since it began to wait for the link address of its next hop."""
-    last = next((h for h in reversed(attempt.syn.hops) if not h.clone and not isinstance(h, HookHop)), None)
+    last = next((h for h in reversed(alike(attempt.syn.hops)) if not h.clone and not isinstance(h, HookHop)), None)
     return isinstance(last, DetailHop) and last.detail.what == "neighbour"
 
 

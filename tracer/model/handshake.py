@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop
+from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop, alike, places_of
 from tracer.model.namespace_name import Netns, in_netns
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Packet
+
+
+def last_ends(packet: Packet) -> Endpoints:
+    """The packet's endpoints after the last observed rewrite."""
+    for at in reversed(places_of(packet.hops, RewriteHop)):
+        if not alike(packet.hops)[at].clone and isinstance(own := packet.hops[at], RewriteHop):
+            return own.nat.after
+    return packet.endpoints
 
 
 @dataclass(frozen=True)
@@ -72,9 +81,7 @@ class ConnectionAttempt:
     @property
     def reached(self) -> Endpoints:
         """The SYN's endpoints after the last observed rewrite."""
-        return next(
-            (h.nat.after for h in reversed(self.syn.hops) if isinstance(h, RewriteHop) and not h.clone), self.syn.endpoints
-        )
+        return last_ends(self.syn)
 
     @property
     def place(self) -> Netns:
@@ -83,7 +90,7 @@ class ConnectionAttempt:
         Without such an ACK: the last namespace of the SYN in which it was not a copy for another host.
         """
         last = next((h for h in self._accepting_hops if isinstance(h, HandshakeHop)), None)
-        own = (h for h in reversed(self.syn.hops) if h.netns and not h.clone and not for_another_host(h))
+        own = (h for h in reversed(alike(self.syn.hops)) if h.netns and not h.clone and not for_another_host(h))
         return last.netns if last else next((h.netns for h in own), self.syn.netns)
 
     @property
@@ -93,14 +100,15 @@ class ConnectionAttempt:
 
     @property
     def _accepting_hops(self) -> list[Hop]:
-        """Hops, newest first, of the ACK that made the connection; empty if that was not seen."""
+        """Hops alike, newest first, of the ACK that made the connection; empty if that was not seen."""
         made = [p for p in self.acks if p.handshake and p.handshake.stage == "ACK" and p.handshake.accepted]
-        return [h for h in reversed(made[0].hops) if not h.clone] if made else []
+        return [h for h in reversed(alike(made[0].hops)) if not h.clone] if made else []
 
     @property
     def process(self) -> str:
         """The listener's process: "http-proxy (pid 219)"; "a listener" if the process was not found."""
-        own = (h.socket for h in (*reversed(self.syn.hops), *self._accepting_hops) if isinstance(h, SocketHop))
+        of_syn = (h.socket for h in reversed(alike(self.syn.hops)) if isinstance(h, SocketHop))
+        own = chain(of_syn, (h.socket for h in self._accepting_hops if isinstance(h, SocketHop)))
         found = next((socket for socket in own if socket.pid), None)
         return f"{found.command} (pid {found.pid})" if found else "a listener"
 

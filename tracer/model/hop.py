@@ -7,10 +7,11 @@ object of one of the final classes. The functions at the end answer what is aske
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, final
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, final
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
@@ -393,6 +394,7 @@ class RouteHop(HopBase):
     route: str
 
 
+H = TypeVar("H", bound=HopBase)
 IpvsHop: TypeAlias = IpvsNatHop | IpvsRefusalHop
 Hop: TypeAlias = (
     HookHop | NatHookHop | TableHop | ChainHop | NatHop | IpvsHop | SocketHop | HandshakeHop | DetailHop | DropHop | RouteHop
@@ -400,6 +402,37 @@ Hop: TypeAlias = (
 OwnedHop: TypeAlias = DecidingHop | RewriteHop
 """A hop that a rule or a virtual server decided."""
 _OWNED, _TRACED, _JUDGED = (DecidingHop, RewriteHop), (RuleHop, NatHop), (VerdictHop, HandshakeHop)
+
+
+class SharedHops(Sequence[Hop]):
+    """The hops of a packet on the path of an earlier packet. Each one is made when it is looked at."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def alike(self) -> Sequence[Hop]:
+        """The earlier packet's hops. They differ in times, ports, inodes of sockets and facts of decision details."""
+
+    @abstractmethod
+    def places(self, kind: type[HopBase]) -> Sequence[int]:
+        """The places of the hops of a class, in order."""
+
+
+def alike(hops: Sequence[Hop]) -> Sequence[Hop]:
+    """Hops that are equal to these but for what SharedHops.alike may differ in; none is made to look at them."""
+    return hops.alike if isinstance(hops, SharedHops) else hops
+
+
+def places_of(hops: Sequence[Hop], kind: type[HopBase]) -> Sequence[int]:
+    """The places of the hops of a class, in order. Those of a path are found once."""
+    return hops.places(kind) if isinstance(hops, SharedHops) else [at for at, hop in enumerate(hops) if isinstance(hop, kind)]
+
+
+def alike_of(hops: Sequence[Hop], kind: type[H]) -> list[H]:
+    """Hops alike those of a class that do not belong to a copy of the packet, in order."""
+    found = alike(hops)
+    return [hop for at in places_of(hops, kind) if isinstance(hop := found[at], kind) and not hop.clone]
 
 
 def verdict_of(hop: HopBase) -> AnyVerdict:

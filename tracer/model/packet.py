@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.hop import DecisionDetail, DetailHop, Drop, DropHop, Handshake, HandshakeHop, Hop
+from tracer.model.hop import DecisionDetail, DetailHop, Drop, DropHop, Handshake, HandshakeHop, Hop, alike, alike_of, places_of
 from tracer.model.namespace_name import NO_NETNS, Netns
 
 if TYPE_CHECKING:
@@ -117,12 +117,19 @@ class Packet:
 
     @property
     def drop(self) -> Drop | None:
-        return next((h.drop for h in reversed(self.hops) if isinstance(h, DropHop) and not h.clone), None)
+        found = alike_of(self.hops, DropHop)
+        return found[-1].drop if found else None
 
     def detail(self, what: str) -> DecisionDetail | None:
         """The last decision detail of that kind."""
-        return next((h.detail for h in reversed(self.hops) if isinstance(h, DetailHop) and h.detail.what == what), None)
+        known = alike(self.hops)
+        for at in reversed(places_of(self.hops, DetailHop)):
+            if isinstance(hop := known[at], DetailHop) and hop.detail.what == what:
+                own = self.hops[at]
+                return own.detail if isinstance(own, DetailHop) else None
+        return None
 
     @property
     def handshake(self) -> Handshake | None:
-        return next((h.handshake for h in reversed(self.hops) if isinstance(h, HandshakeHop) and not h.clone), None)
+        found = alike_of(self.hops, HandshakeHop)
+        return found[-1].handshake if found else None

@@ -33,7 +33,8 @@ class OpenPacket:
 
     def __init__(self, rows: EventArray, is_settled: bool = False) -> None:
         self._rows, self.is_settled = [rows], is_settled
-        self.began, self.last = rows["time"][[0, -1]].tolist()
+        times = rows["time"]
+        self.began, self.last = times.item(0), times.item(-1)
         self._events: list[EventRow] = []
         self._octets = b""
 
@@ -44,7 +45,7 @@ class OpenPacket:
         """Adds rows that came later. is_settled: no rules that acted at these rows are still to be read."""
         self._rows.append(rows)
         self._octets = b""
-        self.last = int(rows["time"][-1])
+        self.last = rows["time"].item(-1)
         self.is_settled = self.is_settled and is_settled
 
     @property

@@ -28,7 +28,7 @@ SIGNED_KINDS = (
 """Kinds of rows that a signature can describe. A packet with another kind, as of IPVS, has no signature."""
 SIGNED_DETAILS = (DetailKind.DETAIL_LISTENER, DetailKind.DETAIL_NEIGHBOUR)
 """Decision details that a signature can describe; a packet with another one has no signature."""
-UNSIGNED_FLAGS = Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT | Flag.FLAG_REJECT
+UNSIGNED_FLAGS = int(Flag.FLAG_CLONE | Flag.FLAG_FRAGMENT | Flag.FLAG_REJECT)
 """A packet with a copy, a fragment or a rejection has no signature."""
 VALUES = ("time", "packet", "ident", "seq", "length", "ack")
 """Fields of an event that the explanation repeats at most."""
@@ -48,10 +48,40 @@ _HEAD = record.SLOT - 8
 """Bytes of a row that every row has."""
 _SIZE = DTYPE.itemsize
 _BYTES = npt.NDArray[np.uint8]
+_HIT, _DETAIL, _CHAIN = map(int, (Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE, Kind.EVENT_CHAIN))
+_SHORT, _TRACKED, _WITHOUT_HEADER = map(int, (Flag.FLAG_SAME, Flag.FLAG_HAS_CT, Flag.FLAG_SAME | Flag.FLAG_NO_HEADER))
+"""Plain numbers: a comparison of an array with a member of an enumeration takes 5x as long."""
+
+
+def _table(numbers: Iterable[int]) -> npt.NDArray[np.bool_]:
+    """For each value of a byte, whether it is one of these numbers."""
+    return np.isin(np.arange(256), [int(n) for n in numbers])
+
+
+_SIGNED, _SIGNED_DETAILS, _HAS_PORTS = map(_table, (SIGNED_KINDS, SIGNED_DETAILS, record.WITH_PORTS))
+
+
+def _start(dtype: np.dtype[np.void], name: str) -> int:
+    """Offset of a field, bytes."""
+    assert dtype.fields
+    return int(dtype.fields[name][1])
+
+
+_DETAIL_KIND = _start(DETAIL_DTYPE, "what")
+_PORTS_START, _PORTS_END = _start(DTYPE, PORTS[0]) - _HEAD, _start(DTYPE, PORTS[-1]) + 2 - _HEAD
+"""Where the ports are in a tail, one behind the other."""
+assert [_start(DTYPE, name) - _HEAD for name in PORTS] == list(range(_PORTS_START, _PORTS_END, 2))
+_ORIG_SPORT, _REPLY_DPORT = map(PORTS.index, ("orig_sport", "reply_dport"))
+_PORT_WEIGHTS = np.array([3**n for n in range(len(PORTS))], np.uint16)
+
+
+_Numbers = npt.NDArray[np.uint64] | npt.NDArray[np.uint32] | npt.NDArray[np.uint16]
 
 
 class RowValues(NamedTuple):
     """Values of the rows of many packets, by column. Rows of one packet are in the order of their times.
+
+    Only the times are needed of every row, and are a list: one number of an array takes longer.
 
     Attributes:
         time: ns, CLOCK_MONOTONIC.
@@ -63,11 +93,11 @@ class RowValues(NamedTuple):
     """
 
     time: list[int]
-    object: list[int]
-    seq: list[int]
-    ack: list[int]
-    length: list[int]
-    ident: list[int]
+    object: _Numbers
+    seq: _Numbers
+    ack: _Numbers
+    length: _Numbers
+    ident: _Numbers
 
 
 class PathSignature(NamedTuple):
@@ -125,44 +155,39 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     ends = np.cumsum(counts)
     starts = ends - counts
     rows = joined_rows([packet.rows for packet in packets])
-    owner = np.repeat(np.arange(len(packets)), counts)
-    order = np.lexsort((rows["time"], owner))
-    if not np.array_equal(order, np.arange(len(rows))):
-        rows = rows[order]
+    owner, places = np.repeat(np.arange(len(packets)), counts), np.arange(len(rows))
     is_first = np.zeros(len(rows), bool)
     is_first[starts] = True
+    order, times = places, rows["time"]
+    if ((times[1:] < times[:-1]) & ~is_first[1:]).any():
+        order = np.lexsort((times, owner))
+        rows = rows.take(order)
+        times = rows["time"]
+    place = places - starts[owner]
 
-    refused = ~np.isin(rows["kind"], SIGNED_KINDS) | (rows["flags"] & UNSIGNED_FLAGS != 0)
-    refused |= rows["hop"] != np.arange(len(rows)) - starts[owner]
-    is_hit = rows["kind"] == Kind.EVENT_NFT_RULE
-    is_detail = rows["kind"] == Kind.EVENT_CLUE
-    is_whole = ~is_hit & ~is_detail & (rows["flags"] & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER) == 0)
+    flags, octets, kinds = rows["flags"].copy(), rows.view(np.uint8).reshape(len(rows), _SIZE), rows["kind"].copy()
+    is_hit, is_detail = kinds == _HIT, kinds == _DETAIL
+    is_whole = ~is_hit & ~is_detail & (flags & _WITHOUT_HEADER == 0)
+    refused = ~_SIGNED[kinds] | (flags & UNSIGNED_FLAGS != 0) | (rows["hop"] != place)
     refused |= is_first & ~is_whole & ~is_hit
-    refused |= is_detail & ~np.isin(_detail_kinds(rows), SIGNED_DETAILS)
-    refused |= is_whole & ~np.isin(rows["protocol"], tuple(record.WITH_PORTS))
+    refused |= is_detail & ~_SIGNED_DETAILS[octets[:, _DETAIL_KIND]]
+    refused |= is_whole & ~_HAS_PORTS[rows["protocol"]]
     is_refused = np.logical_or.reduceat(refused, starts)
 
-    octets, kinds = rows.view(np.uint8).reshape(len(rows), _SIZE), rows["kind"]
-    is_long = (rows["flags"] & Flag.FLAG_SAME == 0) | is_hit | is_detail
-    long = np.flatnonzero(is_long)
-    tails = octets[long, _HEAD:] & _TAIL_MASKS[kinds[long]]
-    ports, codes = _port_codes(rows, starts, owner, is_whole, tails, np.cumsum(is_long) - 1)
+    is_long = (flags & _SHORT == 0) | is_hit | is_detail
+    long, long_count = np.flatnonzero(is_long), is_long.cumsum()
+    tails = octets[long, _HEAD:] & _TAIL_MASKS.take(kinds[long], axis=0)
+    ports, codes = _port_codes(rows, owner, starts, is_whole, is_whole & (flags & _TRACKED != 0), tails, long_count - 1)
     extras = np.empty((len(rows), 3), np.uint16)
     extras[:, 0] = codes
-    extras[:, 1] = np.concatenate(([False], rows["time"][1:] == rows["time"][:-1])) & ~is_first
-    extras[:, 1] |= (is_whole & (rows["length"] == 0)).astype(np.uint16) << 1
-    extras[:, 2] = _run_numbers(rows, owner, is_hit)
-    heads = np.hstack([extras.view(np.uint8), octets[:, :_HEAD] & _HEAD_MASKS[kinds]])
-    long_ends = np.cumsum(is_long)[ends - 1]
-    values = RowValues(*(rows[name].tolist() for name in RowValues._fields))
-    return _keys(is_refused, starts, ends, long_ends, heads, tails, (order - starts[owner]).tolist(), ports, values)
-
-
-def _detail_kinds(rows: EventArray) -> _BYTES:
-    """The byte of each row that is the kind in a decision detail."""
-    assert DETAIL_DTYPE.fields
-    kinds: _BYTES = rows.view(np.uint8).reshape(len(rows), _SIZE)[:, DETAIL_DTYPE.fields["what"][1]]
-    return kinds
+    extras[:, 1] = (is_whole & (rows["length"] == 0)).astype(np.uint16) << 1
+    extras[1:, 1] |= (times[1:] == times[:-1]) & ~is_first[1:]
+    extras[:, 2] = _run_numbers(rows, owner, is_hit, is_hit | (kinds == _CHAIN))
+    heads = np.hstack([extras.view(np.uint8), octets[:, :_HEAD] & _HEAD_MASKS.take(kinds, axis=0)])
+    values = RowValues(times.tolist(), *(rows[name] for name in RowValues._fields[1:]))
+    return _keys(
+        is_refused, starts, ends, long_count[ends - 1], heads, tails, (order - starts[owner]).tolist(), ports, values
+    )
 
 
 def _keys(
@@ -178,13 +203,15 @@ def _keys(
 ) -> list[PathSignature | None]:
     """The signatures, from the heads of all rows and the tails of whole rows."""
     found: list[PathSignature | None] = []
+    head_octets, head_size, tail_octets, tail_size = heads.tobytes(), heads.shape[1], tails.tobytes(), tails.shape[1]
     long_start = 0
     bounds = zip(is_refused.tolist(), starts.tolist(), ends.tolist(), long_ends.tolist(), ports, strict=True)
     for refused, start, end, long_end, (sport, reply_port) in bounds:
         if refused:
             found.append(None)
         else:
-            key = heads[start:end].tobytes() + tails[long_start:long_end].tobytes()
+            head = head_octets[start * head_size : end * head_size]
+            key = head + tail_octets[long_start * tail_size : long_end * tail_size]
             found.append(PathSignature(key, (sport, reply_port), values, start, order[start:end]))
         long_start = long_end
     return found
@@ -192,9 +219,10 @@ def _keys(
 
 def _port_codes(
     rows: EventArray,
-    starts: npt.NDArray[np.intp],
     owner: npt.NDArray[np.intp],
+    starts: npt.NDArray[np.intp],
     is_whole: npt.NDArray[np.bool_],
+    is_tracked: npt.NDArray[np.bool_],
     tails: _BYTES,
     tail_of: npt.NDArray[np.intp],
 ) -> tuple[list[list[int]], npt.NDArray[np.uint16]]:
@@ -202,9 +230,10 @@ def _port_codes(
 
     Args:
         rows: The rows of all packets.
-        starts: Place of the first row of each packet.
         owner: Number of the packet of each row.
+        starts: Place of the first row of each packet.
         is_whole: Rows with a header of their own, which have a tail.
+        is_tracked: Those of them with a connection.
         tails: The tails of long rows; their chosen ports become 0.
         tail_of: Place of the tail of each long row in `tails`.
 
@@ -212,39 +241,42 @@ def _port_codes(
         (ports, codes): two ports for each packet; for each row a number that says which of its ports are the first chosen port
         of the packet, and which are the second.
     """
-    tracked = np.flatnonzero(is_whole & (rows["flags"] & Flag.FLAG_HAS_CT != 0))
-    chosen = np.zeros((len(starts), 2), np.uint16)
-    packets, first = np.unique(owner[tracked], return_index=True)
-    chosen[packets, 0] = rows["orig_sport"][tracked[first]]
-    # A node that masquerades the connection chooses another port, which no row before its POSTROUTING has.
-    masqueraded = tracked[rows["reply_dport"][tracked] != chosen[owner[tracked], 0]]
-    chosen[owner[masqueraded], 1] = rows["reply_dport"][masqueraded]
     at = np.flatnonzero(is_whole)
-    chosen[owner[at[_has_ambiguous_port(rows, at, chosen[owner[at]])]]] = 0
-    own = chosen[owner[at]]
+    tail_rows, packets = tail_of[at], owner[at]
+    fields = tails[tail_rows, _PORTS_START:_PORTS_END].view("<u2")
+    chosen = np.zeros((len(starts), 2), np.uint16)
+    tracked = np.flatnonzero(is_tracked[at])
+    if len(tracked):
+        tracked_packets = packets[tracked]
+        first = np.flatnonzero(np.append(True, tracked_packets[1:] != tracked_packets[:-1]))
+        chosen[tracked_packets[first], 0] = fields[tracked[first], _ORIG_SPORT]
+        # A node that masquerades the connection chooses another port, which no row before its POSTROUTING has.
+        masqueraded = tracked[fields[tracked, _REPLY_DPORT] != chosen[tracked_packets, 0]]
+        chosen[packets[masqueraded], 1] = fields[masqueraded, _REPLY_DPORT]
+    chosen[packets[_has_ambiguous_port(fields, is_tracked[at], chosen[packets])]] = 0
+    own = chosen[packets]
+    is_source = (fields == own[:, :1]) & (fields != 0)
+    is_reply = ~is_source & (fields == own[:, 1:]) & (fields != 0)
     codes = np.zeros(len(rows), np.uint16)
-    assert DTYPE.fields
-    for n, name in enumerate(PORTS):
-        port, start = rows[name][at], DTYPE.fields[name][1]
-        is_source = (port == own[:, 0]) & (port != 0)
-        is_reply = ~is_source & (port == own[:, 1]) & (port != 0)
-        codes[at] += (is_source + 2 * is_reply).astype(np.uint16) * 3**n
-        tails[tail_of[at[is_source | is_reply]], start - _HEAD : start - _HEAD + 2] = 0
+    codes[at] = (is_source + is_reply * np.uint16(2)) @ _PORT_WEIGHTS
+    fields[is_source | is_reply] = 0
+    tails[tail_rows, _PORTS_START:_PORTS_END] = fields.view(np.uint8)
     return chosen.tolist(), codes
 
 
-def _has_ambiguous_port(rows: EventArray, at: npt.NDArray[np.intp], chosen: npt.NDArray[np.uint16]) -> npt.NDArray[np.bool_]:
+def _has_ambiguous_port(
+    fields: npt.NDArray[np.uint16], is_tracked: npt.NDArray[np.bool_], chosen: npt.NDArray[np.uint16]
+) -> npt.NDArray[np.bool_]:
     """Whether a chosen port of a packet is also the port of its service, which is no value that packets may differ in.
 
     Args:
-        rows: The rows.
-        at: Places of whole rows.
-        chosen: The two chosen ports of the packet of each of these.
+        fields: The ports of whole rows.
+        is_tracked: Rows with a connection.
+        chosen: The two chosen ports of the packet of each row.
     """
-    is_tracked = rows["flags"][at] & Flag.FLAG_HAS_CT != 0
-    source, destination, asked, answering = (rows[end][at] for end in ("sport", "dport", "orig_dport", "reply_sport"))
-    found = np.zeros(len(at), bool)
-    ends = [np.zeros(len(at), bool), np.zeros(len(at), bool)]
+    source, destination, asked, answering = (fields[:, PORTS.index(n)] for n in ("sport", "dport", "orig_dport", "reply_sport"))
+    found = np.zeros(len(fields), bool)
+    ends = [np.zeros(len(fields), bool), np.zeros(len(fields), bool)]
     for port in (chosen[:, 0], chosen[:, 1]):
         is_chosen = port != 0
         found |= is_tracked & is_chosen & ((asked == port) | (answering == port))
@@ -253,15 +285,16 @@ def _has_ambiguous_port(rows: EventArray, at: npt.NDArray[np.intp], chosen: npt.
     return found | (ends[0] & ends[1])
 
 
-def _run_numbers(rows: EventArray, owner: npt.NDArray[np.intp], is_hit: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
+def _run_numbers(
+    rows: EventArray, owner: npt.NDArray[np.intp], is_hit: npt.NDArray[np.bool_], is_in_run: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.uint16]:
     """For each row that belongs to a run of an nftables chain, the number of the run in its packet."""
     numbers = np.zeros(len(rows), np.uint16)
-    chains = rows["kind"] == Kind.EVENT_CHAIN
-    at = np.flatnonzero(is_hit | chains)
+    at = np.flatnonzero(is_in_run)
     if not len(at):
         return numbers
     runs = rows["accept_len"].astype(np.uint64) | rows["accept_max"].astype(np.uint64) << np.uint64(32)
-    runs[is_hit] = rows[is_hit].view(HIT_DTYPE)["run"]
+    runs[is_hit] = rows.view(HIT_DTYPE)["run"][is_hit]
     own, order = owner[at], np.lexsort((runs[at], owner[at]))
     sorted_runs, sorted_owner = runs[at][order], own[order]
     is_new = np.concatenate(([True], (sorted_runs[1:] != sorted_runs[:-1]) | (sorted_owner[1:] != sorted_owner[:-1])))

@@ -40,6 +40,8 @@ VARIANTS_KEPT = 64
 TEMPLATES_KEPT = 8192
 """Most templates; when there would be more, all are dropped."""
 
+ENDS_KEPT = 4096
+"""Most pairs of a template and a connection of which the endpoints are kept; those of another one are filled in again."""
 PORT_RANGES_KEPT = 256
 """Most ranges that the chosen ports of one signature are compared with. Beyond that packets are explained on their own."""
 
@@ -108,6 +110,12 @@ class PathTemplate:
     tracked: tuple[int, ...]
     rules: tuple[ResolvedRules, ...]
 
+    def ends(self, ports: Ports) -> tuple[Endpoints, Flow]:
+        """The endpoints and the connection of a packet with these chosen ports."""
+        assert self.packet.flow
+        orig, reply = self.flow
+        return self.endpoints.fill(ports), evolve(self.packet.flow, orig=orig.fill(ports), reply=reply.fill(ports))
+
 
 @dataclass(eq=False)
 class _Variant:
@@ -165,6 +173,7 @@ class SharedPacket(NamedTuple):
         times: Times of its rows, ns, CLOCK_MONOTONIC.
         signature: Its signature, with its ports, lengths and sequence numbers.
         endpoints: Its addresses as it came in.
+        flow: Its connection.
         details: Its decision details, in order.
     """
 
@@ -174,26 +183,24 @@ class SharedPacket(NamedTuple):
     times: list[int]
     signature: PathSignature
     endpoints: Endpoints
+    flow: Flow
     details: tuple[DecisionDetail, ...]
 
     def packet(self, number: int = 0) -> Packet:
         """The packet with this number."""
         template, (_, ports, values, start, _) = self.template, self.signature
-        header, before = start + template.header, template.packet
-        assert before.flow
-        orig, reply = template.flow
-        flow = before.flow
-        sockets = tuple([values.object[start + at] for at in template.path.sockets])
+        header = start + template.header
+        sockets = tuple([values.object.item(start + at) for at in template.path.sockets])
         return evolve(
-            before,
+            template.packet,
             identity=self.identity,
             time=self.time,
             endpoints=self.endpoints,
-            length=values.length[header],
-            seq=values.seq[header],
-            ack=values.ack[header],
-            ident=values.ident[header],
-            flow=Flow(orig.fill(ports), reply.fill(ports), flow.state, flow.is_reply, flow.zone, flow.netns),
+            length=values.length.item(header),
+            seq=values.seq.item(header),
+            ack=values.ack.item(header),
+            ident=values.ident.item(header),
+            flow=self.flow,
             hops=PathHops(template.path, self.times, ports, sockets, self.details),
             number=number,
         )
@@ -212,6 +219,7 @@ class PathTemplates:
     def __init__(self, hops: HopBuilder, rules: RuleResolver, tracked: LruDict[int, None], wall_offset: int) -> None:
         self._hops, self._rules, self._tracked, self._offset = hops, rules, tracked, wall_offset
         self._groups: LruDict[Hashable, _Group] = LruDict(PATHS_KEPT, "paths of packets")
+        self._ends: LruDict[tuple[PathTemplate, Ports], tuple[Endpoints, Flow]] = LruDict(ENDS_KEPT, "endpoints on paths")
         self._changes, self._count = rules.changes, 0
 
     def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
@@ -229,9 +237,12 @@ class PathTemplates:
         if template is None:
             self._hops.lookups.settle()
             return None
-        self._tracked.update(dict.fromkeys(template.tracked))
-        time, endpoints = times[template.began] + self._offset, template.endpoints.fill(ports)
-        return SharedPacket(identity, template, time, times, signature, endpoints, details)
+        for netns in template.tracked:
+            self._tracked[netns] = None
+        ends = self._ends.get((template, ports))
+        if ends is None:
+            ends = self._ends[template, ports] = template.ends(ports)
+        return SharedPacket(identity, template, times[template.began] + self._offset, times, signature, *ends, details)
 
     def keep(
         self, identity: int, opened: OpenPacket, signature: PathSignature, packet: Packet, events: Sequence[Event]
@@ -283,6 +294,7 @@ class PathTemplates:
 
     def _clear(self) -> None:
         self._groups.clear()
+        self._ends.clear()
         self._changes, self._count = self._rules.changes, 0
 
     def _group_of(
@@ -340,7 +352,7 @@ class PathTemplates:
         sockets: tuple[Hashable, ...] = ()
         if group.sockets:
             values, ports = signature.values.object, signature.ports
-            sockets = tuple([self._owner(place, values[signature.start + place.row], ports) for place in group.sockets])
+            sockets = tuple([self._owner(place, values.item(signature.start + place.row), ports) for place in group.sockets])
         return self._key(group, opened, signature, details, sockets)
 
     def _seen(self, group: _Group, opened: OpenPacket, signature: PathSignature, packet: Packet) -> Hashable:
@@ -371,8 +383,9 @@ class PathTemplates:
         return names, functions, sockets, keys, facts, tests, bool(group.untracked) and group.untracked in self._tracked
 
     def _owner(self, place: _SocketPlace, inode: int, ports: Ports) -> Hashable:
-        use = place.use if place.port < 0 else place.use._replace(port=ports[place.port])
-        return _seen_owner(*self._hops.find_socket(use._replace(inode=inode)))
+        _, state, netns, address, port = place.use
+        use = SocketUse(inode, state, netns, address, port if place.port < 0 else ports[place.port])
+        return _seen_owner(*self._hops.find_socket(use))
 
     def _translations(self, uses: Sequence[_Use], identity: int, times: Sequence[int], ports: Ports) -> Hashable:
         """Does what the packet does with translations; identifies the rules behind them."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast, overload
 
 from tracer.model.endpoints import Endpoints
-from tracer.model.hop import DecisionDetail, DetailHop, Hop, Nat, RewriteHop, Socket, SocketHop
+from tracer.model.hop import DecisionDetail, DetailHop, Hop, HopBase, Nat, RewriteHop, SharedHops, Socket, SocketHop
 from tracer.model.packet import Packet
 from tracer.util.frozen import evolve
 
@@ -77,13 +77,17 @@ class SharedPath:
         hops: Its hops.
         ends: Patterns of the endpoints in it.
         sockets: Places of the rows with the sockets that received the packet.
+        alike: The hops of the packet that was explained.
+        places: Places of its hops by their class.
         kept: What stages and outputs keep for packets of this path, by stage or output. It is dropped together with the path.
     """
 
-    __slots__ = ("ends", "hops", "kept", "sockets")
+    __slots__ = ("alike", "ends", "hops", "kept", "places", "sockets")
 
     def __init__(self, hops: tuple[HopPattern, ...], ends: tuple[EndpointsPattern, ...], sockets: tuple[int, ...]) -> None:
         self.hops, self.ends, self.sockets = hops, ends, sockets
+        self.alike = tuple(pattern.hop for pattern in hops)
+        self.places: dict[type[HopBase], tuple[int, ...]] = {}
         self.kept: dict[object, object] = {}
 
     def with_hops(self, hops: Sequence[Hop]) -> SharedPath:
@@ -91,7 +95,7 @@ class SharedPath:
         return SharedPath(tuple(p._replace(hop=hop) for p, hop in zip(self.hops, hops, strict=True)), self.ends, self.sockets)
 
 
-class PathHops(Sequence[Hop]):
+class PathHops(SharedHops):
     """The hops of one packet on a shared path.
 
     Args:
@@ -126,6 +130,17 @@ class PathHops(Sequence[Hop]):
         """The hops of the same packet on the path with other statements."""
         return PathHops(path, self.times, self.ports, self.sockets, self.details)
 
+    @property
+    def alike(self) -> tuple[Hop, ...]:
+        return self.path.alike
+
+    def places(self, kind: type[HopBase]) -> tuple[int, ...]:
+        found = self.path.places.get(kind)
+        if found is None:
+            found = tuple(at for at, hop in enumerate(self.path.alike) if isinstance(hop, kind))
+            self.path.places[kind] = found
+        return found
+
     def time(self, at: int) -> int:
         """Time of the hop at a place, ns, CLOCK_MONOTONIC; no hop is made."""
         return self.times[self.path.hops[at].time]
@@ -138,6 +153,8 @@ class PathHops(Sequence[Hop]):
     @overload
     def __getitem__(self, at: slice[int | None, int | None, int | None]) -> tuple[Hop, ...]: ...
     def __getitem__(self, at: int | slice[int | None, int | None, int | None]) -> Hop | tuple[Hop, ...]:
+        if self._hops is None and isinstance(at, int):
+            return self._hop(self.path.hops[at])
         return self._made()[at]
 
     def __iter__(self) -> Iterator[Hop]:
@@ -157,15 +174,15 @@ class PathHops(Sequence[Hop]):
 
     def _made(self) -> tuple[Hop, ...]:
         if self._hops is None:
-            ends = [pattern.fill(self.ports) for pattern in self.path.ends]
-            self._hops = tuple(self._hop(pattern, ends) for pattern in self.path.hops)
+            self._hops = tuple(map(self._hop, self.path.hops))
         return self._hops
 
-    def _hop(self, pattern: HopPattern, ends: Sequence[Endpoints]) -> Hop:
+    def _hop(self, pattern: HopPattern) -> Hop:
         hop, time = pattern.hop, self.times[pattern.time]
         match hop:
             case RewriteHop() if pattern.before >= 0:
-                return evolve(hop, time=time, nat=Nat(hop.nat.kind, ends[pattern.before], ends[pattern.after]))
+                before, after = (self.path.ends[at].fill(self.ports) for at in (pattern.before, pattern.after))
+                return evolve(hop, time=time, nat=Nat(hop.nat.kind, before, after))
             case SocketHop(socket=socket):
                 own = Socket(self.sockets[pattern.socket], socket.state, socket.pid, socket.command)
                 return evolve(hop, time=time, socket=own)

@@ -17,7 +17,7 @@ class SelectionStage(Stage):
     """Lets a packet pass that every filter selects."""
 
     def __init__(self, filters: Sequence[DisplayFilter]) -> None:
-        self._filters = filters
+        self._filters = tuple(each for each in filters if each != DisplayFilter())
 
     def feed(self, packet: Packet, output: Output) -> Packet | None:
         return packet if all(selects(packet) for selects in self._filters) else None

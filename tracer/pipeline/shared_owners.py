@@ -7,7 +7,7 @@ depend on a port that a connection chose only if an object has that port, or if 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import astuple
 from typing import NamedTuple
 
@@ -16,8 +16,9 @@ from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.hop import owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathHops, PathMemo, SharedPath, shared_hops
+from tracer.packets.shared_path import PathHops, PathMemo, Ports, SharedPath, shared_hops
 from tracer.util.frozen import evolve
+from tracer.util.lru_dict import LruDict
 
 
 class _OwnedPath(NamedTuple):
@@ -38,11 +39,17 @@ class _OwnedPath(NamedTuple):
     lookups: int
 
 
+PORTS_KEPT = 4096
+"""Most connections of which is kept whether an object of the cluster has one of their ports."""
+
+
 class SharedOwners:
     """Sets the owners of packets. kube: finds the owners of the first packet of each path."""
 
     def __init__(self, kube: OwnerResolver) -> None:
         self._kube, self._addresses = kube, PathMemo(_addresses)
+        self._unknown: LruDict[Hashable, bool] = LruDict(PORTS_KEPT, "ports of connections")
+        self._version: Hashable = None
 
     def attribute(self, packet: Packet) -> Packet:
         """The packet with its owners."""
@@ -51,6 +58,9 @@ class SharedOwners:
             return self._kube.attribute(packet)
         cluster = self._kube.cluster
         version = cluster.version
+        if version != self._version:
+            self._unknown.clear()
+            self._version = version
         if not self._has_unknown_ports(packet, hops, cluster):
             return self._kube.attribute(evolve(packet, hops=tuple(hops)))
         owned = hops.path.kept.get(self)
@@ -67,11 +77,18 @@ class SharedOwners:
 
     def _has_unknown_ports(self, packet: Packet, hops: PathHops, cluster: ClusterView) -> bool:
         """Whether no object of the cluster has a port that the packet's connection chose."""
-        protocol, found_at, addresses = packet.protocol.lower(), cluster.store.by_address.all, self._addresses.of(packet)
-        for port in filter(None, hops.ports):
-            if cluster.has_port(port, protocol) or any([found_at((address, port, protocol)) for address in addresses]):
-                return False
-        return True
+        key = packet.protocol, hops.ports, self._addresses.of(packet)
+        found = self._unknown.get(key)
+        if found is None:
+            found = self._unknown[key] = not any(_knows(cluster, *key))
+        return found
+
+
+def _knows(cluster: ClusterView, protocol: str, ports: Ports, addresses: Sequence[str]) -> Iterator[bool]:
+    """For each port, whether an object of the cluster has it, at a node or at one of these addresses."""
+    found_at, name = cluster.store.by_address.all, protocol.lower()
+    for port in filter(None, ports):
+        yield cluster.has_port(port, name) or any([found_at((address, port, name)) for address in addresses])
 
 
 def _addresses(packet: Packet) -> tuple[str, ...]:

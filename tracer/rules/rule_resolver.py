@@ -167,13 +167,13 @@ class RuleResolver:
     def _has_settled(self, events: EventArray) -> bool:
         """Whether no rules that acted at these events are still to be read."""
         legacy, nft = self._legacy, self._nft
-        tables, hits = np.flatnonzero(events["kind"] == Kind.EVENT_TABLE), events["kind"] == Kind.EVENT_NFT_RULE
+        tables = np.flatnonzero(record.of_kinds(events, Kind.EVENT_TABLE))
         if legacy and len(tables):
             met = zip(events["object"][tables].tolist(), events["netns"][tables].tolist(), strict=True)
             last = dict(zip(met, tables.tolist(), strict=True))
             if not all([legacy.is_settled(record.event(events[at])) for at in last.values()]):
                 return False
-        return not (nft and hits.any() and any(nft.is_coming(*g) for g in _generations(events[hits].view(HIT_DTYPE))))
+        return not (nft and any(nft.is_coming(*g) for g in _generations(events)))
 
     def _report(self, changes: list[TableLookup | TableReplaced]) -> None:
         for change in changes:
@@ -192,7 +192,7 @@ class RuleResolver:
     def _request_tables(legacy: TableGenerations, events: EventArray, changes: list[TableLookup | TableReplaced]) -> None:
         """Requests the tables that these events met."""
         legacy.add_changes(changes)
-        tables = events[events["kind"] == Kind.EVENT_TABLE]
+        tables = record.chosen(events, record.of_kinds(events, Kind.EVENT_TABLE))
         for at in np.unique(tables["object"], return_index=True)[1] if len(tables) else ():
             legacy.request_for(record.event(tables[at]))
 
@@ -205,8 +205,7 @@ class RuleResolver:
             self._report(changes)
         if self._nft:
             self._nft.refresh()
-            hits = events[events["kind"] == Kind.EVENT_NFT_RULE].view(HIT_DTYPE)
-            self._generations_met.update(dict.fromkeys(_generations(hits)))
+            self._generations_met.update(dict.fromkeys(_generations(events)))
             for g in self._generations_met:
                 if not self._nft.is_coming(*g):
                     del self._generations_met[g]
@@ -374,10 +373,11 @@ class RuleResolver:
         return decided
 
 
-def _generations(hits: EventArray) -> set[tuple[int, int]]:
-    """(namespace, generation) of all rule hits."""
-    spaces = map(netns.identity, hits["netns"].tolist(), hits["cookie"].tolist())
-    return set(zip(spaces, hits["generation"].tolist(), strict=True))
+def _generations(events: EventArray) -> set[tuple[int, int]]:
+    """(namespace, generation) of all rule hits among these rows."""
+    places = np.flatnonzero(record.of_kinds(events, Kind.EVENT_NFT_RULE))
+    columns = (events.view(HIT_DTYPE)[name].take(places).tolist() for name in ("netns", "cookie", "generation"))
+    return {(netns.identity(inode, cookie), generation) for inode, cookie, generation in set(zip(*columns, strict=True))}
 
 
 def translates(trace: RuleTrace) -> bool:

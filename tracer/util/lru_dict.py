@@ -48,6 +48,20 @@ class LruDict(MutableMapping[K, V]):
         self._entries.move_to_end(key)
         return self._entries[key]
 
+    @overload
+    def pop(self, key: K, /) -> V: ...
+    @overload
+    def pop(self, key: K, default: V, /) -> V: ...
+    @overload
+    def pop(self, key: K, default: D, /) -> V | D: ...
+    def pop(self, key: K, *default: D | V) -> D | V:
+        """Removes a key and returns its value; `default` if there is none. Without a default a missing key raises KeyError."""
+        if key not in self._entries and default:
+            return default[0]
+        value = self._entries[key]
+        del self[key]
+        return value
+
     def __setitem__(self, key: K, value: V) -> None:
         self._entries[key] = value
         self._entries.move_to_end(key)

@@ -132,7 +132,7 @@ def test_the_nodes_namespace_is_the_one_with_its_inode() -> None:
     def journal(question: Any, ask: Any, default: Any, requests: int = 1) -> Any:
         return Known("node")
 
-    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST, 9: HOST})
+    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST, 9: HOST}, lambda: 0)
     assert (spaces.name(NODE), spaces.name(9)) == ("node", "node (netns 9)")
 
 
@@ -144,7 +144,7 @@ def test_journaled_classes_ask_through_their_journal() -> None:
         return Known(default)
 
     assert JournaledProcesses(journal).owner(7) == (0, "")
-    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST})
+    spaces = ReplayedNamespaces(journal, NODE, NODE, {NODE: HOST}, lambda: 0)
     assert (spaces.name(NODE), spaces.name(9), spaces.named()) == ("node", "netns 9", [NODE])
     assert questions == [("process", 7), ("netns", NODE), ("netns", 9)]
 
@@ -243,7 +243,7 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
             return Known((question[1] % 1000, "nginx"))
         return Known(["pod-a"] if question[0] == "space names" else default)
 
-    spaces, node = ReplayedNamespaces(journal, NODE, NODE, {}), HostReader(tmp_path, tmp_path)
+    spaces, node = ReplayedNamespaces(journal, NODE, NODE, {}, lambda: 0), HostReader(tmp_path, tmp_path)
     function = cast(Any, lambda address: questions.append(("function", address)))
     processes = JournaledProcesses(journal)
     inspector, names = NamespaceInspector(NamespaceReader(spaces, processes), journal), KernelNames(function, {})

@@ -28,6 +28,8 @@ from tests.unit.rules.nftables.test_reconstruct import snapshot
 from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.record import Kind
 from tracer.model.endpoints import Endpoints
+from tracer.model.handshake import last_ends
+from tracer.model.hop import DetailHop, DropHop, RewriteHop, RuleHop, SocketHop, alike, alike_of, places_of
 from tracer.model.packet import Packet
 from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, SharedPath, shared_hops
 from tracer.render.parts.json_template import JsonTemplates, packet_line
@@ -186,3 +188,24 @@ def test_random_runs_of_nftables_in_both_ways(seed: int) -> None:
         rows_of(*(trail for trail in trails if trail.rows)), rules=lambda: RuleResolver(nft=nft.Rules(snapshot()))
     )
     assert len(packets) > 200 and shared > 10
+
+
+def test_hops_alike_are_not_made() -> None:
+    """What hops of a path have in common is asked of the path; a hop with a value of its own is made alone."""
+    shared, own = on_shared_path()
+    hops = hops_of(shared[1])
+    assert alike(hops) == alike(shared[0].hops) and alike(own[1].hops) is own[1].hops
+    for kind in (RewriteHop, RuleHop, SocketHop, DetailHop, DropHop):
+        assert list(places_of(hops, kind)) == [at for at, hop in enumerate(own[1].hops) if isinstance(hop, kind)]
+        assert list(places_of(own[1].hops, kind)) == list(places_of(hops, kind))
+        assert [hop.netns for hop in alike_of(hops, kind)] == [hop.netns for hop in alike_of(own[1].hops, kind)]
+    assert last_ends(shared[1]) == last_ends(own[1]) and hops[-1] == own[1].hops[-1] and hops[0] == own[1].hops[0]
+    assert hops._hops is None
+    assert (shared[1].drop, shared[1].handshake) == (own[1].drop, own[1].handshake)
+
+
+def test_decision_details_are_those_of_the_packet() -> None:
+    rows = rows_of(*(detail(delivered(n), "LISTENER", (1, 2, 3, 4)) for n in range(1, 4)))
+    shared, own = assembled([rows], True)[0], assembled([rows], False)[0]
+    assert [packet.detail("listener") for packet in shared] == [packet.detail("listener") for packet in own]
+    assert shared_hops(shared[2]) and shared[2].detail("listener") and shared[2].detail("route") is None

@@ -59,6 +59,15 @@ def test_what_is_evicted_can_be_seen() -> None:
     assert (kept.oldest, kept.evicted) == (None, 1)
 
 
+def test_removed_entries_are_not_evicted() -> None:
+    entries: LruDict[int, str] = LruDict(2, "things")
+    entries[1] = "one"
+    assert entries.pop(1, None) == "one" and entries.pop(1, None) is None and entries.pop(1, "none") == "none"
+    with pytest.raises(KeyError):
+        entries.pop(1)
+    assert not entries and entries.evicted == 0
+
+
 def test_counts() -> None:
     counts: LruCounter[str] = LruCounter(2)
     for key in "aabac":

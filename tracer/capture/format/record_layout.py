@@ -8,6 +8,7 @@ is copied by its name, and a field that the file does not have is zero.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,7 @@ OTHER_STRUCTURES = {
     int(Kind.EVENT_RULESET): "ruleset",
     int(Kind.EVENT_RAW): "raw",
 }
-_KNOWN = np.array([int(k) for k in Kind])
-_KNOWN_DETAILS = np.array([int(k) for k in DetailKind])
+_IS_KNOWN_DETAIL = np.isin(np.arange(256), [int(k) for k in DetailKind])
 MAX_BYTES, BASE_BYTES, MAX_RATIO = 48 << 20, 1 << 20, 96
 """Maximum length of the slots of one stored chunk: MAX_BYTES, and BASE_BYTES plus MAX_RATIO times the stored length. One batch
 has at most 16 MB, and is added to other batches of 4 MB."""
@@ -126,15 +126,37 @@ class RecordLayout:
             return self._converted(slots)
         return self._known(record.unpack(slots))
 
+    def batches(self, slots: Slots, counts: Sequence[int]) -> list[EventArray]:
+        """The events of several batches, decoded at once: many are short.
+
+        Args:
+            slots: The slots of all batches, one behind the other.
+            counts: Number of slots of each batch.
+        """
+        ends = np.cumsum(counts, dtype=np.intp)
+        if not len(slots):
+            return [record.NOTHING] * len(counts)
+        lengths = slots[:, :4].view("<u4").ravel()
+        begun = np.append(0, ((lengths != 0) & (lengths < record.DISCARDED)).cumsum())
+        event_bytes = self._dtypes["event"].itemsize
+        whole = np.flatnonzero(lengths == event_bytes)
+        is_cut = whole + (event_bytes + 8) // self.slot > ends[np.searchsorted(ends, whole, "right")]
+        before, found = self.unknown, record.NOTHING if is_cut.any() else self.events(slots)
+        if len(found) == begun[-1]:
+            return np.split(found, begun[ends[:-1]])
+        # An event is cut off or left out: so each batch is decoded alone.
+        self.unknown = before
+        return [self.events(each) for each in np.split(slots, ends[:-1])]
+
     def _known(self, found: EventArray) -> EventArray:
         """The events of kinds that this program knows; decision details have a kind of their own."""
-        known = np.isin(found["kind"], _KNOWN)
-        details = np.flatnonzero(found["kind"] == int(Kind.EVENT_CLUE))
+        known = record.of_kinds(found, *Kind)
+        details = np.flatnonzero(record.of_kinds(found, Kind.EVENT_CLUE))
         if len(details):
             octets = found.view(np.uint8).reshape(len(found), found.itemsize)
-            known[details] = np.isin(octets[details, field_offset(DETAIL_DTYPE, "what")], _KNOWN_DETAILS)
+            known[details] = _IS_KNOWN_DETAIL[octets[details, field_offset(DETAIL_DTYPE, "what")]]
         self.unknown += int((~known).sum())
-        return found if known.all() else found[known]
+        return found if known.all() else record.chosen(found, known)
 
     def _converted(self, slots: Slots) -> EventArray:
         theirs = _unpacked(slots, self._dtypes["event"], self.slot)

@@ -65,7 +65,7 @@ class ReplayedAnswers:
         self._last: LruDict[Question, Any] = LruDict(ANSWERS_KEPT, "answers of the capture")
         self._pending: dict[Question, list[tuple[int, Any]]] = {}
         self._counts: dict[Question, int] = {}
-        self._pending_count, self._has_dropped = 0, False
+        self._pending_count, self._has_dropped, self._changes = 0, False, 0
 
     def feed(self, question: Question, count: int, answer: Any) -> None:
         """Takes a recorded answer.
@@ -75,6 +75,7 @@ class ReplayedAnswers:
             count: number of the request in the batch that begins; 1 for an answer of an earlier batch.
             answer: the answer from this request on.
         """
+        self._changes += 1
         if count > 1 and self._pending_count < MAX_PENDING:
             self._pending.setdefault(question, []).append((count, answer))
             self._pending_count += 1
@@ -90,12 +91,19 @@ class ReplayedAnswers:
         """Whether each question has one answer throughout the batch."""
         return not self._pending_count
 
+    def version(self) -> int:
+        """Changes before each answer that may differ from an earlier one."""
+        self._changes += not self.is_uniform
+        return self._changes
+
     def require_answers(self) -> None:
         """From now on a question without an answer was not asked."""
         self._omits_defaults = False
+        self._changes += 1
 
     def end_batch(self) -> None:
         """Ends a batch. Its answers stay valid, also those that this replay did not request."""
+        self._changes += not self.is_uniform
         for question, pending in self._pending.items():
             if pending:
                 self._last[question] = pending[-1][1]

@@ -102,7 +102,8 @@ class ReplayEnvironment:
             names = {int(k): Netns(str(v)) for k, v in from_json(stored.get("names", {"dict": []})).items()}
         except (MalformedRecord, ValueError, TypeError, AttributeError):
             names = {}
-        return ReplayedNamespaces(self._source.journal, _int(stored.get("node")), _int(stored.get("own")), names)
+        node, own = (_int(stored.get(name)) for name in ("node", "own"))
+        return ReplayedNamespaces(self._source.journal, node, own, names, self._source.version)
 
     def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         try:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from tracer.capture.replay.capture_reader import BatchChunk, CaptureReader
 from tracer.capture.replay.unexplained_tail import DERIVED, UnexplainedTail
 from tracer.errors import BadOption
 from tracer.events import record
+from tracer.events.record import EventArray, Slots
 from tracer.kube.cni_cache import Sandbox
 from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.selected_ends import DIRECTED, DirectedEnds, End
@@ -59,6 +60,7 @@ class ReplaySource:
 
     Attributes:
         journal: gives the recorded answers.
+        version: gives a number that changes when answers may change.
         reader: readings of legacy tables.
         watch: readings of nftables rules.
         sandboxes: the CNI result cache.
@@ -82,7 +84,7 @@ class ReplaySource:
         self._answered_in = 0
         self._tail = UnexplainedTail(capture, self._answers)
         self._batch_number = 0
-        self.journal = self._answers.journal
+        self.journal, self.version = self._answers.journal, self._answers.version
         self._losses: list[Loss] = []
         self._loss_kinds: set[tuple[str, str]] = set()
         self._notes: list[str] = []
@@ -170,12 +172,14 @@ class ReplaySource:
                 self._apply(self._next, number)
                 self._advance()
             slots = np.concatenate(parts) if parts else np.zeros((0, self._capture.layout.slot), np.uint8)
-            yield self._make_batch(0, self._events(slots), False)
+            (events,) = self._events(slots, [len(slots)])
+            yield self._make_batch(0, events, False)
 
-    def _events(self, slots: Any) -> Any:
+    def _events(self, slots: Slots, counts: Sequence[int]) -> list[EventArray]:
+        """The events of batches. slots: of all of them; counts: the number of slots of each batch."""
         layout = self._capture.layout
         before = layout.unknown
-        events = layout.events(slots)
+        events = layout.batches(slots, counts)
         self._capture.missed += layout.unknown - before
         return events
 
@@ -188,11 +192,10 @@ class ReplaySource:
             return np.zeros((0, self._capture.layout.slot), np.uint8)
 
     def _batches_of(self, batch: BatchChunk) -> Iterator[Batch]:
-        self.chunk, at = batch, 0
-        for place, (now, count, last) in enumerate(batch.batches):
-            slots = batch.slots[at : at + count]
-            at += count
-            yield self._begin_batch(batch.first_batch + place, now, self._events(slots), last)
+        self.chunk = batch
+        found = self._events(batch.slots, [count for _, count, _ in batch.batches])
+        for number, ((now, _, last), events) in enumerate(zip(batch.batches, found, strict=True), batch.first_batch):
+            yield self._begin_batch(number, now, events, last)
         self._progress(batch.events)
 
     def _begin_batch(self, number: int, now: int, events: Any, last: bool) -> Batch:

@@ -5,7 +5,7 @@ ACK arrived; the kernel dropped it."""
 from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.hop import Handshake, HandshakeHop
+from tracer.model.hop import Handshake, HandshakeHop, alike_of
 from tracer.node.namespace_questions import NamespaceInspector
 
 
@@ -16,11 +16,9 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         queue, limit = (detail.number("accept_queue"), detail.number("accept_limit")) if detail else _queue(shake)
         return _full(attempt, queue, limit, "dropped") if queue > limit else None
     for packet in attempt.acks:
-        for hop in packet.hops:
-            if not isinstance(hop, HandshakeHop) or hop.handshake.stage != "ACK" or hop.clone:
-                continue
+        for hop in alike_of(packet.hops, HandshakeHop):
             handshake = hop.handshake
-            if handshake.accepted is False and handshake.accept_queue_full:
+            if handshake.stage == "ACK" and handshake.accepted is False and handshake.accept_queue_full:
                 return _full(attempt, *_queue(handshake), "answered, but the client's ACK was dropped")
     return None
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 from tracer.handshakes import _cause_helpers
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.hop import RuleHop
+from tracer.model.hop import RuleHop, alike_of
 from tracer.model.netfilter import Verdict
 from tracer.node.namespace_questions import NamespaceInspector
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in _cause_helpers.own_hops(attempt) if isinstance(h, RuleHop) and h.verdict is Verdict.DROP), None)
+    hop = next((h for h in alike_of(attempt.syn.hops, RuleHop) if h.verdict is Verdict.DROP), None)
     matched = bool(hop and _cause_helpers.matches_invalid(hop))
     if attempt.syn.untracked != "INVALID" and not matched:
         return None

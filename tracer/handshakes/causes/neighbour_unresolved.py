@@ -7,6 +7,7 @@ from __future__ import annotations
 from tracer.handshakes.correlator import waits_for_neighbour
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
+from tracer.model.hop import alike
 from tracer.node.namespace_questions import NamespaceInspector
 
 REASONS = {
@@ -24,7 +25,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         family = "ipv6"  # a route for IPv4 may lead by an IPv6 address
     asked = "neighbour discovery" if family == "ipv6" else "ARP"
     hop = str(detail.facts.get(family, "")) if detail else attempt.reached.dst
-    iface = next((f" on {h.out_iface}" for h in reversed(attempt.syn.hops) if h.out_iface), "")
+    iface = next((f" on {h.out_iface}" for h in reversed(alike(attempt.syn.hops)) if h.out_iface), "")
     reason = drop.reason if drop else ""
     if drop and detail and drop.function in FUNCTIONS and reason in ("", "NOT_SPECIFIED"):
         reason = "NEIGH_FAILED"

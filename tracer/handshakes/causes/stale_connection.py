@@ -7,17 +7,17 @@ Observed: the socket that took the SYN, its state, and the drop reason.
 from __future__ import annotations
 
 from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.hop import SocketHop
+from tracer.model.hop import SocketHop, alike_of
 from tracer.node.namespace_questions import NamespaceInspector
 
 LIVE = frozenset({"ESTABLISHED", "FIN_WAIT1", "FIN_WAIT2", "CLOSE_WAIT", "LAST_ACK", "CLOSING", "SYN_RECV"})
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
-    hop = next((h for h in reversed(attempt.syn.hops) if isinstance(h, SocketHop) and not h.clone), None)
-    if not hop or hop.socket.state not in LIVE:
+    taken = alike_of(attempt.syn.hops, SocketHop)
+    if not taken or taken[-1].socket.state not in LIVE:
         return None
     return Cause(
         "old connection",
-        f"not taken: a connection of the same ports still lives{attempt.where} ({hop.socket.state}, challenged)",
+        f"not taken: a connection of the same ports still lives{attempt.where} ({taken[-1].socket.state}, challenged)",
     )

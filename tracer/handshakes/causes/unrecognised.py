@@ -7,19 +7,11 @@ addresses, which are not those that the client connected to.
 
 from __future__ import annotations
 
-from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.handshake import Cause, ConnectionAttempt
-from tracer.model.hop import RewriteHop
-from tracer.model.packet import Packet
+from tracer.model.handshake import Cause, ConnectionAttempt, last_ends
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.packets.outcome import BAD
 from tracer.util.endpoint_format import format_endpoint
-
-
-def last_ends(packet: Packet) -> Endpoints:
-    """The packet's endpoints where it was last seen."""
-    return next((h.nat.after for h in reversed(packet.hops) if isinstance(h, RewriteHop) and not h.clone), packet.endpoints)
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:

@@ -100,3 +100,18 @@ def test_batches_with_a_wrong_count_are_refused(stored: Any, count: int) -> None
 def test_a_whole_event_without_its_end_is_left_out() -> None:
     slots = captures.slots(captures.request(1, 10))
     assert len(RecordLayout(described()).events(slots[:-1])) == len(captures.request(1, 10)) - 1
+
+
+@pytest.mark.parametrize("damage", ["none", "an unknown kind", "a cut event"])
+def test_batches_are_decoded_at_once_as_alone(damage: str) -> None:
+    """An event that is cut off ends its own batch, and takes nothing of the next one."""
+    batches = [captures.slots(each) for each in (events(), events()[:0], captures.request(3, 30), captures.refused(4, 40))]
+    if damage == "an unknown kind":
+        batches[2][0, 8 + record_layout.field_offset(record.DTYPE, "kind")] = 99
+    if damage == "a cut event":
+        batches[2] = batches[2][:-1]
+    at_once, alone = RecordLayout(described()), RecordLayout(described())
+    found = at_once.batches(np.concatenate(batches), list(map(len, batches)))
+    assert [each.tobytes() for each in found] == [alone.events(each).tobytes() for each in batches]
+    assert at_once.unknown == alone.unknown == (damage == "an unknown kind")
+    assert at_once.batches(batches[1], []) == [] and [len(each) for each in at_once.batches(batches[1], [0, 0])] == [0, 0]

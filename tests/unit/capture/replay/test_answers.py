@@ -49,3 +49,17 @@ def test_answers_of_one_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert ask(answers, 1) == Known((2, "later"))
     answers.end_batch()
     assert answers._pending_count == 0 and not answers._pending
+
+
+def test_the_version_changes_before_an_answer_does() -> None:
+    answers = ReplayedAnswers()
+    answers.feed(("process", 1), 1, (1, "server"))
+    version = answers.version()
+    assert ask(answers, 1) == Known((1, "server")) and answers.version() == version
+    answers.feed(("process", 1), 2, (2, "other"))
+    versions = [version, answers.version(), answers.version()]
+    assert len(set(versions)) == 3, "any further request may get the new answer"
+    answers.end_batch()
+    versions.append(answers.version())
+    assert ask(answers, 1) == Known((2, "other")) and len(set(versions)) == 4
+    assert answers.version() == versions[-1]
