@@ -61,13 +61,16 @@ class _Borders(NamedTuple):
 
 
 def _borders(packet: Packet) -> _Borders:
-    is_first, rewrite, last = not packet.continues, -1, -1
+    is_arriving, rewrite, last = not packet.continues, -1, -1
+    first_hook = next((hop.hook for hop in packet.hops if not hop.clone), Hook.NONE)
     in_iface = out_iface = ""
     for at, hop in enumerate(packet.hops):
         if hop.clone:
             continue
-        if is_first:
-            in_iface, is_first = hop.in_iface, False
+        if is_arriving and hop.hook is first_hook:
+            in_iface = hop.in_iface
+        # A rewrite has no interface: that of the other hops of its hook counts.
+        is_arriving = is_arriving and hop.hook is first_hook and isinstance(hop, RewriteHop) and not in_iface
         if isinstance(hop, RewriteHop):
             rewrite = at
         elif isinstance(hop, HookHop) and hop.verdict:

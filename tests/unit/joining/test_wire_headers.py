@@ -63,6 +63,21 @@ def test_a_packet_that_continues_another_has_no_arrival_and_a_departure_only_aft
     )
 
 
+def test_a_rewrite_that_is_seen_first_does_not_hide_the_arrival() -> None:
+    """With legacy rules the answer to a masqueraded request is translated back before the first hook with an interface."""
+    back = NatHop(0, HOST, Hook.PREROUTING, nat=Nat("reverse MASQUERADE", ENDS, BEHIND))
+    rest = (
+        HookHop(0, HOST, Hook.PREROUTING, in_iface="flannel.1", verdict=Verdict.ACCEPT),
+        HookHop(INSIDE_NS, HOST, Hook.POSTROUTING, out_iface="ext0", verdict=Verdict.ACCEPT),
+    )
+    arrival, departure = headers_of(replace(packet(way="through"), hops=(back, *rest)))
+    assert arrival == WireHeader(ENDS, "flannel.1", EPOCH)
+    assert departure == WireHeader(BEHIND, "ext0", EPOCH + INSIDE_NS)
+    # A packet that is made here, and translated, has not come by the interface of a later hook.
+    made = NatHop(0, HOST, Hook.OUTPUT, nat=Nat("DNAT", ENDS, BEHIND))
+    assert headers_of(replace(packet(way="through"), hops=(made, *rest))).arrival is None
+
+
 def test_the_payload_is_what_no_translation_changes() -> None:
     ipv4, ipv6 = bytes((0x45, *range(19))), bytes((0x60, 0, 0, 0, 0, 0, 17, *range(33)))
     data = bytes(range(100, 200))
