@@ -26,9 +26,9 @@ DEFAULT_KERNEL = "6.12"
 NODES = ("node-a", "node-b")
 SERVICE = "shop/orders"
 """Its only endpoint is on the last node."""
-OPTIONS = ("--service", SERVICE, "--from", "pod/shop/shop-a", "--tcp-flags", "SYN,not-ACK")
+OPTIONS = ("--service", SERVICE, "--from", "pod/shop/shop-a", "--tcp-flags", "SYN")
 SHOWN_SECONDS = 240.0
-"""Limit for the packet's way through both nodes, s: emulated processors are slow."""
+"""Limit for the way of the request and its answer through both nodes, s: emulated processors are slow."""
 HEAD = """\
 [bold]kubectl k8snet-trace[/] on two machines with Linux {kernel}, rules as kube-proxy writes them
 
@@ -46,12 +46,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def has_crossed(lines: Sequence[dict[str, Any]]) -> bool:
-    """Whether a packet was seen on its whole way through all nodes."""
-    return any(line["type"] == "joined" and {view["node"] for view in line["views"]} >= set(NODES) for line in lines)
+    """Whether a packet was seen on its whole way through both nodes in each direction."""
+    ways = {tuple(view["node"] for view in line["views"]) for line in lines if line["type"] == "joined"}
+    return ways >= {NODES, NODES[::-1]}
 
 
 def wait_for(run: PluginRun, path: Path, seconds: float, is_crossing: bool = False) -> bool:
-    """Waits until all nodes are traced, or until a packet has crossed them; False = not in time, or the program has ended."""
+    """Waits until all nodes are traced, or until packets have crossed them both ways.
+
+    Returns:
+        False = not in time, or the program has ended.
+    """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         lines = read_lines(path)
@@ -82,7 +87,7 @@ def show(console: Console, bed: TestBed) -> int:
     os.write(1, done.output)
     has_way = has_crossed(read_lines(path))
     if not has_way or done.status:
-        console.print(f"[red]The packet was not seen on both nodes ({first.name}, {last.name}).[/]")
+        console.print(f"[red]The request and its answer were not seen on both nodes ({first.name}, {last.name}).[/]")
         os.write(2, done.errors)
         return done.status or 1
     return 0

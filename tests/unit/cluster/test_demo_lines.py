@@ -18,9 +18,11 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.selectors import Selectors
 
 
-def test_a_packet_that_both_nodes_saw_has_crossed() -> None:
-    assert demo.has_crossed([SENT, joined(LINK)])
-    assert not demo.has_crossed([SENT]) and not demo.has_crossed([{**joined(LINK), "views": [{"node": "node-a"}]}])
+def test_packets_that_both_nodes_saw_in_each_direction_have_crossed() -> None:
+    there = joined(LINK)
+    back = {**there, "views": there["views"][::-1]}
+    assert demo.has_crossed([SENT, there, back])
+    assert not demo.has_crossed([SENT, there]) and not demo.has_crossed([back, {**there, "views": [{"node": "node-a"}]}])
 
 
 def test_lines_that_are_not_whole_are_read_later(tmp_path: Path) -> None:
