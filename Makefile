@@ -4,7 +4,8 @@
 #              two nodes on one wire: one request of a pod to a Service, traced on both with `kubectl k8snet-trace`
 # make demo INCIDENT=3
 #              one of five incidents (STATE=healthy: its healthy twin), with the tracer's output
-# make test    lint, unit tests here; kernel tests in virtual machines: all on 6.12, those of the matrix on 6.1, 5.10 and 7.2
+# make test    lint, unit tests here; kernel tests in virtual machines: all on 6.12, those of the matrix on 6.1 and 5.10, with
+#              THOROUGH=1 also on 7.2
 # make unit, make lint
 #              the parts of `make test` that need no virtual machine
 # make kernel-test KERNELS=6.1 BESIDE=
@@ -68,7 +69,7 @@
 
 # KERNELS: all kernel tests run on these. BESIDE: only the tests of the matrix run on these, at the same time; both take about as long.
 KERNELS ?= 6.12
-BESIDE ?= 6.1 5.10 7.2
+BESIDE ?= 6.1 5.10 $(if $(THOROUGH),7.2)
 DEMO_KERNEL ?= 6.12
 # How the kernel tests attach probes: auto takes fentry where it can, kprobe never does; auto,kprobe: one after the other.
 ATTACH ?= auto

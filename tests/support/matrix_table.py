@@ -16,7 +16,7 @@ from typing import Any
 
 HEAD = """# What is reported on which kernel
 
-Written by `make matrix`, which boots each kernel and runs the same tests on it. `make test` runs them, too.
+Written by `make matrix`, which boots each kernel and runs the same tests on it; `make test` does so on 5.10, 6.1 and 6.12.
 """
 REPORTED = """
 ## What is reported, and how it is known
