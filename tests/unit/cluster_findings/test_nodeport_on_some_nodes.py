@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.node_views import MILLI, POD_B, view
+from tests.support.node_views import ENDS, MILLI, POD_B, view
 from tests.support.traced_clusters import NODES, TracedCluster
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
+from tracer.model.hop import Drop, DropHop, Handshake, HandshakeHop, Hop, Nat, NatHop, Socket, SocketHop
 from tracer.model.joined_packet import NodeView
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome
 
 CLIENT, PORT = "192.168.56.1", 30080
@@ -68,6 +71,31 @@ def test_each_way_to_throw_a_syn_away(outcome: Outcome) -> None:
 )
 def test_what_is_no_difference(views: list[NodeView]) -> None:
     assert found(*views) == []
+
+
+LISTENER = HandshakeHop(99, Netns("cart-a"), handshake=Handshake("SYN", False, 129, 128, 0))
+NO_LISTENER = DropHop(99, Netns("cart-a"), drop=Drop("NO_SOCKET", "tcp_v4_rcv"), verdict=Verdict.NONE)
+ON_THE_NODE = DropHop(99, HOST, drop=Drop("NO_SOCKET", "tcp_v4_rcv"), verdict=Verdict.NONE)
+TO_ENDPOINT = NatHop(9, HOST, Hook.PREROUTING, nat=Nat("DNAT", Endpoints(CLIENT, 1, NODES["a"], PORT), ENDS))
+
+
+@pytest.mark.parametrize(
+    ("hops", "outcome"),
+    [
+        ((TO_ENDPOINT, LISTENER), Outcome.DROPPED),  # its accept queue is full
+        ((SocketHop(98, HOST, socket=Socket(5, "LISTEN", 7, "agent")), replace(LISTENER, netns=HOST)), Outcome.DROPPED),
+        ((TO_ENDPOINT, NO_LISTENER), Outcome.REFUSED),
+        ((TO_ENDPOINT, ON_THE_NODE), Outcome.REFUSED),  # a pod with the network of the node
+    ],
+)
+def test_a_syn_that_the_node_has_passed_on_is_not_thrown_away_by_it(hops: tuple[Hop, ...], outcome: Outcome) -> None:
+    views = [asked("a", n * MILLI) for n in (1, 2, 3)]
+    passed = [
+        replace(each, packet=replace(each.packet, hops=(*each.packet.hops[:1], *hops), outcome=outcome)) for each in views
+    ]
+    assert found(answered("b", 0), *passed) == []
+    refused = [replace(each, packet=replace(each.packet, hops=(*each.packet.hops[:1], ON_THE_NODE))) for each in views]
+    assert len(found(answered("b", 0), *refused)) == 1
 
 
 def test_another_address_is_not_this_node() -> None:
