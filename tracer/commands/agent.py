@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 from tracer import __version__
@@ -17,11 +16,10 @@ from tracer.agent.frame_queue import FrameQueue
 from tracer.agent.stream import AgentStream
 from tracer.commands.start_notes import StartNotes
 from tracer.errors import ClientGone, Interrupted, TraceError
+from tracer.node.identity import boot_id, node_name
 from tracer.pipeline.shutdown import StopRequest
 from tracer.protocol.messages import Hello
 from tracer.util.status_line import StatusLine
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class AgentNotes(StartNotes):
@@ -98,16 +96,11 @@ def _replay(captures: Sequence[str], output: AgentOutput, stream: AgentStream, o
 
 def _hello(is_replay: bool) -> Hello:
     system = os.uname()
-    node = os.environ.get("NODE_NAME") or system.nodename
-    try:
-        boot = BOOT_ID.read_text().strip()
-    except OSError:
-        boot = ""
     return Hello(
         program=__version__,
-        node=node,
+        node=node_name(),
         kernel=system.release,
-        boot=boot,
+        boot=boot_id(),
         monotonic=time.monotonic_ns(),
         wall=time.time_ns(),
         is_replay=is_replay,

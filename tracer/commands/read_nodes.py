@@ -14,7 +14,7 @@ from tracer.cluster.cluster_run import ClusterRun, NodeCommand
 from tracer.cluster.join_horizon import RecordedHorizon
 from tracer.cluster.recorded_clock import RecordedClock
 from tracer.commands.cluster import node_arguments
-from tracer.errors import DamagedCapture
+from tracer.errors import BadOption, DamagedCapture
 from tracer.joining.packet_joiner import PacketJoiner
 from tracer.pipeline import sinks
 from tracer.pipeline.shutdown import reading
@@ -29,11 +29,17 @@ def by_node(paths: Sequence[str]) -> dict[str, list[str]]:
 
     Raises:
         CaptureUnreadable, NewerCapture: One of them is no capture that can be read.
+        BadOption: One machine has two names, as in a run in a container and one outside. Its packets would be joined with
+            themselves.
     """
     found: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
     for path in paths:
         with CaptureReader(path) as capture:
-            found.setdefault(capture.host, []).append(path)
+            name, boot = capture.host.get("name", ""), capture.host.get("boot", "")
+        if boot and names.setdefault(boot, name) != name:
+            raise BadOption(f"{names[boot]} and {name} are one machine, traced under two names: read its captures one by one.")
+        found.setdefault(name, []).append(path)
     return found
 
 

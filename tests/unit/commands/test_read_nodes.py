@@ -16,6 +16,7 @@ import pytest
 from tests.support import captures, known_capture
 from tests.support.builders import POD, SECOND, Ends, Trail, swapped
 from tests.support.fake_kubectl import ROOT
+from tracer.capture.record import environment
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.cluster.join_horizon import MOST_AHEAD, OPEN_NS, RecordedHorizon
@@ -46,8 +47,10 @@ def delivered(number: int, start: int) -> EventArray:
     return t.add("SOCKET", object=48213, state=10, netns=POD).batch
 
 
-def make(path: Path, node: str, parts: list[EventArray], monkeypatch: pytest.MonkeyPatch) -> Path:
+def make(path: Path, node: str, parts: list[EventArray], monkeypatch: pytest.MonkeyPatch, boot: str = "") -> Path:
+    """A capture. boot: of the kernel; "" = as many boots as nodes."""
     monkeypatch.setenv("NODE_NAME", node)
+    monkeypatch.setattr(environment, "boot_id", lambda: boot or f"boot of {node}")
     return captures.capture(path, [(part, []) for part in (*parts, NOTHING, NOTHING)]).path
 
 
@@ -111,12 +114,22 @@ def test_one_that_is_cut_short_is_said_and_the_others_are_read(both: list[Path],
 def test_two_runs_on_one_node_are_refused(both: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make(tmp_path / "c.k8st", "node-a", [forwarded(1, SECOND), forwarded(2, 2 * SECOND)], monkeypatch)
     with CaptureReader(str(other)) as first, CaptureReader(str(both[0])) as second:
-        assert first.host == second.host == "node-a"
+        assert first.host["name"] == second.host["name"] == "node-a"
         is_same_run = first.meta["clock"] == second.meta["clock"]
     assert not is_same_run
     for paths in ([both[0], other], [*both, other]):
         done = run(paths)
         assert done.returncode == BadOption.status and "are not of one run" in done.stderr
+
+
+def test_one_machine_with_two_names_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet that leaves as it came would be joined with itself."""
+    began = time.monotonic_ns()
+    parts = [delivered(n, began + n * 100_000_000) for n in (1, 2)]
+    paths = [make(tmp_path / f"{name}.k8st", name, parts, monkeypatch, boot="5ca1ab1e") for name in ("worker-1", "ip-10-0-0-1")]
+    done = run(paths, "-o", "json")
+    assert (done.returncode, done.stdout) == (BadOption.status, "")
+    assert "worker-1 and ip-10-0-0-1 are one machine, traced under two names" in done.stderr
 
 
 def test_the_recorded_clock_of_a_node_is_used(both: list[Path], tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.filter_renewal import RenewedFilter
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.summary import OutputLoss
+from tracer.node.identity import boot_id, node_name
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import NamespaceNames
@@ -179,11 +180,11 @@ class RecordingEnvironment:
         session, kube, namespaces = self._live.session, run.kube, run.parts.namespaces
         names = {inode: namespaces.name(inode) for inode in namespaces.named()}
         current_filter = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
-        system = os.uname()
-        node = os.environ.get("NODE_NAME") or system.nodename
+        kernel = self._live.kernel.release
+        host = {"name": node_name(), "boot": boot_id(), "machine": os.uname().machine, "kernel": kernel}
         meta = {
             "program": __version__,
-            "host": {"name": node, "machine": system.machine, "kernel": self._live.kernel.release},
+            "host": host,
             "clock": {"offset": run.parts.clock, "zone": local_zone(), "began": time.time_ns()},
             "layout": record_layout.describe(),
             "answers": ALL_ANSWERS,

@@ -106,7 +106,7 @@ class RecordRedactor:
                 selectors[name] = tuple(f"{kind}/{self._object_name(rest)}" for kind, _, rest in words)
         names = {inode: self.namespace(name) for inode, name in from_json(namespaces["names"]).items()}
         return kept | {
-            "host": {**meta["host"], "name": self.name(meta["host"]["name"])},
+            "host": {**meta["host"], **{name: self.name(meta["host"][name]) for name in ("name", "boot")}},
             "options": to_json({**options, "said": REDACTED, "words": selectors, "conditions": {}}),
             "facts": to_json(self._pseudonymizer.redact(from_json(meta["facts"]))),
             "namespaces": {**namespaces, "names": to_json(names)},

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -288,33 +288,27 @@ class CaptureReader:
 
     def ended(self) -> tuple[float, int] | None:
         """Duration of the run in seconds, and number of its last batch; None when the run did not end normally."""
-        try:
-            rows = self._execute("SELECT body FROM records WHERE kind = 'end' ORDER BY seq DESC LIMIT 1")
-            if not rows:
-                return None
-            ((body,),) = rows
-            seconds, last_batch = record_checks.record(Record.END, unpack(body))
-            return float(seconds), last_batch
-        except (sqlite3.Error, *DAMAGE_ERRORS):
-            return None
+        found = self._last_record(Record.END)
+        return (float(found[0]), found[1]) if found else None
 
     def clock(self) -> tuple[int, int] | None:
         """The last known [offset, error] of a record of kind CLOCK, ns; None = the clock was not compared with another."""
+        found = self._last_record(Record.CLOCK)
+        return (found[0], found[1]) if found else None
+
+    def _last_record(self, kind: Record) -> Any:
+        """The body of the last record of a kind; None = there is none, or it cannot be read."""
         try:
-            rows = self._execute("SELECT body FROM records WHERE kind = 'clock' ORDER BY seq DESC LIMIT 1")
-            if not rows:
-                return None
-            ((body,),) = rows
-            offset, error = record_checks.record(Record.CLOCK, unpack(body))
-            return offset, error
+            rows = self._execute("SELECT body FROM records WHERE kind = ? ORDER BY seq DESC LIMIT 1", (kind.value,))
+            return record_checks.record(kind, unpack(rows[0][0])) if rows else None
         except (sqlite3.Error, *DAMAGE_ERRORS):
             return None
 
     @property
-    def host(self) -> str:
-        """Name of the machine that was traced; "" = not known."""
-        host = self.meta.get("host")
-        return str(host.get("name", "")) if isinstance(host, dict) else ""
+    def host(self) -> Mapping[str, str]:
+        """The machine that was traced: `name`, `boot`, `machine`, `kernel`, as far as they are known."""
+        host: Mapping[str, str] = self.meta.get("host", {})
+        return host
 
     def close(self) -> None:
         if hasattr(self, "_connection"):

@@ -125,8 +125,7 @@ def facts(capture: CaptureReader, full: bool) -> list[CheckResult]:
 
 def release(capture: CaptureReader) -> str:
     """Release of the traced kernel."""
-    host = capture.meta.get("host")
-    return str(host.get("kernel", "unknown")) if isinstance(host, dict) else "unknown"
+    return capture.host.get("kernel", "unknown")
 
 
 def replay(
