@@ -356,11 +356,9 @@ class ClusterRun:
                     self._findings.context.nodes.end(node, not content.unexplained and not content.unaddressed)
                 self._later(node, lambda: output.node_summary(content))
             case bytes() if self._captures:
-                self._captures.feed(node, content)
+                self._captures.feed(node, content, *agent.stream.clock.read(self._now()))
             case Packet():
                 self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
-                if self._captures and offset is not None:
-                    self._captures.note_clock(node, offset, error)
                 self._stage.feed(NodeView(node, content, offset, error))
                 self._fed[node] += 1
                 if not self._waits:

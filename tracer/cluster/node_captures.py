@@ -34,15 +34,20 @@ class NodeCaptures:
         self._directory, self._limits = directory, limits
         self._pieces: dict[str, CapturePieces] = {}
         self._files: dict[str, CaptureFiles] = {}
-        self._clocks: dict[str, tuple[int, int]] = {}
         self._clocks_written: dict[str, float] = {}
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as e:
             raise OutputNotWritten(f"The directory {directory} cannot be made: {e.strerror}.") from e
 
-    def feed(self, node: str, piece: bytes) -> None:
+    def feed(self, node: str, piece: bytes, offset: int | None = None, error: int = 0) -> None:
         """Takes a piece of a node's capture, and writes the transaction that it completes.
+
+        Args:
+            node: The node.
+            piece: The piece.
+            offset: What is added to times of the node's packets to get times of this machine, ns; None = not known.
+            error: Largest error of the offset, ns.
 
         Raises:
             MalformedFrame: It is no piece of a capture.
@@ -51,31 +56,24 @@ class NodeCaptures:
         found = self._pieces.setdefault(node, CapturePieces()).feed(piece)
         if found:
             try:
-                self._write(node, found)
+                self._write(node, found, offset, error)
             except (sqlite3.Error, OSError) as e:
                 raise OutputNotWritten(f"The capture of {node} cannot be written: {e}.") from e
 
-    def note_clock(self, node: str, offset: int, error: int) -> None:
-        """Notes what is added to times of a node's packets to get times of this machine, and its largest error, ns."""
-        self._clocks[node] = offset, error
-
-    def _write(self, node: str, transaction: CaptureTransaction) -> None:
+    def _write(self, node: str, transaction: CaptureTransaction, offset: int | None, error: int) -> None:
         files = self._files.get(node)
         if files is None:
             if transaction.meta is None:
                 return
             files = self._files[node] = CaptureFiles(self._directory / f"{file_name(node)}.k8st", self._limits)
             files.describe(transaction.meta | {"ring": self._limits.ring})
-        files.insert([*self._clock_records(node, transaction), *transaction.records], transaction.batch)
-
-    def _clock_records(self, node: str, transaction: CaptureTransaction) -> list[tuple[int, str, str, bytes]]:
-        """The record of the node's clock if it is known and due. It stands before the other records: END is the last one."""
-        clock, written = self._clocks.get(node), self._clocks_written.get(node)
-        batch = transaction.batch[0] if transaction.batch else max((row[0] for row in transaction.records), default=0)
-        if clock is None or (written is not None and time.monotonic() - written < CLOCK_SECONDS):
-            return []
-        self._clocks_written[node] = time.monotonic()
-        return [(batch, Record.CLOCK.value, "", pack(list(clock)))]
+        records = list(transaction.records)
+        if offset is not None and time.monotonic() - self._clocks_written.get(node, -CLOCK_SECONDS) >= CLOCK_SECONDS:
+            self._clocks_written[node] = time.monotonic()
+            batch = transaction.batch[0] if transaction.batch else max((row[0] for row in records), default=0)
+            # Before the other records: END is the last one.
+            records.insert(0, (batch, Record.CLOCK.value, "", pack([offset, error])))
+        files.insert(records, transaction.batch)
 
     def close(self) -> list[Path]:
         """Ends all files. Returns their names."""

@@ -90,6 +90,11 @@ def node_arguments(options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(words)
 
 
+def result_arguments(options: Mapping[str, Any], outputs: Sequence[OutputSpec]) -> tuple[str, ...]:
+    """The options of `agent` for what these outputs of `trace` show."""
+    return ("--all-results",) if options["verbose"] or any(spec.form == "json" for spec in outputs) else ()
+
+
 def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[str, Any]) -> int:
     """Traces several nodes until the end of the run. Returns the exit status.
 
@@ -185,12 +190,11 @@ def _commands(
             f" {request.namespace}: apply deploy/rbac.yaml and deploy/daemonset.yaml, or give --image IMAGE for debug pods."
         )
     kubectl = Kubectl(request.kubectl, request.context, request.kubeconfig)
-    all_results = ("--all-results",) if options["verbose"] or any(spec.form == "json" for spec in outputs) else ()
     found = []
     for node in nodes:
         # A debug pod has no account for the API.
         adapted = options_for(node, options, words, view, has_api=node in agents)
-        arguments = (*all_results, *node_arguments(adapted))
+        arguments = (*result_arguments(options, outputs), *node_arguments(adapted))
         if node in agents:
             found.append(NodeCommand(node, kubectl.exec(request.namespace, agents[node], arguments)))
         else:

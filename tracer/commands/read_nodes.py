@@ -13,7 +13,7 @@ from tracer.capture.replay.file_series import opened
 from tracer.cluster.cluster_run import ClusterRun, NodeCommand
 from tracer.cluster.join_horizon import RecordedHorizon
 from tracer.cluster.recorded_clock import RecordedClock
-from tracer.commands.cluster import node_arguments
+from tracer.commands.cluster import node_arguments, result_arguments
 from tracer.errors import BadOption, DamagedCapture
 from tracer.joining.packet_joiner import PacketJoiner
 from tracer.pipeline import sinks
@@ -54,8 +54,7 @@ def read(captures: Mapping[str, Sequence[str]], options: dict[str, Any]) -> int:
         DamagedCapture: Not all captures could be read to their ends.
         BadOption: Captures of one node are not of one run.
     """
-    all_results = options["verbose"] or any(spec.form == "json" for spec in options["outputs"])
-    words = (*(("--all-results",) if all_results else ()), *node_arguments(options))
+    words = (*result_arguments(options, options["outputs"]), *node_arguments(options))
     commands = [NodeCommand(node, _command(paths, words), _clock(paths)) for node, paths in captures.items()]
     outputs = sinks.opened(options["outputs"], options["verbose"], waits=True)
     with reading([path for paths in captures.values() for path in paths]) as stop, outputs as output:

@@ -137,12 +137,11 @@ def test_the_recorded_clock_of_a_node_is_used(both: list[Path], tmp_path: Path) 
     captured = NodeCaptures(tmp_path / "captures", RotationLimits())
     meta, records, batches = known_capture.rows(both[0])
     meta = {name: value for name, value in meta.items() if name not in ("parts", "repeated")}
-    captured.note_clock("node-a", -47_000_000_000, 250_000)
     for number, batch in enumerate(batches, 1):
         is_last = number == len(batches)
         sent = CaptureTransaction(meta if number == 1 else None, records if is_last else [], batch)
         for piece in pieces(sent):
-            captured.feed("node-a", piece)
+            captured.feed("node-a", piece, -47_000_000_000, 250_000)
     (path,) = captured.close()
     with CaptureReader(str(path)) as capture:
         assert capture.clock() == (-47_000_000_000, 250_000) and capture.missed == 0
