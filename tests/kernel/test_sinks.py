@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from scenes import traffic
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import ENVIRONMENT, wait_until_ready
@@ -62,6 +64,7 @@ def wait_for(packets: int, good: Path, process: subprocess.Popen[str]) -> None:
     assert process.poll() is None and lines > packets, (lines, good.read_text()[-3000:])
 
 
+@pytest.mark.thorough  # a slow machine does not fill the queue in this time
 def test_a_blocked_and_a_broken_output_stop_no_other(node: None, tmp_path: Path) -> None:
     good, slow, ready = tmp_path / "good.jsonl", tmp_path / "slow", tmp_path / "ready"
     reader = LateReader(slow)

@@ -78,7 +78,10 @@ def _finding(departure: UnansweredDeparture, context: ClusterContext) -> Finding
         FindingEvidence("address", f"{ends.dst} is an address of {owner.text}" + _on(owner.text, target), "Kubernetes API"),
         FindingEvidence("packet", f"node {target} was traced then, lost no events, and shows no such packet", "observed"),
     ]
-    cause = f"ackets from node {node} to node {target} are lost between the two nodes: they left by {iface}, and never came."
+    cause = (
+        f"ackets from node {node} to node {target} are lost between the two nodes: they left by {iface}, and never came to"
+        f" netfilter of node {target}."
+    )
     if use:
         proofs.append(FindingEvidence("counter", f"other such packets that left by {iface} came to node {target}", "observed"))
     if use and packet.length > use.longest:
@@ -124,7 +127,8 @@ def _check(departure: UnansweredDeparture) -> str:
         f"On node {node}: `ip -s link show{iface}` counts what the interface dropped, and `{neighbours} show{iface}` has a"
         f" neighbour that is FAILED if the next hop does not answer. On node {owner.node}: `ip -s -s link show` counts what the"
         " network card dropped, `nstat -asz IpInHdrErrors TcpInCsumErrors UdpInCsumErrors` packets with wrong checksums,"
-        f" `ip -s xfrm state` those that IPsec refused; `tcpdump -ni any '{expression}'` on both nodes shows whether the"
+        f" `ip -s xfrm state` those that IPsec refused, and `bpftool net` lists programs that may take packets before netfilter"
+        f" does; `tcpdump -ni any '{expression}'` on both nodes shows whether the"
         " packets are on the wire."
     )
 

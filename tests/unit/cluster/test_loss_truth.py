@@ -19,7 +19,7 @@ Line = dict[str, Any]
 
 
 def finding(count: int = 1, numbers: tuple[int, ...] = (5,), **fields: Any) -> Line:
-    text = "Packets from node node-a to node node-b are lost between the two nodes: they left by flannel.1, and never came."
+    text = "Packets from node node-a to node node-b are lost between the two nodes: they left by flannel.1."
     values = {"text": text, "certain": True, "count": count, "packets": list(numbers)}
     return {"type": "finding", "name": "lost_between_nodes"} | values | fields
 

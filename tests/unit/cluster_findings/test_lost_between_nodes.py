@@ -44,7 +44,11 @@ def test_a_packet_that_never_came_is_lost() -> None:
     cluster = TracedCluster()
     (finding,) = cluster.settle(*other(), view("a"))
     assert (finding.name, finding.certain, finding.packets) == ("lost_between_nodes", True, 1)
-    assert finding.cause == ("Packets from node a to node b are lost between the two nodes: they left by eth0, and never came.")
+    assert finding.cause == (
+        "Packets from node a to node b are lost between the two nodes: they left by eth0, and never came to netfilter of node"
+        " b."
+    )
+    assert "`bpftool net` lists programs that may take packets before netfilter does" in finding.check
     texts = [proof.text for proof in finding.proofs]
     assert texts == [
         "10.244.1.7:40001 -> 10.244.2.8:8080, TCP ACK, 152 bytes, IP identification 4711: left node a by eth0",
