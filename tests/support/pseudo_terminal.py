@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
 import threading
 
 from tracer.util.status_line import ERASE
@@ -29,15 +30,23 @@ class PseudoTerminal:
         self._reader, self.fd = pty.openpty()
         self.stream = open(self.fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - see close()
         self._data = b""
+        self._stop_reads, self._stop_writes = os.pipe()
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
     def _read(self) -> None:
+        # No read may wait: a terminal lasts until the last read of it has returned, whoever closed it meanwhile.
+        while self._stop_reads not in select.select([self._reader, self._stop_reads], [], [])[0]:
+            if not self._read_once():
+                return
+
+    def _read_once(self) -> bytes:
         try:
-            while data := os.read(self._reader, 1 << 16):
-                self._data += data
+            data = os.read(self._reader, 1 << 16)
         except OSError:  # the other side is closed
-            return
+            data = b""
+        self._data += data
+        return data
 
     def type(self, keys: bytes) -> None:
         """Sends what a person types."""
@@ -47,8 +56,19 @@ class PseudoTerminal:
     def text(self) -> str:
         return self._data.decode(errors="replace")  # the last character may be cut off
 
+    def hang_up(self) -> None:
+        """Closes the terminal at once, as the end of its window does."""
+        self.stream.close()
+        os.close(self.fd)
+        os.close(self._stop_writes)
+        self._thread.join()
+        os.close(self._stop_reads)
+        os.close(self._reader)
+
     def close(self) -> None:
+        """Closes the terminal when all that was written to it was read."""
         self.stream.close()
         os.close(self.fd)
         self._thread.join()
-        os.close(self._reader)
+        for each in (self._reader, self._stop_reads, self._stop_writes):
+            os.close(each)

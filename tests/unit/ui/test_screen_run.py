@@ -92,9 +92,7 @@ def test_a_terminal_that_is_closed_ends_it(capture: Path) -> None:
     terminal = PseudoTerminal()
     termios.tcsetwinsize(terminal.fd, (24, 80))
     with started(capture, terminal, "20 packets") as process:
-        terminal.stream.close()
-        os.close(terminal.fd)
-        os.close(terminal._reader)
+        terminal.hang_up()
         assert process.wait(SECONDS) == 0
 
 
