@@ -9,7 +9,10 @@
  * is no cheap, reliable place to see every free. So an entry is only valid if the event continues the packet's path:
  *
  *   - in the same namespace, hooks come in order: PREROUTING or OUTPUT, then INPUT or FORWARD, then POSTROUTING. `stage`
- *     increases with each; an event with a lower stage belongs to another packet, or to this one on its next arrival.
+ *     increases with each; an event with a lower stage belongs to another packet, or to this one on its next arrival. None of
+ *     two hooks of one stage follows the other, nor POSTROUTING an INPUT: IPVS, which sends on what INPUT received, is followed.
+ *   - after a hook of a device or a bridge the fingerprint decides: a rule there may have sent the packet away (fwd), and it
+ *     was freed. OUTPUT follows none of them.
  *   - inside a hook, functions run in the order of their priorities. An event whose priority is not higher than the last one's
  *     may belong to another packet, if the end of this one was not seen: the fingerprint decides. It also decides where the
  *     priority is not known.
@@ -50,6 +53,7 @@ struct tracked_skb {
     u8 shed;   /* 1 = the ring was nearly full when it came: it is tracked, but no event of it is written */
     u8 opens;      /* 1 = it opens a connection, or answers a packet that does: see drops_only_excludes */
     u8 part;       /* 1 = its last whole event was of a fragment: at the next event its buffer may hold the whole packet */
+    u8 hook;       /* of IP, the last one in this namespace; NO_HOOK = only hooks of devices and bridges */
     struct emitted emitted;
 };
 
@@ -105,13 +109,25 @@ static __always_inline int may_be_same_packet(struct tracked_skb *e, struct obse
 /* 1 if this event is inside the hook in which e's packet was last seen. */
 static __always_inline int in_same_hook(struct tracked_skb *e, struct observation *s)
 {
-    return e->netns == s->netns && s->hook != NO_HOOK && !s->returned && stage_of(s->hook, 0) == e->stage;
+    return e->netns == s->netns && s->hook != NO_HOOK && s->hook == e->hook && !s->returned && stage_of(s->hook, 0) == e->stage;
+}
+
+/* 1 if a packet that was at hook `from` may come to this hook next, in the same namespace. */
+static __always_inline int may_follow(u8 from, u8 hook)
+{
+    if (from == hook)
+        return 1;
+    if (from == NO_HOOK)
+        return hook != OUTPUT;
+    return stage_of(hook, 0) > stage_of(from, 1) && !(from == INPUT && hook == POSTROUTING);
 }
 
 /* 1 if this is the next step of e's packet through one namespace. */
 static __always_inline int steps_on(struct tracked_skb *e, struct observation *s)
 {
     if (e->dead || e->netns != s->netns || s->hook == NO_HOOK || e->flags & FLAG_AT_SOCKET)
+        return 0;
+    if (e->hook == NO_HOOK || !may_follow(e->hook, s->hook))
         return 0;
     return stage_of(s->hook, s->returned) > e->stage || (in_same_hook(e, s) && s->priority > e->priority);
 }
@@ -131,6 +147,8 @@ static __always_inline int is_same_packet(struct tracked_skb *e, struct observat
         return 0;
     if (in_same_hook(e, s))
         return may_be_same_packet(e, s);
+    if (e->netns == s->netns && e->hook == NO_HOOK)
+        return may_follow(NO_HOOK, s->hook) && may_be_same_packet(e, s);
     if (s->hook == OUTPUT || s->hook == POSTROUTING || (e->netns == s->netns && !s->by_loopback))
         return 0;
     return same_fingerprint(e, s);
@@ -164,6 +182,7 @@ static __always_inline struct tracked_skb *begin(u64 skb, struct observation *s)
     e.fingerprint = s->packet.fingerprint;
     e.ident = s->packet.ident;
     e.priority = UNKNOWN_PRIORITY;
+    e.hook = NO_HOOK;
     e.opens = s->tuple[HEADER].protocol == TCP && s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_RST);
     if (nearly_full()) {
         e.shed = 1;
@@ -216,8 +235,11 @@ static __always_inline struct tracked_skb *move_on(struct tracked_skb *e, struct
         if (!in_same_hook(e, s) || s->priority > e->priority)
             e->priority = s->priority;
         e->stage = stage_of(s->hook, s->returned);
-    } else if (s->netns && s->netns != e->netns)
+        e->hook = s->hook;
+    } else if (s->netns && s->netns != e->netns) {
         e->stage = 0; /* it is at a hook of a device or a bridge: the hooks of IP follow */
+        e->hook = NO_HOOK;
+    }
     if (s->netns)
         e->netns = s->netns;
     else

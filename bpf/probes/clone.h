@@ -27,6 +27,7 @@ static __always_inline int clone_returned(struct call *c)
     f.flags |= FLAG_CLONE;
     f.netns = 0;
     f.stage = 0;
+    f.hook = NO_HOOK;
     f.emitted.netns = 0;
     f.until = bpf_jiffies64() + COPY_TICKS;
     tracked_skbs.update(&copy, &f);

@@ -142,7 +142,7 @@ static __always_inline struct reserved begin_refusal(struct tracked_skb *e, u8 a
     r.out->flags |= FLAG_NO_HEADER;
     r.out->verdict = NF_DROP;
     r.out->state = act;
-    r.out->hook = e->stage == stage_of(OUTPUT, 0) ? OUTPUT : INPUT;
+    r.out->hook = e->hook == OUTPUT ? OUTPUT : INPUT;
     return r;
 }
 
@@ -180,6 +180,7 @@ static __always_inline int ipvs_nat4_entered(struct call *c)
     if (!drops_only_excludes(e, s->nfct))
         write_ipvs(c, e, skb, cp, s, act, 1);
     e->stage = stage_of(OUTPUT, 0);
+    e->hook = OUTPUT;
     e->resent_in = e->netns;
     return 0;
 }

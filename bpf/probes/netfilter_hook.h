@@ -81,9 +81,12 @@ static __always_inline void write_gone(struct call *c, u64 skb, struct nf_hook_s
     struct net_device *in, *out;
     struct reserved r;
 
-    if (!e || e->netns != netns_of(c, READ(c, state, net)) || e->stage > stage_of(hook, 0) || (verdict == NF_DROP && !e->dead))
+    if (!e || e->netns != netns_of(c, READ(c, state, net)) || !may_follow(e->hook, hook) || e->stage > stage_of(hook, 0))
+        return;
+    if (verdict == NF_DROP && !e->dead)
         return;
     e->stage = stage_of(hook, 1);
+    e->hook = hook;
     r = reserve_whole(e, EVENT_HOOK);
     if (!r.out)
         return;

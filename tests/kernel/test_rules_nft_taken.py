@@ -13,10 +13,12 @@ from scenes import traffic
 from scenes.topology import CLIENT4, DRAIN, DRAIN4, DRAIN6, NODE4
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
-from tracer.model.hop import ChainHop, Hop, trace_of, verdict_of
+from tracer.model.hop import ChainHop, Hop, RewriteHop, trace_of, verdict_of
 from tracer.model.packet import Packet
 
-FWD, FWD_TO, DUP, OTHER, OUT = 9571, 9572, 9573, 9574, 9575
+FWD, FWD_TO, DUP, OTHER, OUT, PLAIN = 9571, 9572, 9573, 9574, 9575, 9576
+TURNS = 20
+"""Packets that are taken over, each followed by one of the node: it often gets the same socket buffer."""
 READ_SECONDS = 1.5
 INGRESS = f"""table netdev taken {{
   chain in {{
@@ -96,3 +98,23 @@ def test_the_first_rule_takes_the_packet_over(watch: Watch) -> None:
     sent, hops = packet_to(OUT, seen.packets)
     if leaves:
         assert decided(hops) == [("FWD", f'udp dport {OUT} fwd to "{DRAIN}"')] and sent.outcome == "stolen"
+
+
+@pytest.mark.matrix
+def test_the_buffer_of_a_packet_that_was_taken_over_is_reused(watch: Watch) -> None:
+    """The device that gets the packet frees it without any event. The next packet of the node is a packet of its own."""
+    try:
+        assert nft(INGRESS.replace("DEVICE", device()))
+        with watch(Filter(ports=(FWD, PLAIN)), nft=True) as seen:
+            time.sleep(READ_SECONDS)
+            for _ in range(TURNS):
+                traffic.udp_ask(NODE4, FWD, timeout=0.001)
+                traffic.udp_ask(CLIENT4, PLAIN, ns=None, timeout=0.001)
+    finally:
+        nft("delete table netdev taken")
+    datagrams = [p for p in seen.packets if p.protocol == "UDP" and not p.continues]
+    taken, plain = ([p for p in datagrams if p.endpoints.dport == port] for port in (FWD, PLAIN))
+    wrong = [p for p in taken if p.outcome != "stolen"]
+    assert len(taken) == TURNS and not wrong, "\n".join(map(str, wrong[0].hops if wrong else taken))
+    assert len(plain) == TURNS and all(p.netns == "node" and p.outcome in REFUSED for p in plain)
+    assert not any(isinstance(h, RewriteHop) for p in (*taken, *plain) for h in p.hops), "NAT changes none of these packets"
