@@ -369,18 +369,25 @@ class ClusterContext:
         chosen = (EndpointUse(address, port, time), *older)[:CHOSEN_KEPT]
         self.services[node, key] = ServiceUse(use.since or time, max(use.until, time), chosen)
 
-    def note_bare(self, node: str, key: ServiceKey, time: int, is_sure: bool) -> ServiceUse:
-        """A node let a new connection to a Service pass without translating it, or refused it. Returns all so far."""
+    def note_bare(self, node: str, key: ServiceKey, time: int, is_sure: bool) -> bool:
+        """A node let a new connection to a Service pass without translating it, or refused it. Returns whether it counts.
+
+        is_sure: It is certain that the node's rules decided. Others may be the first packet of an older connection again: they
+            count only while there are none that are sure.
+        """
         use = self.services.get((node, key), ServiceUse())
-        now = ServiceUse(
+        if use.bare and use.is_sure and not is_sure:
+            return False
+        if use.bare and is_sure and not use.is_sure:
+            use = ServiceUse(chosen=use.chosen)
+        self.services[node, key] = ServiceUse(
             chosen=use.chosen,
             bare_since=use.bare_since or time,
             bare_until=max(use.bare_until, time),
             bare=use.bare + 1,
-            is_sure=use.is_sure and is_sure,
+            is_sure=is_sure,
         )
-        self.services[node, key] = now
-        return now
+        return True
 
     def note_turned_away(self, node: str, key: ServiceKey) -> int:
         """A node threw a packet away for lack of a local endpoint. Returns the number of all so far."""

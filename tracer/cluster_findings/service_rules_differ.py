@@ -67,7 +67,8 @@ def suspect(joined: JoinedPacket, at: int, context: ClusterContext) -> Suspicion
             return None
         service = bare
         is_sure = service_views.has_run_nat(packet) or _is_refused(packet, service)
-        context.note_bare(node, service_views.key_of(service, packet.family), time, is_sure)
+        if not context.note_bare(node, service_views.key_of(service, packet.family), time, is_sure):
+            return None
     context.endpoints.ask(service.namespace, service.name)
     return Suspicion(view, time, _error(view))
 

@@ -181,6 +181,15 @@ def test_how_long_nodes_must_have_differed(views: list[NodeView], certain: bool 
     assert [finding.certain for finding in found(views)] == ([] if certain is None else [certain])
 
 
+def test_a_packet_that_is_sent_again_is_no_new_connection() -> None:
+    first = connection("a", -2 * MILLI, sport=7, nat_ran=False)
+    again = [connection("a", time, sport=7, nat_ran=False) for time in (SECOND, LONG)]
+    others = translated("b", -MILLI, LONG + MILLI)
+    assert found([connection("a", 0, sport=7), *again, *others]) == [], "one connection"
+    (finding,) = found([first, connection("a", 0, sport=7), *again, connection("a", LONG, sport=9), *others])
+    assert finding.certain and "with 2 new connections" in finding.proofs[1].text
+
+
 def test_a_service_without_endpoints_is_refused_by_the_node_that_is_right() -> None:
     views = [*bare("a", 0, LONG), *translated("b", -MILLI, LONG + MILLI)]
     assert found(views, FakeEndpoints(())) == []
