@@ -18,6 +18,7 @@ from tracer.cluster.endpoint_readings import EVERY_NS, FOR_NS, LONGEST_PAUSE_NS,
 from tracer.errors import NoObjects
 from tracer.model.kube import ServicePort
 from tracer.util.evictions import evictions
+from tracer.util.worker import Worker
 
 CART = ServicePort("shop", "cart", "", "tcp", 80)
 A, B = ("10.0.0.1", 8080), ("10.0.0.2", 8080)
@@ -60,7 +61,7 @@ class FakeApi:
 @pytest.fixture(autouse=True)
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests read by themselves."""
-    monkeypatch.setattr(endpoint_readings.Worker, "start", lambda self: self)
+    monkeypatch.setattr(Worker, "start", lambda self: self)
 
 
 def started(*ends: tuple[str, int]) -> FakeApi:
