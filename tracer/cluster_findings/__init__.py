@@ -134,8 +134,8 @@ class ClusterFindings:
                     self._wait(departure)
 
     def _suspect(self, joined: JoinedPacket) -> None:
-        for at in range(len(joined.views)):
-            for name, suspect, find in SUSPICIONS:
+        for name, suspect, find in SUSPICIONS:
+            for at in range(len(joined.views)):
                 if suspicion := suspect(joined, at, self.context):
                     self._suspicions.append((name, find, suspicion))
                     if len(self._suspicions) > MOST_SUSPICIONS:

@@ -29,11 +29,16 @@ def suspect(joined: JoinedPacket, at: int, context: ClusterContext) -> Suspicion
     view = joined.views[at]
     if not joined.complete or not view.packet.complete:
         return None
-    _note_request(joined, at, context)
-    _note_answer(view, context)
-    left = wire_headers.departed_from_host(view.packet)
-    request = context.forwarded.get((view.packet.protocol, left.endpoints)) if left else None
-    if not left or not request or request.target != view.node:
+    if at and at == len(joined.views) - 1:
+        _note_request(joined, at, context)
+    if not context.forwarded:
+        return None
+    headers, protocol = wire_headers.headers_of(view.packet), view.packet.protocol
+    if headers.arrival:
+        _note_answer(view.node, protocol, headers.arrival.endpoints, context)
+    left = headers.departure
+    request = context.forwarded.get((protocol, left.endpoints)) if left else None
+    if not left or not request or request.target != view.node or not wire_headers.departed_from_host(view.packet):
         return None
     later = _later_nodes(joined, at)
     if later is None or view.node in later:
@@ -69,7 +74,8 @@ def _note_request(joined: JoinedPacket, at: int, context: ClusterContext) -> Non
     """Notes a packet that came to the node of view `at`, its last one, from a node that translated its destination alone."""
     view = joined.views[at]
     came = wire_headers.headers_of(view.packet).arrival
-    if at != len(joined.views) - 1 or not at or not came:
+    translator = next((each for each in joined.views[:at] if _translates_destination(each.packet)), None)
+    if not came or not translator or translator.node == view.node or not _is_passed_on(translator, came.endpoints, context):
         return
     sure = {
         (link.earlier, link.later)
@@ -78,22 +84,20 @@ def _note_request(joined: JoinedPacket, at: int, context: ClusterContext) -> Non
     }
     if not all((each, each + 1) in sure for each in range(at)):
         return
-    translator = next((each for each in joined.views[:at] if _translates_destination(each.packet)), None)
-    if not translator or translator.node == view.node or not _is_passed_on(translator, came.endpoints, context):
-        return
     key = (view.packet.protocol, came.endpoints.reversed)
     before = context.forwarded.get(key)
     has_returned = before is not None and before.node == translator.node and before.has_returned
     context.forwarded[key] = ForwardedRequest(translator.node, view.node, came.iface, has_returned)
 
 
-def _note_answer(view: NodeView, context: ClusterContext) -> None:
-    """Notes a packet that may be an answer at the node that translated the request, whatever it was joined with."""
-    came = wire_headers.headers_of(view.packet).arrival
-    key = (view.packet.protocol, came.endpoints) if came else None
-    request = context.forwarded.get(key) if key else None
-    if key and request and request.node == view.node:
-        context.forwarded[key] = request._replace(has_returned=True)
+def _note_answer(node: str, protocol: str, ends: Endpoints, context: ClusterContext) -> None:
+    """Notes a packet that may be an answer at the node that translated the request, whatever it was joined with.
+
+    ends: The addresses with which it came there.
+    """
+    request = context.forwarded.get((protocol, ends))
+    if request and request.node == node and not request.has_returned:
+        context.forwarded[protocol, ends] = request._replace(has_returned=True)
 
 
 def _translates_destination(packet: Packet) -> bool:

@@ -17,6 +17,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.joined_packet import JoinedPacket
 from tracer.model.kube import Endpoint, ServicePort
 from tracer.model.packet import Packet
+from tracer.packets.outcome import BAD
 from tracer.util.endpoint_format import format_endpoint
 
 FEWEST_DROPPED = 2
@@ -29,7 +30,7 @@ def suspect(joined: JoinedPacket, at: int, context: ClusterContext) -> Suspicion
     """Counts packets that a node threw away for lack of a local endpoint. Returns a suspicion when there are enough."""
     view = joined.views[at]
     packet, node = view.packet, view.node
-    service = _service(packet, context) if packet.complete else None
+    service = _service(packet, context) if packet.complete and packet.outcome in BAD else None
     if not service or not service_views.is_for_other_nodes(packet, service, node, context):
         return None
     context.endpoints.ask(service.namespace, service.name)

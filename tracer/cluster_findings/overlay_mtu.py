@@ -17,7 +17,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import RewriteHop
 from tracer.model.joined_packet import NodeView
 from tracer.model.namespace_name import is_host
-from tracer.model.packet import Packet
+from tracer.model.packet import Outcome, Packet
 from tracer.util.endpoint_format import format_endpoint
 
 GOES_ON_NS = 1_000_000_000
@@ -33,7 +33,7 @@ def find(view: NodeView, context: ClusterContext) -> Finding | None:
     if packet.icmp and (packet.protocol, *packet.icmp) in REPORTS:
         context.reports[packet.endpoints.dst] += 1
         return None
-    drop = packet.drop
+    drop = packet.drop if packet.outcome is Outcome.DROPPED else None
     if not drop or not packet.complete or not (drop.reason == REASON or drop.function in FUNCTIONS):
         return None
     owner = context.nodes.owner(_destination(packet))

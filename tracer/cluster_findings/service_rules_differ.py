@@ -52,9 +52,10 @@ class _Other(NamedTuple):
 def suspect(joined: JoinedPacket, at: int, context: ClusterContext) -> Suspicion | None:
     """Notes what the rules of a node did with a new connection. Returns a suspicion if it may be wrong."""
     view = joined.views[at]
-    packet, node, time = view.packet, view.node, service_views.view_time(view)
-    if not packet.complete or view.offset is None or not service_views.is_new(packet):
+    packet, node = view.packet, view.node
+    if not service_views.is_new(packet) or not packet.complete or view.offset is None:
         return None
+    time = service_views.view_time(view)
     choice = service_views.choice_of(packet, context.nodes)
     if choice:
         service = choice.service
