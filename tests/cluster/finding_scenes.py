@@ -198,7 +198,8 @@ class FindingScenes:
 
     def _datagrams(self, node: NodePlan, count: int, size: int, answered: int) -> None:
         to = self._other(node).pod("cart").address
-        words = ("--address", to, "--port", str(names.UDP_PORT), "--udp", str(count), "--size", str(size))
+        limit = str(LONG_SECONDS if answered else SHORT_SECONDS)
+        words = ("--address", to, "--port", str(names.UDP_PORT), "--udp", str(count), "--size", str(size), "--seconds", limit)
         self._expect(f"datagrams of {size} bytes to {to}", self._bed.scene("datagrams", node, *words), answered)
 
     def _other(self, node: NodePlan) -> NodePlan:

@@ -7,6 +7,7 @@ A request that was only routed is none of this: an answer may take another way t
 
 from __future__ import annotations
 
+from tracer.cluster_findings import service_views
 from tracer.cluster_findings.cluster_context import AnswerWay, ClusterContext, ForwardedRequest, Suspicion
 from tracer.joining import wire_headers
 from tracer.joining.wire_headers import WireHeader
@@ -86,6 +87,8 @@ def _note_request(joined: JoinedPacket, at: int, context: ClusterContext) -> Non
         return
     key = (view.packet.protocol, came.endpoints.reversed)
     before = context.forwarded.get(key)
+    if not before and not service_views.is_new(translator.packet):
+        return  # an older connection: its first answers may have come back
     has_returned = before is not None and before.node == translator.node and before.has_returned
     context.forwarded[key] = ForwardedRequest(translator.node, view.node, came.iface, has_returned)
 

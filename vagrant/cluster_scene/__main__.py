@@ -60,7 +60,7 @@ def main() -> int:
         elif args.verb == "upload":
             found = requests.upload(args.size, args.address, args.port, source, args.seconds)
         else:
-            found = requests.single_datagrams(args.udp, args.size, args.address, args.port, source)
+            found = requests.single_datagrams(args.udp, args.size, args.address, args.port, source, args.seconds)
         print(json.dumps({"sent": found.sent, "answered": found.answered, "by": found.by}))
     else:
         asking = node.pod("shop").name if args.address else CLIENT

@@ -86,14 +86,14 @@ def upload(size: int, address: str, port: int, ns: str | None, seconds: float) -
     return found
 
 
-def single_datagrams(count: int, size: int, address: str, port: int, ns: str | None) -> TrafficCount:
-    """Datagrams of so many bytes, each from a port of its own, so that no two are alike. Answers are waited for."""
+def single_datagrams(count: int, size: int, address: str, port: int, ns: str | None, seconds: float) -> TrafficCount:
+    """Datagrams of so many bytes, each from a port of its own, so that no two are alike. seconds: limit for an answer."""
     found = TrafficCount()
     for number in range(count):
         with entered(ns):
             sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with sock, suppress(OSError):
-            sock.settimeout(SILENCE_SECONDS)
+            sock.settimeout(seconds)
             sock.connect((address, port))
             found.sent += 1
             sock.send(f"datagram {number:06d} ".encode().ljust(size, b"x"))

@@ -197,6 +197,12 @@ def test_an_answer_that_its_node_gave_up() -> None:
     assert found(*TWO, gone(answer(2 * MILLI, ident=9)), gone(answer(SECOND + 2 * MILLI, 40002, ident=9))) == []
 
 
+def test_a_connection_that_is_older_than_the_run() -> None:
+    old: dict[str, Any] = {"tcp_flags": "ACK"}
+    views = [*request(**old), answer(MILLI, **old), *request(SECOND, 40002, **old), answer(SECOND + MILLI, 40002, **old)]
+    assert found(*views) == []
+
+
 def test_equal_answers_are_not_told_apart() -> None:
     values: dict[str, Any] = {"protocol": "UDP", "tcp_flags": "", "seq": 0, "ident": 0}
     answers = [answer(MILLI, **values), answer(MILLI + MICRO, **values)]
