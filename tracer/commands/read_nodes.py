@@ -10,14 +10,15 @@ from typing import Any
 
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.file_series import opened
-from tracer.cluster.cluster_run import ClusterRun, NodeCommand
+from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
 from tracer.cluster.join_horizon import RecordedHorizon
 from tracer.cluster.recorded_clock import RecordedClock
 from tracer.commands.cluster import node_arguments, result_arguments
 from tracer.errors import BadOption, DamagedCapture
 from tracer.joining.packet_joiner import PacketJoiner
 from tracer.pipeline import sinks
-from tracer.pipeline.shutdown import reading
+from tracer.pipeline.shutdown import StopRequest, reading
+from tracer.render.base import Output
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tracer.cli.main import main; main()"
@@ -54,17 +55,45 @@ def read(captures: Mapping[str, Sequence[str]], options: dict[str, Any]) -> int:
         DamagedCapture: Not all captures could be read to their ends.
         BadOption: Captures of one node are not of one run.
     """
-    words = (*result_arguments(options, options["outputs"]), *node_arguments(options))
-    commands = [NodeCommand(node, _command(paths, words), _clock(paths)) for node, paths in captures.items()]
     outputs = sinks.opened(options["outputs"], options["verbose"], waits=True)
-    with reading([path for paths in captures.values() for path in paths]) as stop, outputs as output:
-        horizon = RecordedHorizon(captures)
-        totals = ClusterRun(commands, output, PacketJoiner(), options["count"], horizon=horizon).run(stop)
+    with reading(files(captures)) as stop, outputs as output:
+        totals = replayed(captures, result_arguments(options, options["outputs"]), options, output, stop)
         output.summary(totals.summary)
+    require_whole(totals)
+    return 0
+
+
+def files(captures: Mapping[str, Sequence[str]]) -> list[str]:
+    """The names of all files."""
+    return [path for paths in captures.values() for path in paths]
+
+
+def replayed(
+    captures: Mapping[str, Sequence[str]], results: Sequence[str], options: dict[str, Any], output: Output, stop: StopRequest
+) -> ClusterTotals:
+    """Reads captures of several nodes into an output, without its summary.
+
+    Args:
+        captures: The captures of each node.
+        results: The options of `agent` for what is shown.
+        options: Those of `trace`.
+        output: Where results are written.
+        stop: Request to end.
+
+    Raises:
+        BadOption: Captures of one node are not of one run.
+    """
+    words = (*results, *node_arguments(options))
+    commands = [NodeCommand(node, _command(paths, words), _clock(paths)) for node, paths in captures.items()]
+    run = ClusterRun(commands, output, PacketJoiner(), options.get("count", 0), horizon=RecordedHorizon(captures))
+    return run.run(stop)
+
+
+def require_whole(totals: ClusterTotals) -> None:
+    """Raises DamagedCapture if not all captures were read to their ends."""
     if totals.failed:
         reasons = "; ".join(f"{node}: {why}" for node, why in totals.failed.items())
         raise DamagedCapture(f"Not all captures could be read; what could be is above. {reasons}.")
-    return 0
 
 
 def _command(paths: Sequence[str], words: Sequence[str]) -> list[str]:

@@ -118,6 +118,39 @@ def test_no_node_at_all_is_an_error(cluster: FakeCluster) -> None:
     assert "k8snet-trace: No node was traced: node-" in done.stderr and "forbidden" in done.stderr
 
 
+def test_top_counts_all_nodes(cluster: FakeCluster, capture: Path) -> None:
+    pods: Pods = {f"agent-{name}": {"capture": str(capture)} for name in NODES}
+    done = cluster.run(pods, "--once", "--interval", "3", "--by", "node", "-o", "json", "--port", "80", command="top")
+    assert done.returncode == 0, done.stderr
+    (line,) = map(json.loads, done.stdout.splitlines())
+    rows = {row["key"]: row for row in line["rows"]}
+    assert set(rows) == set(NODES) and line["nodes"] == 2 and line["by"] == "node"
+    assert rows["node-1"]["packets"] == rows["node-2"]["packets"] > 10
+    assert line["total"]["packets"] <= 2 * rows["node-1"]["packets"]
+    assert line["total"]["syn_ack"]["count"] > 10, "agents send the time, not the answers"
+    words = cluster.commands()[0]
+    assert words[words.index("--port") :][:2] == ["--port", "80"] and words[words.index("--duration") + 1] == "3.0"
+    assert "Tracing 2 nodes: node-1, node-2." in done.stderr
+
+
+def test_top_without_a_node_has_no_table(cluster: FakeCluster) -> None:
+    pods: Pods = {name: {"error": "forbidden", "status": 1} for name in ("agent-node-1", "agent-node-2")}
+    done = cluster.run(pods, "--once", command="top")
+    assert (done.returncode, done.stdout) == (NoAgent.status, "") and "forbidden" in done.stderr
+
+
+def test_wrong_commands_of_the_plugin_are_one_sentence(cluster: FakeCluster) -> None:
+    for words, sentence in (
+        (["tpo"], "No such command 'tpo', did you mean top?"),
+        (["--port", "80", "top"], "must be the first word: kubectl k8snet-trace top [OPTIONS]."),
+        (["top", "--", "true"], "runs no command after `--`"),
+        (["top", "--ring", "10M"], "need -w FILE"),
+        (["top", "--rows", "0"], "not in the range"),
+    ):
+        done = cluster.run({}, *words, command="")
+        assert done.returncode == 2 and sentence in " ".join(done.stderr.split()) and not done.stdout, done.stderr
+
+
 def test_the_agents_get_the_options_that_select(cluster: FakeCluster, capture: Path) -> None:
     done = cluster.run({"agent-node-1": {"capture": str(capture)}}, "--service", "shop/cart", "--drops-only", "-4", "-v")
     assert done.returncode == 0, done.stderr
