@@ -8,6 +8,7 @@ import json
 import math
 from dataclasses import replace
 from importlib import resources
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -35,7 +36,7 @@ LINK = JoinLink(0, 1, JoinKey.HEADER, Certainty.OBSERVED)
 HOSTILE = "node\x1b[2J\n[bold]" + "x" * 300
 
 
-def both(way: str = "in", **values: object) -> JoinedPacket:
+def both(way: str = "in", **values: Any) -> JoinedPacket:
     """A packet from node a to node b. way: what happens to it there."""
     return JoinedPacket((view("a", 0, "out", **values), view("b", 1000, way, **values)), (LINK,))
 
@@ -188,10 +189,11 @@ def test_json_of_several_nodes_agrees_with_the_schema() -> None:
         assert dimension == "cause" or {hop["node"] for hop in line["total"]["hops"]} == {"a", "b"}
 
 
-def test_notes_name_the_node(capsys: pytest.CaptureFixture[str]) -> None:
-    made, _ = output()
+def test_notes_name_the_node() -> None:
+    made, notes = NodesTopOutput(Shown()), io.StringIO()
+    made.err = notes
     made.for_node("a").begin([CheckResult("bpf", "degraded", "no probe")], "")
-    assert "a: bpf: no probe\n" in made.err.getvalue()  # type: ignore[attr-defined]
+    assert "a: bpf: no probe\n" in notes.getvalue()
 
 
 def test_a_packet_that_a_capture_had_not_explained_is_not_counted() -> None:
