@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracer import __version__
-from tracer.cli import live_table
+from tracer.cli import full_screen, live_table
 from tracer.cli import main as node_program
 from tracer.cli.command_line import COMMAND, CommandWithProgram, TraceByDefault
 from tracer.cli.help import ShortHelp, write_commands
@@ -33,6 +33,7 @@ Examples:
   kubectl k8snet-trace --service shop/cart --from pod/shop/web-1 --drops-only
   kubectl k8snet-trace --node worker-1 --node worker-2 --port 30285 -o json:packets.jsonl
   kubectl k8snet-trace top --by node
+  kubectl k8snet-trace ui --service shop/cart
 
 The nodes are traced by the DaemonSet's pods (deploy/), with your own rights: kubectl exec.
 """
@@ -64,7 +65,7 @@ class PluginTraceCommand(PluginCommand):
 def command() -> TraceByDefault:
     """Makes the group of commands."""
     group = TraceByDefault("kubectl k8snet-trace", context_settings=HELP_SETTINGS)
-    for each in (_trace(), _top()):
+    for each in (_trace(), _top(), _ui()):
         group.add_command(each)
     return group
 
@@ -120,6 +121,10 @@ def _top() -> PluginCommand:
     return _made(PluginCommand, "top", top, params, live_table.HELP)
 
 
+def _ui() -> PluginCommand:
+    return _made(PluginCommand, "ui", ui, [*_node_options(), *_shared(full_screen.NOT_SHARED)], full_screen.HELP)
+
+
 def _cluster_request(cmd: Sequence[str], options: dict[str, Any]) -> ClusterRequest:
     """Takes the options that choose nodes out of all options, and checks the others. Raises BadOption."""
     from tracer.commands import cluster as clusters
@@ -153,6 +158,14 @@ def top(cmd: tuple[str, ...], **options: Any) -> int:
     from tracer.commands import cluster_top
 
     return cluster_top.trace(nodes, request, options)
+
+
+def ui(cmd: tuple[str, ...], **options: Any) -> int:
+    """Shows connections, packets and findings of all nodes on the whole terminal."""
+    nodes, verbose = _cluster_request(cmd, options), options.pop("verbose")
+    from tracer.commands import cluster_ui
+
+    return cluster_ui.trace(nodes, verbose, options)
 
 
 def main(args: list[str] | None = None) -> None:

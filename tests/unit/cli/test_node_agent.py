@@ -50,7 +50,7 @@ def test_each_option_of_a_node_is_passed_on_or_is_the_clients() -> None:
         "nodes", "clients", "context", "kubeconfig", "namespace", "image", "kubectl", "write", "outputs", "oneline", "times",
         "count", "ring", "rotate_size", "rotate_time", "color", "debug", "help_all", "version",
     }  # fmt: skip
-    for name, more in (("trace", set[str]()), ("top", set(live_table_options()))):
+    for name, more in (("trace", set[str]()), ("top", set(live_table_options())), ("ui", set[str]())):
         params = cluster_plugin.command().commands[name].params
         plugin = {str(p.name) for p in params if isinstance(p, click.Option)}
         assert plugin - own - set(NODE_OPTIONS) == {"family"} | more, name
