@@ -177,6 +177,7 @@ def make(
     events: Mapping[str, Sequence[EventArray]] | None = None,
     losses: Mapping[str, Sequence[Loss]] | None = None,
     offsets: Mapping[str, int] | None = None,
+    began: int = BEGAN,
     until: int = LAST,
     **options: Any,
 ) -> list[Path]:
@@ -187,6 +188,7 @@ def make(
         events: Those of each node; None = the scene.
         losses: Losses of a node, in its second batch.
         offsets: Of the nodes' clocks, ns; a node without one has no clock in its capture. None = 0 for both.
+        began: Time of the first batch of node-b, ns.
         until: Time of the last batches, ns.
         options: Further arguments of captures.capture.
     """
@@ -195,7 +197,8 @@ def make(
     for name, parts in (events or scene()).items():
         path = directory / f"{name}.raw.k8st"
         whole = np.concatenate([captures.table_lookup(150), *parts])
-        times = [BEGAN, BEGAN + 10 * SECOND, until - SECOND, until]
+        first = began if name == "node-b" else BEGAN
+        times = [first, first, until - SECOND // 2, until]
         batches = [(whole[:0], []), (whole, list((losses or {}).get(name, ()))), (whole[:0], []), (whole[:0], [])]
         with _on(name, times):
             captures.capture(path, batches, **{"objects": OBJECTS, "rules": RULES} | options)

@@ -332,7 +332,7 @@ class ClusterRun:
                 if node not in self.totals.traced:
                     self.totals.traced.append(node)
                 if self._findings:
-                    self._findings.context.nodes.begin(node, self._now())
+                    self._findings.context.nodes.begin(node, agent.stream.clock.begun(self._now()))
                 output.begin(content.results, content.options, content.release)
             case Finding():
                 self._later(node, lambda: output.finding(content))

@@ -154,19 +154,20 @@ class ClusterFindings:
         """Whether one of the two nodes will soon say that it has sent all: what counts is the batch before its last one."""
         if horizon > departure.time + LATE_NS or self._gap(departure, SETTLED_NS) != NOT_SENT:
             return False
-        return not any(map(self.context.nodes.has_ended, (departure.node, departure.owner.node)))
+        behind = (node for node in _ends_of(departure) if self._gap_of(node, departure, SETTLED_NS) == NOT_SENT)
+        return not any(map(self.context.nodes.has_ended, behind))
 
     def _gap(self, departure: UnansweredDeparture, waited: int) -> str:
         """Why something that came of a packet may not have been shown, a clause; "" = all was shown."""
-        nodes, since, until = (
-            self.context.nodes,
-            departure.time - 2 * departure.error - SLACK_NS,
-            departure.time + ON_ITS_WAY_NS,
-        )
-        if self.context.seen.forgotten >= since:
+        if self.context.seen.forgotten >= _since(departure):
             return GIVEN_UP
-        gaps = (nodes.gap(node, since, until, departure.time + waited) for node in (departure.owner.node, departure.node))
+        gaps = (self._gap_of(node, departure, waited) for node in _ends_of(departure))
         return next(filter(None, gaps), "")
+
+    def _gap_of(self, node: str, departure: UnansweredDeparture, waited: int) -> str:
+        """The same of one of the two nodes."""
+        until = departure.time + ON_ITS_WAY_NS
+        return self.context.nodes.gap(node, _since(departure), until, departure.time + waited)
 
     def _note_way(self, earlier: NodeView, later: NodeView) -> None:
         left = wire_headers.headers_of(earlier.packet).departure
@@ -184,6 +185,16 @@ class ClusterFindings:
         if not owner or owner.node == view.node or not nodes.is_traced(owner.node):
             return None
         return UnansweredDeparture(view.node, packet, left, owner, left.time + (view.offset or 0), _error(view))
+
+
+def _ends_of(departure: UnansweredDeparture) -> tuple[str, str]:
+    """The node that a packet should have come to, and the one that it left."""
+    return departure.owner.node, departure.node
+
+
+def _since(departure: UnansweredDeparture) -> int:
+    """From when on its nodes must have shown everything, ns."""
+    return departure.time - 2 * departure.error - SLACK_NS
 
 
 def departed_from_host(packet: Packet) -> WireHeader | None:

@@ -226,7 +226,7 @@ def _cluster_findings(
     if not has_pods:
         with suppress(NoObjects):
             objects.read((cluster_objects.PODS, SERVICES))
-    coverage = FilterCoverage(options, objects.view)
+    coverage = FilterCoverage.of(options, objects.view)
     return ClusterFindings(ClusterContext(TracedNodes(objects.view.store), coverage, coverage.is_by_name))
 
 

@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from tracer.capture.replay.capture_reader import CaptureReader
-from tracer.capture.replay.file_series import opened
 from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.filter_coverage import FilterCoverage
 from tracer.cluster.join_horizon import RecordedHorizon
-from tracer.cluster.recorded_clock import RecordedClock
+from tracer.cluster.recorded_node import RecordedNodes
+from tracer.cluster_findings import ClusterFindings
+from tracer.cluster_findings.cluster_context import ClusterContext
 from tracer.commands.cluster import node_arguments, result_arguments
 from tracer.errors import BadOption, DamagedCapture
 from tracer.joining.packet_joiner import PacketJoiner
+from tracer.joining.traced_nodes import END_OF_TIME, TracedNodes
+from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
+from tracer.model.packet import Packet
 from tracer.pipeline import sinks
 from tracer.pipeline.shutdown import StopRequest, reading
 from tracer.render.base import Output
@@ -83,10 +89,28 @@ def replayed(
     Raises:
         BadOption: Captures of one node are not of one run.
     """
-    words = (*results, *node_arguments(options))
-    commands = [NodeCommand(node, _command(paths, words), _clock(paths)) for node, paths in captures.items()]
-    run = ClusterRun(commands, output, PacketJoiner(), options.get("count", 0), horizon=RecordedHorizon(captures))
-    return run.run(stop)
+    words, recorded = (*results, *node_arguments(options)), RecordedNodes.read(captures)
+    commands = [NodeCommand(node, _command(captures[node], words), each.clock) for node, each in recorded.nodes.items()]
+    horizon, findings = RecordedHorizon(captures), _findings(recorded, options)
+    return ClusterRun(commands, output, PacketJoiner(), options.get("count", 0), None, horizon, findings).run(stop)
+
+
+def _findings(recorded: RecordedNodes, options: Mapping[str, Any]) -> ClusterFindings:
+    """What looks at the packets of all nodes together.
+
+    A packet is expected on a node if both the recorded run and these options select it there, and the capture lacks nothing.
+    """
+    asked = FilterCoverage.of(options, ClusterView(recorded.store))
+    nodes = TracedNodes(recorded.store)
+    for name, each in recorded.nodes.items():
+        if not each.is_whole:
+            nodes.note_loss(name, 0, END_OF_TIME)
+
+    def covers(node: str, packet: Packet, ends: Endpoints) -> bool:
+        return recorded.nodes[node].covers(node, packet, ends) and asked(node, packet, ends)
+
+    is_by_name = asked.is_by_name or any(each.covers.is_by_name for each in recorded.nodes.values())
+    return ClusterFindings(ClusterContext(nodes, covers, is_by_name))
 
 
 def require_whole(totals: ClusterTotals) -> None:
@@ -99,9 +123,3 @@ def require_whole(totals: ClusterTotals) -> None:
 def _command(paths: Sequence[str], words: Sequence[str]) -> list[str]:
     files = [word for path in paths for word in ("-r", path)]
     return [sys.executable, "-I", "-c", PROGRAM, str(ROOT), "agent", "--stdio", *files, *words]
-
-
-def _clock(paths: Sequence[str]) -> RecordedClock:
-    with opened(paths) as capture:
-        known = capture.clock()
-    return RecordedClock(*known) if known else RecordedClock()
