@@ -30,7 +30,7 @@ from tracer.kube.api_client import SERVICES
 from tracer.kube.catalog import ClusterView
 from tracer.kube.selectors import Selectors
 from tracer.pipeline import sinks
-from tracer.pipeline.shutdown import StopRequest, StopSignals
+from tracer.pipeline.shutdown import EXPLAINING, StopRequest, StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.render.base import Output, hang_up
 from tracer.selection.filter_options import FilterOptions
@@ -179,8 +179,8 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
 
 
 def driven(output: Output, work: Callable[[StopRequest], object]) -> int:
-    """Runs work that a signal ends. Returns the exit status. output: its stream may have lost its reader."""
-    stop = StopSignals(END_SECONDS)
+    """Runs work that a signal ends. Returns the exit status. output: gets notes; its stream may have lost its reader."""
+    stop = StopSignals(END_SECONDS, lambda: output.note(EXPLAINING))
     try:
         work(stop)
     except BrokenPipeError:

@@ -22,7 +22,7 @@ from tests.support.clusters import FakeCluster
 from tests.support.fake_kubectl import ROOT
 from tests.support.node_views import EPOCH, INSIDE_NS, SECOND, packet
 from tests.support.traced_clusters import TracedCluster
-from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.cluster_run import END_SECONDS, ClusterRun, ClusterTotals, NodeCommand
 from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.node_clock import NodeClock
 from tracer.cluster.packet_stage import SingleViews
@@ -191,6 +191,22 @@ def test_ctrl_c_ends_all_and_shows_the_summary(cluster: FakeCluster, capture: Pa
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert json.loads(first)["node"] == "node-1" and json.loads(out.splitlines()[-1])["type"] == "summary"
+
+
+def test_a_second_ctrl_c_waits_for_no_node(cluster: FakeCluster, capture: Path) -> None:
+    pods: Pods = {"agent-node-1": {"capture": str(capture)}, "agent-node-2": {"silent": True}}
+    process = subprocess.Popen(
+        cluster.command("-o", "json"), env=cluster.environment(pods), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and time.monotonic() - began < END_SECONDS - 3
+    assert "Explaining what was seen; Ctrl-C again ends at once." in err and "Traceback" not in err
 
 
 def test_a_program_after_two_dashes_is_refused(cluster: FakeCluster) -> None:

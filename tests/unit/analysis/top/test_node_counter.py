@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from rich.console import Console
 
 from tests.support import sample_packets as samples
 from tests.support.node_views import ENDS, POD_A, POD_B, view
 from tests.unit.analysis.top.test_interval import verdict
 from tests.unit.analysis.top.test_packet_counter import Shown
 from tracer import render
+from tracer.analysis.top import drawing
 from tracer.analysis.top.interval import Interval, Losses
 from tracer.analysis.top.node_counter import NodesTopOutput
 from tracer.analysis.top.printing import PrintedRecords, PrintedTables
@@ -178,6 +180,15 @@ def test_losses_of_each_node() -> None:
         "events": 3, "packets_left_out": 0, "packets_unexplained": 0, "by_probe": {"table": 3},
     }  # fmt: skip
     assert line["nodes"] == 4 and line["lost"]["not_sent"] == 41
+
+
+def test_the_newest_packets_of_a_row_name_their_nodes() -> None:
+    row = counted("service", both(), both("drop"), JoinedPacket((view(HOSTILE, way="in"),))).total
+    console = Console(file=io.StringIO(), width=120)
+    console.print(drawing.packets("shop/cart", row, 9, 120))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "a > b: dropped to eth0" in text and "a > b: delivered to eth0" in text
+    assert "\x1b" not in text and "node\\x1b[2J\\n[bold]" in text
 
 
 def test_json_of_several_nodes_agrees_with_the_schema() -> None:
