@@ -14,7 +14,8 @@ import pytest
 from tests.support import clusters, two_nodes
 from tests.support.fake_kubectl import ROOT
 from tests.support.pseudo_terminal import PseudoTerminal
-from tracer.errors import NoAgent, NoTerminal
+from tracer.cluster.node_choice import MOST_NODES
+from tracer.errors import BadOption, NoAgent, NoTerminal
 
 SECONDS = 60.0
 
@@ -85,3 +86,13 @@ def test_ui_without_a_traced_node_says_why(tmp_path: Path) -> None:
         assert status == NoAgent.status and "forbidden" in text and "Traceback" not in text
         done = cluster.run(pods, command="ui")
     assert done.returncode == NoTerminal.status and "ui needs a terminal" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["trace", "top"])
+def test_more_nodes_than_one_stream_takes_are_refused(tmp_path: Path, command: str) -> None:
+    names = [f"node-{number}" for number in range(MOST_NODES + 1)]
+    with clusters.cluster(tmp_path, [*map(clusters.node, names), *map(clusters.agent_pod, names)]) as cluster:
+        done = cluster.run({}, command=command)
+        assert not cluster.commands()
+    sentence = "201 nodes are too many for one stream, which takes 200: choose some with --node."
+    assert done.returncode == BadOption.status and sentence in " ".join(done.stderr.split()) and not done.stdout
