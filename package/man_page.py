@@ -61,31 +61,34 @@ def page(group: click.Group, version: str, date: str, statuses: list[tuple[str, 
     return "\n".join([*lines, FILES, *_examples(trace.epilog or ""), SEE_ALSO]) + "\n"
 
 
-def plugin_page(plugin: click.Command, version: str, date: str) -> str:
+def plugin_page(plugin: click.Group, version: str, date: str) -> str:
     """The manual page of the plugin of kubectl.
 
     Args:
-        plugin: Its command.
+        plugin: Its commands; the one called `trace` is the default.
         version: Version of the program.
         date: YYYY-MM-DD.
     """
     top = click.Context(click.Group(), info_name="kubectl")
+    trace = plugin.commands["trace"]
+    others = {name: each for name, each in plugin.commands.items() if each is not trace}
     lines = [
         f'.TH KUBECTL\\-K8SNET_TRACE 1 "{date}" "{NAME} {escape(version)}" "User Commands"',
         ".SH NAME",
         rf"{escape(PLUGIN)} \- trace a Service on all nodes that can matter",
         ".SH SYNOPSIS",
         r".B kubectl k8snet\-trace",
-        escape(_usage("", plugin, top)),
-        ".SH DESCRIPTION",
-        *_text(plugin.help or ""),
-        ".SH OPTIONS",
-        *_options(plugin, top, set()),
-        ".SH EXIT STATUS",
-        "Those of",
-        r".BR k8snet\-trace (1).",
+        escape(_usage("", trace, top)),
     ]
-    return "\n".join([*lines, *_examples(plugin.epilog or ""), PLUGIN_SEE_ALSO]) + "\n"
+    for name, each in others.items():
+        lines += [".br", r".B kubectl k8snet\-trace", escape(_usage(name, each, top))]
+    lines += [".SH DESCRIPTION", *_text(trace.help or ""), ".SH OPTIONS", *_options(trace, top, set()), ".SH COMMANDS"]
+    context = _context(trace, "", top)
+    known = {record for each in trace.get_params(context) if (record := each.get_help_record(context))}
+    for name, each in others.items():
+        lines += [f'.SS "{escape(_usage(name, each, top))}"', *_text(each.help or ""), *_options(each, top, known)]
+    lines += [".SH EXIT STATUS", "Those of", r".BR k8snet\-trace (1)."]
+    return "\n".join([*lines, *_examples(trace.epilog or ""), PLUGIN_SEE_ALSO]) + "\n"
 
 
 FILES = r"""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the views of a recorded node at 80 and 120 columns: what each command prints, and the screen of `ui`.
 
-    .venv/bin/python docs/images/screens.py             docs/images/ui.svg, which the README shows
+    .venv/bin/python docs/images/screens.py             docs/images/ui.svg and ui-nodes.svg, which the documents show
     .venv/bin/python docs/images/screens.py DIRECTORY   all views, to look at them after a change
 
 Run it in a checkout; it needs no root and no kernel.
@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 import termios
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -26,6 +28,9 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 CAPTURE = ROOT / "tests/data/real/B.k8st.xz"
+if TYPE_CHECKING:
+    from tracer.ui.feed import ScreenFeed
+
 NAME = "night.k8st"
 """What the titles call the capture."""
 COMMANDS = {
@@ -76,26 +81,49 @@ def draw_text(target: Path, words: tuple[str, ...], directory: str, columns: int
     console.save_svg(str(target), title=f"k8snet-trace {' '.join(words)}")
 
 
-def draw_screen(target: Path, columns: int) -> None:
-    from tests.support.screens import recorded_feed
+def draw_screen(target: Path, columns: int, makes_feed: Callable[[], ScreenFeed], title: str) -> None:
+    """Draws the screen of `ui`. makes_feed: makes what it shows."""
     from tracer.pipeline.shutdown import StopRequest
     from tracer.ui.app import TraceScreen
 
-    feed = recorded_feed("B")
+    feed = makes_feed()
     feed.notes.clear()
     screen = TraceScreen(feed, StopRequest(0))
 
     async def run() -> None:
         async with screen.run_test(size=(columns, SIZES[columns])) as pilot:
             await pilot.pause(SETTLE_SECONDS)
-            target.write_text(screen.export_screenshot(title=f"k8snet-trace ui -r {NAME}"), encoding="utf-8")
+            target.write_text(screen.export_screenshot(title=title), encoding="utf-8")
 
     asyncio.run(run())
 
 
+def one_node() -> ScreenFeed:
+    """The results of a recorded node."""
+    from tests.support.screens import recorded_feed
+
+    return recorded_feed("B")
+
+
+def two_nodes() -> ScreenFeed:
+    """The results of two recorded nodes."""
+    from tests.support import two_nodes
+
+    with tempfile.TemporaryDirectory() as directory:
+        return two_nodes.feed(two_nodes.make(Path(directory)))
+
+
+SCREENS = {
+    "ui": (one_node, f"k8snet-trace ui -r {NAME}"),
+    "ui-nodes": (two_nodes, "kubectl k8snet-trace ui --service shop/cart"),
+}
+"""The screens of `ui` by the names of their files: what they show, and the title."""
+
+
 def main() -> None:
     if len(sys.argv) < 2:
-        draw_screen(ROOT / "docs/images/ui.svg", 120)
+        for name, (makes_feed, title) in SCREENS.items():
+            draw_screen(ROOT / f"docs/images/{name}.svg", 120, makes_feed, title)
         return
     out = Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as directory:
@@ -103,7 +131,8 @@ def main() -> None:
         for columns in SIZES:
             for name, words in COMMANDS.items():
                 draw_text(out / f"{name}-{columns}.svg", words, directory, columns)
-            draw_screen(out / f"ui-{columns}.svg", columns)
+            for name, (makes_feed, title) in SCREENS.items():
+                draw_screen(out / f"{name}-{columns}.svg", columns, makes_feed, title)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make cluster`: traces the packets between real kernels with `kubectl k8snet-trace`, and compares them with the wire's log.
 
-    python -m tests.cluster a=6.12 b=6.1 [--tcp 20] [--udp 60] [--lossy] [--no-failures] [--findings] [--seed 1]
+    python -m tests.cluster a=6.12 b=6.1 [--tcp 20] [--udp 60] [--lossy] [--no-failures] [--findings] [--only-views]
+        [--seed 1]
 
 Ends with `nodes=… packets=… joined=… wrong=… ambiguous=… lost=… found=… perhaps=…`; the status is 1 after any difference.
 lost: frames that the wire dropped; found, perhaps: packets that the plugin called lost for certain, and perhaps.
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from lab.cluster import Cluster
 from lab.wire import Fate, Faults
-from tests.cluster import failures, finding_truth, join_truth, loss_truth, recorded_joins, wire_truth
+from tests.cluster import failures, finding_truth, join_truth, loss_truth, recorded_joins, views, wire_truth
 from tests.cluster.bed import PluginRun, TestBed, is_of_services, members
 from tests.cluster.finding_scenes import FindingScenes
 from tests.cluster.finding_truth import ExpectedFinding
@@ -70,8 +71,11 @@ def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount,
     differences = wire_truth.differences(truth.sent, seen.sent, "sent")
     differences += wire_truth.differences(truth.come, seen.come, "came")
     differences += join_truth.compare(found, log)
-    recorded, problems = recorded_joins.compare(sorted(captures.glob("*.k8st")), found, log)
-    print(f"captures: packets={recorded.packets} joined={sum(recorded.joined.values())} wrong={len(recorded.wrong)}")
+    recorded, called, problems = recorded_joins.compare(sorted(captures.glob("*.k8st")), found, log)
+    print(
+        f"captures: packets={recorded.packets} joined={sum(recorded.joined.values())} wrong={len(recorded.wrong)}"
+        f" found={called.certain} perhaps={called.likely}"
+    )
     losses = loss_truth.compare(lines, log)
     found.wrong += losses.wrong
     # No other fault was made, so no other finding about several nodes may be certain.
@@ -110,6 +114,7 @@ def main() -> int:
     parser.add_argument("--lossy", action="store_true", help="the wire loses, doubles and reorders packets")
     parser.add_argument("--no-failures", action="store_true", help="only traffic, no broken streams")
     parser.add_argument("--findings", action="store_true", help="only the scenes of findings about several nodes")
+    parser.add_argument("--only-views", action="store_true", help="only `top` and `ui` over the stream of the nodes")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     kernels = dict(word.split("=", 1) for word in given.nodes)
@@ -120,12 +125,17 @@ def main() -> int:
     with Cluster(members(kernels, OUTPUT), is_of_services) as cluster, TestBed(cluster) as bed:
         bed.build()
         clean = bed.probes()
+        if given.only_views:
+            outcomes = views.check(bed, clean)
+            for outcome in outcomes:
+                print(outcome.line)
+            return 1 if any(outcome.problem for outcome in outcomes) else 0
         found, differences, lost, losses = traced(bed, given.tcp, given.udp, faults)
         left = bed.wait_for_no_probes(clean)
         differences += [f"left on {node}: {text!r}" for node, text in left.items()]
-        outcomes = []
+        outcomes = views.check(bed, clean)
         if not given.no_failures:
-            outcomes = [failures.run_case(bed, name, case, clean) for name, case in failures.CASES]
+            outcomes += [failures.run_case(bed, name, case, clean) for name, case in failures.CASES]
             outcomes.append(failures.no_credit(bed, clean))
         for outcome in outcomes:
             print(outcome.line)

@@ -143,9 +143,13 @@ class TestBed:
 
     def plugin(self, *options: str) -> PluginRun:
         """Starts `kubectl k8snet-trace` with these options."""
+        return PluginRun(*self.command(*options))
+
+    def command(self, *options: str) -> tuple[list[str], dict[str, str]]:
+        """The command line of `kubectl k8snet-trace` with these options, and its environment."""
         path = f"{self.directory}{os.pathsep}{os.environ['PATH']}"
         environment = os.environ | {"PATH": path, "KUBECONFIG": str(self.kubeconfig)}
-        return PluginRun(["kubectl", "k8snet-trace", *options], environment)
+        return ["kubectl", "k8snet-trace", *options], environment
 
     # ---- what must not stay ----
 

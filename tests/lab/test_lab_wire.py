@@ -136,9 +136,7 @@ def test_the_key_of_a_packet_in_vxlan_is_that_of_the_inner_one() -> None:
     vxlan = struct.pack("!II", 0x08000000, 1 << 8) + ethernet(MACS["node-a"], MACS["node-b"], inner)
     outer = ipv4("192.168.60.11", "192.168.60.12", 17, udp(50000, 8472, vxlan), ip_id=5)
     key = key_of(ethernet(MACS["node-a"], MACS["node-b"], outer))
-    assert key == WireKey(
-        6, "10.244.1.12", 41000, "10.244.2.11", 8080, 99, 54, seq, ack, flags, b"GET / HTTP/1.1", tunnel=True
-    )
+    assert key == WireKey(6, "10.244.1.12", 41000, "10.244.2.11", 8080, 99, 54, seq, ack, flags, b"GET / HTTP/1.1", tunnel=True)
 
 
 @pytest.mark.parametrize("cut", range(0, 42))

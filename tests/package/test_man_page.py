@@ -72,8 +72,8 @@ def test_a_line_of_text_is_never_a_request() -> None:
 
 def test_every_option_of_the_plugin_is_in_its_page() -> None:
     text = re.sub(r"\\f[BR]", "", PLUGIN_PAGE).replace(r"\-", "-")
-    options = [p for p in PLUGIN.params if isinstance(p, click.Option) and not p.hidden]
-    assert len(options) > 20 and PLUGIN_PAGE.startswith('.TH KUBECTL\\-K8SNET_TRACE 1 "2026-11-23" "k8snet-trace 1.2.3"')
+    options = [p for each in PLUGIN.commands.values() for p in each.params if isinstance(p, click.Option) and not p.hidden]
+    assert len(options) > 60 and PLUGIN_PAGE.startswith('.TH KUBECTL\\-K8SNET_TRACE 1 "2026-11-23" "k8snet-trace 1.2.3"')
     for option in options:
         assert re.search(rf"(?<![\w-]){re.escape(max(option.opts, key=len))}(?![\w-])", text), option.opts
 

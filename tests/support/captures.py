@@ -162,6 +162,8 @@ class Probes:
 
     def poll_losses(self) -> None: ...
 
+    def set_filter(self, new_filter: Filter) -> None: ...
+
 
 class PreparedTableReader:
     """A table reader that returns the readings in `ready`, one at a time."""

@@ -43,16 +43,18 @@ class FakeCluster:
     kubectl: Path
 
     def run(
-        self, pods: Mapping[str, Mapping[str, Any]], *options: str, seconds: float = 120
+        self, pods: Mapping[str, Mapping[str, Any]], *options: str, seconds: float = 120, command: str = "trace"
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the plugin to its end."""
+        """Runs the plugin to its end. command: "" = the options are the whole command line."""
         return subprocess.run(
-            self.command(*options), env=self.environment(pods), capture_output=True, text=True, timeout=seconds
+            self.command(*options, command=command), env=self.environment(pods), capture_output=True, text=True, timeout=seconds
         )
 
-    def command(self, *options: str) -> list[str]:
-        program = "from tracer.cli.cluster_plugin import main; main()"
-        return [sys.executable, "-c", program, "--kubectl", str(self.kubectl), "--kubeconfig", str(self.kubeconfig), *options]
+    def command(self, *options: str, command: str = "trace") -> list[str]:
+        """The command line of the plugin."""
+        program = [sys.executable, "-c", "from tracer.cli.cluster_plugin import main; main()"]
+        access = ["--kubectl", str(self.kubectl), "--kubeconfig", str(self.kubeconfig)]
+        return [*program, command, *access, *options] if command else [*program, *options]
 
     def environment(self, pods: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         log = str(self.directory / "commands")

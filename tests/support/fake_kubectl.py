@@ -51,6 +51,8 @@ def main(words: list[str]) -> int:
         time.sleep(600)
         return 0
     given = words[words.index("--stdio") + 1 :]
+    if "--duration" in given:  # a capture has its own end
+        del given[given.index("--duration") : given.index("--duration") + 2]
     command = [sys.executable, "-m", "tracer", "agent", "--stdio", "-r", wanted["capture"], *given]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE if "cut" in wanted else None) as agent:
         if agent.stdout:

@@ -160,6 +160,7 @@ def make(path: Path) -> Path:
     batches: list[tuple[EventArray, list[Loss]]] = [(part, []) for part in parts]
     return captures.capture(path, batches, objects=OBJECTS, rules=RULES).path
 
+
 def rows(path: Path) -> tuple[dict[str, Any], list[Row], list[Row]]:
     """The contents of a capture, without its check sums: `meta`, records, batches."""
     with sqlite3.connect(path) as connection:

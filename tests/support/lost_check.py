@@ -101,7 +101,7 @@ def check(packets: int, seed: int = 1, rate: int = 4000) -> LostResult:
     traffic, joiner, result = MadeTraffic(seed, rate), PacketJoiner(), LostResult()
     view = made_cluster()
     nodes = TracedNodes(view.store)
-    findings = ClusterFindings(ClusterContext(nodes, FilterCoverage({}, view)))
+    findings = ClusterFindings(ClusterContext(nodes, FilterCoverage.of({}, view)))
     for node in NODES:
         nodes.begin(node, EPOCH - SECOND)
     horizon = EPOCH

@@ -75,7 +75,7 @@ class TracedCluster:
 
     def __init__(self, nodes: str = "ab", **options: Any) -> None:
         view = cluster_view()
-        coverage = FilterCoverage(options, view)
+        coverage = FilterCoverage.of(options, view)
         self.nodes = TracedNodes(view.store)
         self.findings = ClusterFindings(ClusterContext(self.nodes, coverage, coverage.is_by_name))
         self._names = nodes

@@ -76,9 +76,7 @@ class ReplayedNamespaces:
         version: Gives a number that changes before an answer changes; until then each question is asked once.
     """
 
-    def __init__(
-        self, journal: Journal, node: int, own: int, names: Mapping[int, Netns], version: Callable[[], int]
-    ) -> None:
+    def __init__(self, journal: Journal, node: int, own: int, names: Mapping[int, Netns], version: Callable[[], int]) -> None:
         self._journal, self._version, self.node, self.own = journal, version, node, own
         self._names: LruDict[int, Netns] = LruDict(NAMES_KEPT, "names of namespaces")
         self._names.update(names)

@@ -25,11 +25,11 @@ COMMAND = "[-- CMD [ARG]...]"
 """The program and its arguments in a usage line."""
 
 
-def unknown(word: str, commands: Iterable[str]) -> BadOption:
-    """Returns the error for a word that is not a command and does not stand after `--`."""
+def unknown(word: str, commands: Iterable[str], program: str = "k8snet-trace") -> BadOption:
+    """Returns the error for a word that is not a command and does not stand after `--`. program: what the user typed."""
     known_commands = set(commands)
     if word in known_commands:
-        return BadOption(f"The command {word} must be the first word: k8snet-trace {word} [OPTIONS].")
+        return BadOption(f"The command {word} must be the first word: {program} {word} [OPTIONS].")
     near = ["--help"] if word in ("help", "-help", "?") else get_close_matches(word, sorted(known_commands), n=1)
     suggestion = f", did you mean {near[0]}?" if near else "."
     return BadOption(f"No such command {word!r}{suggestion} A program to run goes after {SEPARATOR}.")
@@ -45,7 +45,7 @@ class TraceByDefault(click.Group):
         if not args or (args[0].startswith("-") and args[0] != "-"):
             args = [self.default, *args]
         elif args[0] not in self.commands:
-            raise unknown(args[0], self.commands)
+            raise unknown(args[0], self.commands, ctx.command_path)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -68,8 +68,10 @@ class CommandWithProgram(GroupedCommand):
         rest = super().parse_args(ctx, args[:at])
         unexpected = ctx.params.get(PROGRAM) or ()
         if unexpected and not ctx.resilient_parsing:
-            group = ctx.find_root().command
-            raise unknown(unexpected[0], group.commands if isinstance(group, click.Group) else ())
+            root = ctx.find_root()
+            raise unknown(
+                unexpected[0], root.command.commands if isinstance(root.command, click.Group) else (), root.command_path
+            )
         if program:
             ctx.params[PROGRAM] = program
             ctx.set_parameter_source(PROGRAM, ParameterSource.COMMANDLINE)

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracer.cli.command_line import COMMAND, CommandWithProgram
 from tracer.cli.options import alternatives, check_replay_options, live_options
 
+if TYPE_CHECKING:
+    from tracer.commands.top import TopRequest
+
 NOT_SHARED = frozenset({"help_all", "outputs", "oneline", "times", "quiet", "count", "follow", "verbose", "version"})
 """The options of `trace` that `top` does not have."""
-DIMENSIONS = ("service", "rule", "reason", "cause", "endpoint", "client")
+DIMENSIONS = ("service", "rule", "reason", "cause", "endpoint", "client", "node")
 """The words of --by. They are those of tracer/analysis/top/dimensions.py, which is not imported for the help."""
 ORDERS = ("packets", "drops", "failed", "syns", "syn-ack", "time")
 """The words of --sort, those of tracer/analysis/top/orders.py."""
@@ -27,15 +30,16 @@ HELP = f"""Show a live table of the traffic: packets, drops, SYNs and times by S
      cause      why SYNs ended as they did; the packets are the SYNs alone
      endpoint   the server's address behind all translations
      client     the address that asked
+     node       the node that saw the packets
 
 On a terminal keys change what is shown, and list the packets of a row. Elsewhere one table follows the other. With -r a
 whole capture is one interval. Sort by {alternatives(ORDERS, "packets")}.
 """
 
 
-def command(trace: click.Command) -> click.Command:
-    """Makes the command. trace: the command from which it copies options."""
-    own = [
+def own_options() -> list[click.Parameter]:
+    """The options that `trace` does not have."""
+    return [
         click.Option(["--by"], type=click.Choice(DIMENSIONS), default="service", help="What a row stands for.", metavar="WORD"),
         click.Option(["--sort"], type=click.Choice(ORDERS), default="packets", help="Largest first.", metavar="WORD"),
         click.Option(
@@ -51,10 +55,24 @@ def command(trace: click.Command) -> click.Command:
         click.Option(["--once"], is_flag=True, help="Print one interval, then exit."),
         click.Option(["-o", "--output", "form"], type=click.Choice(["text", "json"]), default="text", help="Output format."),
     ]
+
+
+def command(trace: click.Command) -> click.Command:
+    """Makes the command. trace: the command from which it copies options."""
     shared = [copy(p) for p in trace.params if p.name not in NOT_SHARED and isinstance(p, click.Option)]
     program = click.Argument(["cmd"], nargs=-1, type=click.UNPROCESSED, metavar=COMMAND)
     settings = {"help_option_names": ["-h", "--help"]}
-    return CommandWithProgram("top", callback=top, params=[*own, *shared, program], help=HELP, context_settings=settings)
+    return CommandWithProgram(
+        "top", callback=top, params=[*own_options(), *shared, program], help=HELP, context_settings=settings
+    )
+
+
+def top_request(options: dict[str, Any]) -> TopRequest:
+    """Takes the options that `trace` does not have out of all options."""
+    from tracer.commands import top as table
+
+    names = ("by", "sort", "rows", "form", "interval", "once")
+    return table.TopRequest(**{name: options.pop(name) for name in names})
 
 
 def top(cmd: tuple[str, ...], **options: Any) -> int:
@@ -63,8 +81,7 @@ def top(cmd: tuple[str, ...], **options: Any) -> int:
     from tracer.commands.start_notes import StartNotes
     from tracer.util.status_line import StatusLine
 
-    names = ("by", "sort", "rows", "form", "interval", "once")
-    request = table.TopRequest(**{name: options.pop(name) for name in names})
+    request = top_request(options)
     captures = options.pop("read")
     if captures:
         check_replay_options(click.get_current_context())

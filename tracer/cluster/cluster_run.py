@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tracer.cluster.agent_process import AgentProcess
@@ -45,6 +45,8 @@ SILENCE_SECONDS = LEASE_SECONDS
 """Time without a word after which the user is informed about a node, s."""
 MOST_DELAYED = 1 << 16
 """Largest number of results of one node that wait behind packets; the oldest are then written before these packets."""
+MOST_PROBES = 1000
+"""Largest number of probes whose losses are counted apart; a node has about a hundred."""
 END_SECONDS = 15.0
 """Time that agents get for their summaries after a request to end, s: they explain what they have seen for 5 s."""
 LEAVE_SECONDS = 2.0
@@ -115,6 +117,7 @@ class ClusterRun:
         self._ending: list[AgentProcess] = []
         self._offsets: dict[str, tuple[int | None, int]] = {}
         self._open_batches: set[str] = set()
+        self._probes: set[str] = set()
         self._summarized: set[str] = set()
         self._shed_counts: dict[str, Counter[str]] = {}
         self._selector = selectors.DefaultSelector()
@@ -142,7 +145,7 @@ class ClusterRun:
                 if not deadline and (stop.is_requested or self._is_count_reached):
                     deadline = time.monotonic() + END_SECONDS
                     self._stop_all()
-                if deadline and (stop.is_overdue and stop.is_requested and time.monotonic() > deadline):
+                if stop.is_overdue:
                     break
         finally:
             self._is_over.set()
@@ -329,7 +332,7 @@ class ClusterRun:
                 if node not in self.totals.traced:
                     self.totals.traced.append(node)
                 if self._findings:
-                    self._findings.context.nodes.begin(node, self._now())
+                    self._findings.context.nodes.begin(node, agent.stream.clock.begun(self._now()))
                 output.begin(content.results, content.options, content.release)
             case Finding():
                 self._later(node, lambda: output.finding(content))
@@ -341,7 +344,8 @@ class ClusterRun:
                 self._later(node, lambda: output.connection(content))
             case Loss():
                 self._note_loss(agent, content.since, content.until)
-                self._later(node, lambda: output.lost(content))
+                loss = self._known_loss(content)
+                self._later(node, lambda: output.lost(loss))
             case Shed():
                 self._shed(agent, content)
             case Note():
@@ -413,6 +417,13 @@ class ClusterRun:
         if self._findings:
             self._findings.context.nodes.note_loss(agent.node, began, end)
 
+    def _known_loss(self, loss: Loss) -> Loss:
+        """The loss; if the nodes name more probes than there are, one of no known probe."""
+        if loss.probe in self._probes or len(self._probes) < MOST_PROBES:
+            self._probes.add(loss.probe)
+            return loss
+        return replace(loss, probe="any", why="the nodes name too many probes")
+
     def _shed(self, agent: AgentProcess, shed: Shed) -> None:
         """Counts what a node did not send. It is noted once; the summary has the totals."""
         counts = self._shed_counts.setdefault(agent.node, Counter())
@@ -420,7 +431,9 @@ class ClusterRun:
             self._output.note(
                 f"Node {agent.node} sends more than this client takes: some results are not shown (see the summary)."
             )
-        counts.update({kind: count for kind, count in shed.frames.items() if kind in _PLURALS and count > 0})
+        frames = {kind: count for kind, count in shed.frames.items() if kind in _PLURALS and count > 0}
+        counts.update(frames)
+        self._of(agent.node).not_sent(frames)
         self._note_loss(agent, shed.since, shed.until)
 
     def _losses(self) -> Iterator[OutputLoss]:

@@ -14,6 +14,7 @@ from tracer.kube.selected_ends import LOCAL, End
 from tracer.kube.selectors import Selectors
 from tracer.model.endpoints import Endpoints
 from tracer.model.packet import Packet
+from tracer.selection.display_filter import DisplayFilter
 from tracer.selection.filter_options import FilterOptions
 
 UNKNOWABLE = (
@@ -26,17 +27,26 @@ class FilterCoverage:
     """The filter of a run, as each node has it.
 
     Args:
-        options: The options of the run.
+        found: Its conditions on a header; None = it depends on what only the node knows.
+        words: Its conditions by objects of Kubernetes.
         view: The objects of Kubernetes when the run began.
+
+    Attributes:
+        is_by_name: It follows objects of Kubernetes, so what it selects can change.
     """
 
-    def __init__(self, options: Mapping[str, Any], view: ClusterView) -> None:
-        self._is_known = not any(options.get(name) for name in UNKNOWABLE)
-        words = Selectors.of(options)
-        self.is_by_name = bool(words)
+    @classmethod
+    def of(cls, options: Mapping[str, Any], view: ClusterView) -> FilterCoverage:
+        """The filter of these options of the command line."""
+        is_known = not any(options.get(name) for name in UNKNOWABLE)
         # An expression would need libpcap here, too.
         known = {name: value for name, value in options.items() if name not in UNKNOWABLE}
-        self._filter = FilterOptions.of(known).capture_filter()
+        found = FilterOptions.of(known).capture_filter()
+        return cls(found if is_known else None, Selectors.of(options), view)
+
+    def __init__(self, found: DisplayFilter | None, words: Selectors, view: ClusterView) -> None:
+        self._filter = found
+        self.is_by_name = bool(words)
         directed = selectors.directed_ends(words, view)
         self._sources, self._destinations = directed.sources, directed.destinations
         self._either = selectors.ends(words, view) if words.has_either_end else None
@@ -44,7 +54,7 @@ class FilterCoverage:
 
     def __call__(self, node: str, packet: Packet, ends: Endpoints) -> bool:
         """Whether a packet is selected on a node for certain. ends: the addresses with which it comes there."""
-        if not self._is_known or not self._filter(replace(packet, endpoints=ends, flow=None, hops=())):
+        if self._filter is None or not self._filter(replace(packet, endpoints=ends, flow=None, hops=())):
             return False
         source, destination = (ends.src, ends.sport), (ends.dst, ends.dport)
         return (

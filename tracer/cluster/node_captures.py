@@ -70,8 +70,9 @@ class NodeCaptures:
         records = list(transaction.records)
         if offset is not None and time.monotonic() - self._clocks_written.get(node, -CLOCK_SECONDS) >= CLOCK_SECONDS:
             self._clocks_written[node] = time.monotonic()
-            batch = transaction.batch[0] if transaction.batch else max((row[0] for row in records), default=0)
-            # Before the other records: END is the last one.
+            first = transaction.batch[0] if transaction.batch else 0
+            batch = min((row[0] for row in records), default=first)
+            # Before the other records, which are in the order of their batches: END is the last one.
             records.insert(0, (batch, Record.CLOCK.value, "", pack([offset, error])))
         files.insert(records, transaction.batch)
 

@@ -45,6 +45,10 @@ class NodeClock:
         """
         self.packets = None if is_replay else offset
 
+    def begun(self, now: int) -> int:
+        """From when on the node shows packets, ns of the client's clock. now: the same clock, when the node said so."""
+        return now
+
     def ask(self, number: int, now: int) -> None:
         """A ping is sent. now: the client's clock, ns."""
         self._open.append((number, now))

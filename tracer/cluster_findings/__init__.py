@@ -210,14 +210,18 @@ class ClusterFindings:
         """Whether one of the nodes will soon say that it has sent all: what counts is the batch before its last one."""
         if horizon > seen.time + LATE_NS or self._gap(seen, watched, SETTLED_NS) != NOT_SENT:
             return False
-        return not any(map(self.context.nodes.has_ended, watched))
+        behind = (node for node in watched if self._gap_of(node, seen, SETTLED_NS) == NOT_SENT)
+        return not any(map(self.context.nodes.has_ended, behind))
 
     def _gap(self, seen: UnansweredDeparture | Suspicion, watched: Sequence[str], waited: int) -> str:
         """Why nodes may not have shown something that came of a packet, a clause; "" = all was shown."""
-        nodes, since, until = self.context.nodes, seen.time - 2 * seen.error - SLACK_NS, seen.time + ON_ITS_WAY_NS
-        if watched and self.context.seen.forgotten >= since:
+        if watched and self.context.seen.forgotten >= _since(seen):
             return GIVEN_UP
-        return next(filter(None, (nodes.gap(node, since, until, seen.time + waited) for node in watched)), "")
+        return next(filter(None, (self._gap_of(node, seen, waited) for node in watched)), "")
+
+    def _gap_of(self, node: str, seen: UnansweredDeparture | Suspicion, waited: int) -> str:
+        """The same of one of the nodes."""
+        return self.context.nodes.gap(node, _since(seen), seen.time + ON_ITS_WAY_NS, seen.time + waited)
 
     def _note_way(self, earlier: NodeView, later: NodeView) -> None:
         left = wire_headers.headers_of(earlier.packet).departure
@@ -235,6 +239,11 @@ class ClusterFindings:
         if not owner or owner.node == view.node or not nodes.is_traced(owner.node):
             return None
         return UnansweredDeparture(view.node, packet, left, owner, left.time + (view.offset or 0), _error(view))
+
+
+def _since(seen: UnansweredDeparture | Suspicion) -> int:
+    """From when on the nodes must have shown everything, ns."""
+    return seen.time - 2 * seen.error - SLACK_NS
 
 
 def _error(view: NodeView) -> int:

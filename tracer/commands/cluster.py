@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.cluster import cluster_objects, node_choice
 from tracer.cluster.cluster_objects import ClusterObjects
-from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.cluster_run import END_SECONDS, ClusterRun, ClusterTotals, NodeCommand
 from tracer.cluster.endpoint_readings import EndpointReadings
 from tracer.cluster.filter_coverage import FilterCoverage
 from tracer.cluster.join_horizon import JoinHorizon
@@ -31,7 +31,7 @@ from tracer.kube.api_client import SERVICES, SLICES
 from tracer.kube.catalog import ClusterView
 from tracer.kube.selectors import Selectors
 from tracer.pipeline import sinks
-from tracer.pipeline.shutdown import StopSignals
+from tracer.pipeline.shutdown import EXPLAINING, StopRequest, StopSignals
 from tracer.pipeline.sinks import OutputSpec
 from tracer.render.base import Output, hang_up
 from tracer.selection.filter_options import FilterOptions
@@ -96,8 +96,78 @@ def result_arguments(options: Mapping[str, Any], outputs: Sequence[OutputSpec]) 
     return ("--all-results",) if options["verbose"] or any(spec.form == "json" for spec in outputs) else ()
 
 
+@dataclass(frozen=True)
+class PreparedCluster:
+    """A run on several nodes that can begin.
+
+    Attributes:
+        nodes: Names of the nodes.
+        commands: The command of each node.
+        findings: What looks at the packets of all nodes together; None = nothing does.
+        endpoints: Reads endpoints of Services again for the findings, in a thread that begins when one asks.
+    """
+
+    nodes: Sequence[str]
+    commands: Sequence[NodeCommand]
+    findings: ClusterFindings | None
+    endpoints: EndpointReadings
+
+    @property
+    def sentence(self) -> str:
+        """What is traced, for the user."""
+        return f"Tracing {_count(len(self.nodes), 'node')}: {_listed(self.nodes)}. Press Ctrl-C to stop."
+
+
+def prepare(request: ClusterRequest, results: Sequence[str], options: dict[str, Any]) -> PreparedCluster:
+    """Chooses the nodes, and makes their commands.
+
+    Args:
+        request: The nodes, and how they are reached.
+        results: The options of `agent` for what is shown (`result_arguments`).
+        options: The options of `trace`.
+
+    Raises:
+        NoAgent: kubectl, or the agent of a node, is not there.
+        TraceError: The run is impossible.
+    """
+    words = Selectors.of(options)
+    FilterOptions.of(options)
+    if shutil.which(request.kubectl) is None:
+        raise NoAgent(f"{request.kubectl} is not there: install kubectl, which starts the agents.")
+    objects = ClusterObjects(request.kubeconfig, request.context)
+    view = objects.read((*cluster_objects.ALL_NODES, *(cluster_objects.NAMED if words or request.clients else ())))
+    nodes = node_choice.choose(NodeRequest(request.nodes, request.clients, words), view)
+    commands = _commands(nodes, objects.agents(request.namespace), request, options, results, words, view)
+    endpoints = EndpointReadings(objects.slices)
+    findings = _cluster_findings(len(nodes), options, objects, bool(words or request.clients), endpoints)
+    return PreparedCluster(nodes, commands, findings, endpoints)
+
+
+def complete(cluster: PreparedCluster, output: Output, options: Mapping[str, Any], stop: StopRequest) -> ClusterTotals:
+    """Traces until the end of the run, and writes its summary.
+
+    Args:
+        cluster: The run.
+        output: Where results are written.
+        options: The options of `trace`.
+        stop: Request to end the run.
+
+    Raises:
+        NoAgent: No node could be traced.
+    """
+    with ExitStack() as stack:
+        captures = _captures(options, output, stack)
+        stack.callback(cluster.endpoints.close)
+        stage, horizon = packet_stage(len(cluster.commands))
+        count = options.get("count", 0)
+        totals = ClusterRun(cluster.commands, output, stage, count, captures, horizon, cluster.findings).run(stop)
+    output.summary(totals.summary)
+    _require_traced(totals)
+    return totals
+
+
 def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[str, Any]) -> int:
-    """Traces several nodes until the end of the run. Returns the exit status.
+    """Traces several nodes until the end of the run, and prints their packets. Returns the exit status.
 
     Args:
         request: The nodes, and how they are reached.
@@ -108,30 +178,22 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
         NoAgent: No node could be traced.
         TraceError: The run is impossible.
     """
-    words = Selectors.of(options)
-    FilterOptions.of(options)
-    if shutil.which(request.kubectl) is None:
-        raise NoAgent(f"{request.kubectl} is not there: install kubectl, which starts the agents.")
-    objects = ClusterObjects(request.kubeconfig, request.context)
-    view = objects.read((*cluster_objects.ALL_NODES, *(cluster_objects.NAMED if words or request.clients else ())))
-    nodes = node_choice.choose(NodeRequest(request.nodes, request.clients, words), view)
-    commands = _commands(nodes, objects.agents(request.namespace), request, options, outputs, words, view)
+    cluster = prepare(request, result_arguments(options, outputs), options)
     with sinks.opened(outputs, options["verbose"]) as output:
-        output.note(f"Tracing {_count(len(nodes), 'node')}: {_listed(nodes)}. Press Ctrl-C to stop.")
-        stop = StopSignals()
-        try:
-            with ExitStack() as stack:
-                captures = _captures(options, output, stack)
-                stage, horizon = packet_stage(len(commands))
-                findings = _cluster_findings(len(commands), options, objects, bool(words or request.clients), stack)
-                totals = ClusterRun(commands, output, stage, options["count"], captures, horizon, findings).run(stop)
-            output.summary(totals.summary)
-        except BrokenPipeError:
-            hang_up(sys.stdout)
-            return 0
-        finally:
-            stop.restore()
-    return _status(totals)
+        output.note(cluster.sentence)
+        return driven(output, lambda stop: complete(cluster, output, options, stop))
+
+
+def driven(output: Output, work: Callable[[StopRequest], object]) -> int:
+    """Runs work that a signal ends. Returns the exit status. output: gets notes; its stream may have lost its reader."""
+    stop = StopSignals(END_SECONDS, lambda: output.note(EXPLAINING))
+    try:
+        work(stop)
+    except BrokenPipeError:
+        hang_up(sys.stdout)
+    finally:
+        stop.restore()
+    return 0
 
 
 def _captures(options: Mapping[str, Any], output: Output, stack: ExitStack) -> NodeCaptures | None:
@@ -155,7 +217,7 @@ def packet_stage(nodes: int) -> tuple[PacketStage, JoinHorizon | None]:
 
 
 def _cluster_findings(
-    nodes: int, options: Mapping[str, Any], objects: ClusterObjects, has_pods: bool, stack: ExitStack
+    nodes: int, options: Mapping[str, Any], objects: ClusterObjects, has_pods: bool, endpoints: EndpointReadings
 ) -> ClusterFindings | None:
     """What looks at the packets of all nodes together; None = there is only one node.
 
@@ -165,7 +227,7 @@ def _cluster_findings(
         objects: The objects of the cluster.
         has_pods: Pods, Services and their endpoints were read. Otherwise they are read here; without a right to it, only nodes
             are known.
-        stack: Ends the thread that reads endpoints again when it unwinds.
+        endpoints: Reads endpoints of Services again.
     """
     if nodes < 2:
         return None
@@ -173,11 +235,9 @@ def _cluster_findings(
         for resource in (cluster_objects.PODS, SERVICES, SLICES):
             with suppress(NoObjects):
                 objects.read((resource,))
-    coverage = FilterCoverage(options, objects.view)
-    readings = EndpointReadings(objects.slices)
-    stack.callback(readings.close)
+    coverage = FilterCoverage.of(options, objects.view)
     nodes_of_run = TracedNodes(objects.view.store)
-    return ClusterFindings(ClusterContext(nodes_of_run, coverage, coverage.is_by_name, endpoints=readings))
+    return ClusterFindings(ClusterContext(nodes_of_run, coverage, coverage.is_by_name, endpoints=endpoints))
 
 
 def _commands(
@@ -185,7 +245,7 @@ def _commands(
     agents: Mapping[str, str],
     request: ClusterRequest,
     options: dict[str, Any],
-    outputs: Sequence[OutputSpec],
+    results: Sequence[str],
     words: Selectors,
     view: ClusterView,
 ) -> list[NodeCommand]:
@@ -201,7 +261,7 @@ def _commands(
     for node in nodes:
         # A debug pod has no account for the API.
         adapted = options_for(node, options, words, view, has_api=node in agents)
-        arguments = (*result_arguments(options, outputs), *node_arguments(adapted))
+        arguments = (*results, *node_arguments(adapted))
         if node in agents:
             found.append(NodeCommand(node, kubectl.exec(request.namespace, agents[node], arguments)))
         else:
@@ -240,10 +300,10 @@ def options_for(node: str, options: dict[str, Any], words: Selectors, view: Clus
     return adapted
 
 
-def _status(totals: ClusterTotals) -> int:
+def _require_traced(totals: ClusterTotals) -> None:
+    """Raises NoAgent if no node was traced."""
     if not totals.traced:
         raise NoAgent(f"No node was traced: {_listed([f'{node}: {why}' for node, why in totals.failed.items()], '; ')}.")
-    return 0
 
 
 MOST_LISTED = 5

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracer.capture.replay import runner
@@ -34,14 +34,22 @@ def replay_request(options: dict[str, Any]) -> ReplayRequest:
     )
 
 
+def of_several_nodes(paths: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """The captures of each node; empty = all are of one node. Raises BadOption, CaptureUnreadable, NewerCapture."""
+    if len(paths) < 2:
+        return {}
+    from tracer.commands import read_nodes
+
+    captures = read_nodes.by_node(paths)
+    return captures if len(captures) > 1 else {}
+
+
 def read(paths: Sequence[str], options: dict[str, Any]) -> int:
     """`-r FILE`, once or more: prints what the run printed, or would have printed with these options. Returns the status."""
-    if len(paths) > 1:
+    if captures := of_several_nodes(paths):
         from tracer.commands import read_nodes
 
-        captures = read_nodes.by_node(paths)
-        if len(captures) > 1:
-            return read_nodes.read(captures, options)
+        return read_nodes.read(captures, options)
     request, outputs = replay_request(options), sinks.opened(options["outputs"], options["verbose"], waits=True)
     with reading(paths) as stop, opened(paths) as capture, outputs as output:
         for each in output.outputs():

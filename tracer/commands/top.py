@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tracer.analysis.top.packet_counter import TopOutput
+from tracer.analysis.top.packet_counter import TopOutput, View
 from tracer.analysis.top.printing import PrintedRecords, PrintedTables
 from tracer.commands.start_notes import StartNotes
+from tracer.node.identity import node_name
 
 END_SECONDS = 0.5
 """Longest time that packets are explained after Ctrl-C, s: a table needs no backlog. The others are counted."""
@@ -38,6 +39,11 @@ class TopRequest:
     interval: float = 2.0
     once: bool = False
 
+    @property
+    def seconds(self) -> float:
+        """Length of an interval of a live run, s; math.inf = the whole run is one."""
+        return math.inf if self.once else self.interval
+
 
 def trace(cmd: Sequence[str], request: TopRequest, notes: StartNotes, options: dict[str, Any]) -> int:
     """Traces until the end of the run, and shows each interval. options: those of `trace`. Returns the exit status."""
@@ -45,25 +51,36 @@ def trace(cmd: Sequence[str], request: TopRequest, notes: StartNotes, options: d
 
     if request.once:
         options["duration"] = min(options["duration"] or math.inf, request.interval)
-    return tracing.trace(
-        cmd, outputs=(), notes=notes, verbose=False, count=0, view=_view(request, bool(cmd)), end_seconds=END_SECONDS, **options
-    )
+    view = _output(request, bool(cmd))
+    return tracing.trace(cmd, outputs=(), notes=notes, verbose=False, count=0, view=view, end_seconds=END_SECONDS, **options)
 
 
 @contextmanager
-def _view(request: TopRequest, has_command: bool) -> Iterator[TopOutput]:
-    """The output of a live run: a screen on a terminal, otherwise printed tables. A command of the user reads the keys."""
+def _output(request: TopRequest, has_command: bool) -> Iterator[TopOutput]:
+    """The output of a run on this machine."""
+    with live_view(request, has_keys=not has_command) as view:
+        yield TopOutput(view, request.seconds, host=node_name())
+
+
+@contextmanager
+def live_view(request: TopRequest, has_keys: bool = True) -> Iterator[View]:
+    """The view of a live run: a screen on a terminal, otherwise printed tables. has_keys: no other program reads the keys."""
     arguments = (request.by, request.sort, request.rows, sys.stdout)
-    seconds = math.inf if request.once else request.interval
     if request.form == "json":
-        yield TopOutput(PrintedRecords(*arguments), seconds)
+        yield PrintedRecords(*arguments)
     elif request.once or not sys.stdout.isatty():
-        yield TopOutput(PrintedTables(*arguments), seconds)
+        yield PrintedTables(*arguments)
     else:
         from tracer.analysis.top.screen import Screen
 
-        with Screen(*arguments, has_keys=not has_command) as screen:
-            yield TopOutput(screen, seconds)
+        with Screen(*arguments, has_keys=has_keys) as screen:
+            yield screen
+
+
+def capture_view(request: TopRequest) -> View:
+    """The view of captures, which are one interval."""
+    arguments = (request.by, request.sort, request.rows, sys.stdout)
+    return PrintedRecords(*arguments) if request.form == "json" else PrintedTables(*arguments, counts=True)
 
 
 def replay(paths: Sequence[str], request: TopRequest, options: dict[str, Any]) -> int:
@@ -73,10 +90,13 @@ def replay(paths: Sequence[str], request: TopRequest, options: dict[str, Any]) -
     from tracer.commands import read
     from tracer.pipeline.shutdown import reading
 
+    if captures := read.of_several_nodes(paths):
+        from tracer.commands import cluster_top
+
+        return cluster_top.replay(captures, request, options)
     replay_request = read.replay_request(options)
-    arguments = (request.by, request.sort, request.rows, sys.stdout)
-    output = TopOutput(PrintedRecords(*arguments) if request.form == "json" else PrintedTables(*arguments, counts=True))
     with reading(paths) as stop, opened(paths) as capture:
+        output = TopOutput(capture_view(request), host=capture.host.get("name", ""))
         output.begin(runner.facts(capture, full=False), "")
         with runner.bar(capture, f"reading {capture.path}", [output]) as progress:
             totals = runner.replay(capture, output, replay_request, stop, progress)

@@ -65,6 +65,10 @@ def replay(paths: Sequence[str], verbose: bool, options: dict[str, Any]) -> int:
     from tracer.ui.feed import ScreenFeed
     from tracer.ui.screen_run import ScreenRun
 
+    if captures := read.of_several_nodes(paths):
+        from tracer.commands import cluster_ui
+
+        return cluster_ui.replay(captures, verbose, options)
     request = replace(read.replay_request(options), is_by_packet=True, numbers_connections=True)
     feed, stop = ScreenFeed(verbose=verbose), StopSignals(0)
     try:

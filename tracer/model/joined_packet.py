@@ -85,3 +85,17 @@ class JoinedPacket:
     views: tuple[NodeView, ...]
     links: tuple[JoinLink, ...] = ()
     complete: bool = True
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes, in the order in which the packet passed them, each once."""
+        return tuple(dict.fromkeys(view.node for view in self.views))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether another joined packet may be this one, too: a view was given up early, or several views can be the next."""
+        return not self.complete or any(link.certainty is Certainty.AMBIGUOUS for link in self.links)
+
+
+ShownPacket = Packet | JoinedPacket
+"""A packet of a run on one node, or on several ones."""

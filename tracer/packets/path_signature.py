@@ -185,9 +185,7 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     extras[:, 2] = _run_numbers(rows, owner, is_hit, is_hit | (kinds == _CHAIN))
     heads = np.hstack([extras.view(np.uint8), octets[:, :_HEAD] & _HEAD_MASKS.take(kinds, axis=0)])
     values = RowValues(times.tolist(), *(rows[name] for name in RowValues._fields[1:]))
-    return _keys(
-        is_refused, starts, ends, long_count[ends - 1], heads, tails, (order - starts[owner]).tolist(), ports, values
-    )
+    return _keys(is_refused, starts, ends, long_count[ends - 1], heads, tails, (order - starts[owner]).tolist(), ports, values)
 
 
 def _keys(

@@ -10,7 +10,7 @@ import math
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO, cast
@@ -125,6 +125,9 @@ class Sinks(Output):
 
     def lost(self, loss: LostEvents) -> None:
         self._each(lambda output: output.lost(loss))
+
+    def not_sent(self, frames: Mapping[str, int]) -> None:
+        self._each(lambda output: output.not_sent(frames))
 
     def finding(self, finding: Finding) -> None:
         self._each(lambda output: output.finding(finding))

@@ -7,7 +7,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from tracer.errors import NO_ROOM
@@ -120,6 +120,13 @@ class Output(ABC):
     def lost(self, loss: LostEvents) -> None:
         """Events were lost. Counts them for the summary; a format also writes them."""
         self.lost_by_probe[loss.probe] += loss.count
+
+    def not_sent(self, frames: Mapping[str, int]) -> None:
+        """The node of this output did not send results, because the client was too slow. Optional for a format.
+
+        frames: Their number by kind: packet, finding, verdict ...
+        """
+        return
 
     @abstractmethod
     def finding(self, finding: Finding) -> None:

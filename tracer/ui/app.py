@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import ClassVar
 
 from rich.text import Text
@@ -17,16 +17,16 @@ from textual.events import Resize
 from textual.widgets import Input, Static
 
 from tracer.errors import OutputNotWritten
-from tracer.model.finding import Finding
-from tracer.model.packet import Packet
+from tracer.model.joined_packet import JoinedPacket, ShownPacket
 from tracer.pipeline.shutdown import StopRequest
-from tracer.render.parts.pane_text import finding_text, notes_text, packet_text
+from tracer.render.parts.pane_text import finding_text, joined_text, notes_text, packet_text
 from tracer.render.parts.terminal_text import count
 from tracer.ui.dialogs import HelpWindow, SaveChoice, SaveWindow, key_line
 from tracer.ui.feed import MOST_FINDINGS, ScreenFeed
 from tracer.ui.head_lines import HeadLines
 from tracer.ui.kept_connections import KeptConnection, KeptConnections
 from tracer.ui.line_pane import RowPane, TextPane
+from tracer.ui.node_results import NodeFinding, identity_of
 from tracer.ui.row_text import ConnectionRows, finding_row, packet_row
 from tracer.ui.saved_packets import save, suggested_name
 from tracer.ui.text_search import ConnectionSearch, TextSearch
@@ -80,7 +80,7 @@ class TraceScreen(App[None]):
         self.failure: BaseException | None = None
         self._feed, self._stop, self._verbose = feed, stop, verbose
         self._terminal = TerminalWatch(sys.__stdin__)
-        self._findings: LruDict[object, Finding] = LruDict(MOST_FINDINGS, "findings of ui")
+        self._findings: LruDict[Hashable, NodeFinding] = LruDict(MOST_FINDINGS, "findings of ui")
         self._found = ConnectionSearch(TextSearch())
         self._is_leaving = False
         self._cpu_seconds = 0.0
@@ -89,8 +89,8 @@ class TraceScreen(App[None]):
         self._drawn_lines: tuple[Text, ...] = ()
         self._shown_kind = "packet"
         self._connections: RowPane[KeptConnection] = RowPane(ConnectionRows().draw, lambda each: each.number, id="connections")
-        self._packets: RowPane[Packet] = RowPane(packet_row, lambda each: (each.identity, each.number), id="packets")
-        self._finding_rows: RowPane[Finding] = RowPane(finding_row, lambda each: (each.name, each.key), id="findings")
+        self._packets: RowPane[ShownPacket] = RowPane(packet_row, identity_of, id="packets")
+        self._finding_rows: RowPane[NodeFinding] = RowPane(finding_row, lambda each: each.key, id="findings")
         self._path = TextPane(id="path")
         self._count_line, self._note_line, self._key_line = (
             Static(id="counts"),
@@ -144,10 +144,20 @@ class TraceScreen(App[None]):
         for _ in range(min(len(packets), TAKEN_PACKETS)):
             self.kept.add(packets.popleft())
         if not packets:  # a verdict comes after its packet
-            for verdict in self._feed.verdicts.read():
-                self.kept.add_verdict(verdict)
-        for finding in self._feed.findings.read():
-            self._findings[finding.name, finding.key] = finding
+            for node, verdict in self._feed.verdicts.read():
+                self.kept.add_verdict(verdict, node)
+        for found in self._feed.findings.read():
+            self._add_finding(found)
+
+    def _add_finding(self, found: NodeFinding) -> None:
+        """Takes a finding, or its new state. The summary of a run on several nodes does not say of which node it is."""
+        if self._feed.nodes and not found.node:
+            same = [each for each in self._findings.values() if each.key[1:] == found.key[1:]]
+            if same:
+                found = NodeFinding(same[0].node, found.finding)
+            if len(same) > 1:
+                return  # the summaries of these nodes had it
+        self._findings[found.key] = found
 
     def _leave(self) -> None:
         self._is_leaving = True
@@ -214,16 +224,20 @@ class TraceScreen(App[None]):
             return
         if self._shown_kind == "finding" and finding:
             self._path.border_title = "Finding"
-            self._path.show(finding, lambda columns: finding_text(finding, columns))
+            self._path.show(finding, lambda columns: finding_text(finding.finding, columns, finding.node))
             return
         connection, packet = self._connections.chosen, self._packets.chosen
         self._path.border_title = "Path of the packet"
         if not connection or not packet:
             self._path.show(None, None)
             return
-        verdict = connection.verdict_of(packet)
-        key = packet.identity, packet.number, self._verbose, verdict
-        self._path.show(key, lambda columns: packet_text(packet, columns, self._verbose, verdict))
+        verdicts = connection.verdicts_of(packet)
+        key = identity_of(packet), self._verbose, tuple(verdicts)
+        if isinstance(packet, JoinedPacket):
+            self._path.show(key, lambda columns: joined_text(packet, columns, self._verbose, verdicts))
+        else:
+            verdict = verdicts[0].verdict if verdicts else None
+            self._path.show(key, lambda columns: packet_text(packet, columns, self._verbose, verdict))
 
     def _draw_lines(self) -> None:
         """Draws the lines with the counts and the notes, where they have changed: each update computes the layout again."""
@@ -298,7 +312,7 @@ class TraceScreen(App[None]):
 
         self.push_screen(SaveWindow(labels, suggested_name()), chosen)
 
-    def _savable(self) -> list[tuple[str, list[Packet]]]:
+    def _savable(self) -> list[tuple[str, list[ShownPacket]]]:
         """What can be saved, with its packets."""
         search, connection = self._found.search, self._connections.chosen
         shown = [packet for each in self._connections.rows for packet in search.packets(each)]
@@ -310,7 +324,7 @@ class TraceScreen(App[None]):
             found.append(("The chosen connection", list(connection.kept())))
         return found
 
-    async def _save(self, path: str, packets: list[Packet]) -> None:
+    async def _save(self, path: str, packets: list[ShownPacket]) -> None:
         self._head.message = f"Writing {path} ..."
         try:
             self._head.message = await asyncio.to_thread(

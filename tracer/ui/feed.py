@@ -11,12 +11,16 @@ from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.hop import Hop, trace_of
+from tracer.model.joined_packet import JoinedPacket, ShownPacket
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.packets.joined_views import last_packet
 from tracer.packets.outcome import BAD
 from tracer.packets.shared_path import PathHops, PathMemo, SharedPath
 from tracer.render.base import LostEvents, Output
+from tracer.ui.node_feed import NodeFeed
+from tracer.ui.node_results import NodeBegin, NodeFinding, NodeVerdict
 from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.frozen import evolve
 
@@ -40,6 +44,7 @@ class RunCounts:
         findings: Findings.
         lost: Lost events.
         left_out: Packets that were left out because the ring buffer was nearly full.
+        not_sent: Results that other nodes did not send, because this client was too slow.
     """
 
     packets: int = 0
@@ -49,6 +54,7 @@ class RunCounts:
     findings: int = 0
     lost: int = 0
     left_out: int = 0
+    not_sent: int = 0
 
 
 class ScreenFeed(Output):
@@ -63,6 +69,7 @@ class ScreenFeed(Output):
         title: The options of the run.
         results: The results of `begin`.
         kernel: Release of the traced kernel; "" = the running one.
+        nodes: What each node said when its run began, of a run on several nodes.
         totals: The summary; None = the run goes on.
         error: The error that ended the run; None = none.
         ended: Set when the run has ended.
@@ -71,12 +78,13 @@ class ScreenFeed(Output):
     def __init__(self, verbose: bool = False) -> None:
         super().__init__(verbose=verbose)
         self.counts = RunCounts()
-        self.packets: BoundedQueue[Packet] = BoundedQueue(MOST_WAITING, "packets that wait for ui")
-        self.verdicts: BoundedQueue[HandshakeVerdict] = BoundedQueue(MOST_WAITING, "SYN verdicts that wait for ui")
-        self.findings: BoundedQueue[Finding] = BoundedQueue(MOST_FINDINGS, "findings that wait for ui")
+        self.packets: BoundedQueue[ShownPacket] = BoundedQueue(MOST_WAITING, "packets that wait for ui")
+        self.verdicts: BoundedQueue[NodeVerdict] = BoundedQueue(MOST_WAITING, "SYN verdicts that wait for ui")
+        self.findings: BoundedQueue[NodeFinding] = BoundedQueue(MOST_FINDINGS, "findings that wait for ui")
         self.notes: BoundedQueue[str] = BoundedQueue(MOST_NOTES, "notes of ui")
         self.title = self.kernel = ""
         self.results: Sequence[CheckResult] = ()
+        self.nodes: dict[str, NodeBegin] = {}
         self.totals: RunSummary | None = None
         self.error: BaseException | None = None
         self.ended = threading.Event()
@@ -88,25 +96,52 @@ class ScreenFeed(Output):
             if result.state != "ok":
                 self.note(f"{result.subject}: {result.text}")
 
+    def for_node(self, node: str) -> NodeFeed:
+        return NodeFeed(self, node)
+
+    def begin_node(self, node: str, begin: NodeBegin) -> None:
+        """The run of a node has begun."""
+        self.title = self.title or begin.options
+        self.nodes[node] = begin
+        for result in begin.results:
+            if result.state != "ok":
+                self.note(f"{node}: {result.subject}: {result.text}")
+
     def packet(self, packet: Packet) -> None:
+        self._count((packet,), packet)
+        self.packets.append(self._without_rulesets(packet))
+
+    def joined(self, joined: JoinedPacket) -> None:
+        self._count([view.packet for view in joined.views], last_packet(joined))
+        self.packets.append(joined)  # no ruleset comes from another node
+
+    def _count(self, views: Sequence[Packet], last: Packet) -> None:
+        """Counts a packet. views: it at each node; last: it as it ended."""
         counts = self.counts
-        if packet.unexplained:
+        if all(view.unexplained for view in views):
             counts.unexplained += 1
         else:
             counts.packets += 1
-            counts.bad += packet.outcome in BAD
-            counts.incomplete += not packet.complete
-        self.packets.append(self._without_rulesets(packet))
+            counts.bad += last.outcome in BAD
+            counts.incomplete += not all(view.complete for view in views)
 
     def syn(self, verdict: HandshakeVerdict) -> None:
-        self.verdicts.append(verdict)
+        self.verdicts.append(NodeVerdict("", verdict))
 
     def finding(self, finding: Finding) -> None:
+        self.found(NodeFinding("", finding))
+
+    def found(self, finding: NodeFinding) -> None:
+        """A node has found something."""
         self.counts.findings += 1
         self.findings.append(finding)
 
     def lost(self, loss: LostEvents) -> None:
         super().lost(loss)
+        self.count_lost(loss)
+
+    def count_lost(self, loss: LostEvents) -> None:
+        """Counts lost events, or packets that were left out."""
         if loss.probe == LEFT_OUT:
             self.counts.left_out += loss.count
         else:
@@ -117,7 +152,7 @@ class ScreenFeed(Output):
 
     def summary(self, summary: RunSummary) -> None:
         """The run has ended: its findings in their final state."""
-        self.findings.extend(summary.findings)
+        self.findings.extend(NodeFinding("", finding) for finding in summary.findings)
         self.totals = summary
 
     def doctor(self, results: Sequence[CheckResult], status: int) -> None: ...

@@ -42,6 +42,8 @@ class HeadLines:
         """The state of the run and its totals. found: Number of findings."""
         counts = self._feed.counts
         line = self._state()
+        if nodes := len(self._feed.nodes):
+            line.append(f"  {count(nodes, 'node')}", STYLES["place"])
         line.append(f"  {counts.packets:,} packets", STYLES["strong"])
         for number, what, style in (
             (counts.bad, "dropped", "bad"),
@@ -53,6 +55,7 @@ class HeadLines:
         for number, what in (
             (counts.incomplete, "incomplete"),
             (counts.unexplained, "unexplained"),
+            (counts.not_sent, "not sent"),
             (self._kept.evicted_packets + self._feed.packets.evicted, "not kept"),
         ):
             if number:

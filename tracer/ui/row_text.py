@@ -6,11 +6,13 @@ from __future__ import annotations
 from rich.text import Text
 
 from tracer.analysis.packet_attribution import attribution_of
-from tracer.model.finding import Finding
+from tracer.model.joined_packet import JoinedPacket, ShownPacket
 from tracer.model.packet import Packet
+from tracer.packets.joined_views import first_packet, last_packet
 from tracer.packets.outcome import BAD
 from tracer.render.parts.terminal_text import STYLES, local, outcome_style, plain
 from tracer.ui.kept_connections import KeptConnection
+from tracer.ui.node_results import NodeFinding, views_of
 from tracer.util.endpoint_format import format_endpoint
 
 MOST_ENDS_COLUMNS = 44
@@ -26,7 +28,7 @@ class ConnectionRows:
 
     def draw(self, connection: KeptConnection, width: int) -> Text:
         """Time of the newest packet, protocol, number of packets, endpoints, outcome, Service."""
-        start, last, line = connection.start, connection.last, Text()
+        start, last, line = first_packet(connection.start), first_packet(connection.last), Text()
         ends = start.flow.orig if start.flow else start.endpoints
         both = plain(f"{format_endpoint(ends.src, ends.sport)} > {format_endpoint(ends.dst, ends.dport)}")
         self._ends_columns = min(MOST_ENDS_COLUMNS, max(self._ends_columns, len(both)))
@@ -37,13 +39,14 @@ class ConnectionRows:
         line.append(f"{both:<{self._ends_columns}} ", STYLES["strong"])
         word, style = outcome(connection)
         line.append(f"{plain(word):<{OUTCOME_COLUMNS}} ", STYLES[style])
-        line.append(plain(_service(start)), STYLES["place"])
+        services = (_service(view.packet) for view in views_of(connection.start))
+        line.append(plain(next(filter(None, services), "")), STYLES["place"])
         return line
 
 
 def outcome(connection: KeptConnection) -> tuple[str, str]:
     """How a connection went, in one or two words, and their style: the cause of a failed SYN, else the worst outcome."""
-    verdict, packet = connection.verdict, connection.worst or connection.last
+    verdict, packet = connection.verdict, last_packet(connection.worst or connection.last)
     if verdict and not verdict.cause.good:
         return verdict.cause.name, "bad" if connection.bad else "doubt"
     return packet.outcome.value, outcome_style(packet.outcome)
@@ -58,25 +61,31 @@ def _service(packet: Packet) -> str:
     return f"{found.workload_namespace}/{found.workload}" if found.workload else ""
 
 
-def packet_row(packet: Packet, width: int) -> Text:
-    """Time, direction, flags, length, verdict."""
-    line = Text()
-    line.append("x " if packet.outcome in BAD else "  ", STYLES["bad"])
+def packet_row(shown: ShownPacket, width: int) -> Text:
+    """Time, direction, flags, length, nodes, verdict."""
+    line, packet, last = Text(), first_packet(shown), last_packet(shown)
+    line.append("x " if last.outcome in BAD else "  ", STYLES["bad"])
     line.append(f"{local(packet.time)} ", STYLES["quiet"])
     line.append("reply   " if packet.flow and packet.flow.is_reply else "request ")
     line.append(f"{plain(packet.protocol.upper())} {plain(packet.tcp_flags)}".ljust(12), STYLES["change"])
     line.append(f"{packet.length:>5} B  ")
-    line.append(plain(packet.verdict or packet.outcome.value), STYLES[outcome_style(packet.outcome)])
-    if not packet.complete:
+    if isinstance(shown, JoinedPacket):
+        line.append(f"{plain(' > '.join(shown.nodes))}  ", STYLES["place"])
+    line.append(plain(last.verdict or last.outcome.value), STYLES[outcome_style(last.outcome)])
+    if not all(view.packet.complete for view in views_of(shown)):
         line.append("  incomplete", STYLES["doubt"])
+    if isinstance(shown, JoinedPacket) and shown.is_doubtful:
+        line.append("  ambiguous", STYLES["doubt"])
     return line
 
 
-def finding_row(finding: Finding, width: int) -> Text:
-    """Whether it is certain, its name, its cause."""
-    line = Text()
+def finding_row(found: NodeFinding, width: int) -> Text:
+    """Whether it is certain, its node, its name, its cause."""
+    line, finding = Text(), found.finding
     style = STYLES["bad" if finding.certain else "doubt"]
     line.append("!! " if finding.certain else "?  ", style)
+    if found.node:
+        line.append(f"{plain(found.node)}  ", STYLES["place"])
     line.append(plain(finding.name), style)
     line.append(f"  {plain(finding.cause)}")
     return line

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracer.errors import OutputNotWritten
-from tracer.export import CaptureInfo
-from tracer.export.jsonl import JsonLines
-from tracer.model.finding import Finding
-from tracer.model.packet import Packet
+from tracer.model.joined_packet import JoinedPacket, ShownPacket
 from tracer.model.summary import RunSummary
+from tracer.packets.joined_views import first_packet, last_packet
 from tracer.render.parts.terminal_text import count
 from tracer.ui.feed import ScreenFeed
+from tracer.ui.node_results import NodeFinding, views_of
+from tracer.ui.saved_lines import SavedLines
 
 
 def suggested_name() -> str:
@@ -25,8 +25,8 @@ def suggested_name() -> str:
 
 def save(
     path: str,
-    packets: Sequence[Packet],
-    findings: Sequence[Finding],
+    packets: Sequence[ShownPacket],
+    findings: Sequence[NodeFinding],
     feed: ScreenFeed,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> str:
@@ -48,20 +48,19 @@ def save(
     target = Path(path).expanduser()
     if os.path.lexists(target):
         raise OutputNotWritten(f"{path} exists already: choose another name.")
-    about = CaptureInfo(target.name, "", feed.kernel, feed.title, 0, tuple(feed.results))
     try:
-        lines = JsonLines(target, about)
+        lines = SavedLines(target, feed)
     except FileExistsError:
         raise OutputNotWritten(f"{path} exists already: choose another name.") from None
     except OSError as e:
         raise OutputNotWritten(f"{path} cannot be written: {e.strerror or e}.") from e
     try:
-        for packet in sorted(packets, key=lambda each: each.number):
+        for packet in sorted(packets, key=_order):
             if is_cancelled():
                 raise OutputNotWritten(f"{path} was not written: the view was closed first.")
             lines.packet(packet)
-        for finding in findings:
-            lines.finding(finding)
+        for found in findings:
+            lines.finding(found)
         lines.close(_summary(packets, findings, feed))
     except (OSError, OutputNotWritten) as e:
         target.unlink(missing_ok=True)
@@ -71,13 +70,22 @@ def save(
     return f"{count(len(packets), 'packet')} and {count(len(findings), 'finding')} are in {path}."
 
 
-def _summary(packets: Sequence[Packet], findings: Sequence[Finding], feed: ScreenFeed) -> RunSummary:
+def _order(shown: ShownPacket) -> int:
+    """In which order packets are written: that of their numbers, on several nodes that of their times."""
+    if not isinstance(shown, JoinedPacket):
+        return shown.number
+    return shown.views[0].packet.time + (shown.views[0].offset or 0)
+
+
+def _summary(packets: Sequence[ShownPacket], findings: Sequence[NodeFinding], feed: ScreenFeed) -> RunSummary:
     """The totals of the saved packets; losses are those of the whole run."""
-    summary = RunSummary(findings=list(findings), lost=feed.counts.lost + feed.counts.left_out)
+    lost = feed.counts.lost + feed.counts.left_out
+    summary = RunSummary(findings=[found.finding for found in findings], lost=lost)
     for packet in packets:
+        outcome = last_packet(packet).outcome
         summary.packets += 1
-        summary.incomplete += not packet.complete
-        summary.outcomes[packet.outcome] = summary.outcomes.get(packet.outcome, 0) + 1
-    times = [packet.time for packet in packets]
+        summary.incomplete += not all(view.packet.complete for view in views_of(packet))
+        summary.outcomes[outcome] = summary.outcomes.get(outcome, 0) + 1
+    times = [first_packet(packet).time for packet in packets]
     summary.seconds = (max(times) - min(times)) / 1e9 if times else 0.0
     return summary

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO, cast
 
-from tracer.pipeline.shutdown import StopRequest
+from tracer.pipeline.shutdown import ANSWER_SECONDS, EXPLAINING, StopRequest
 from tracer.render.text import TextOutput
 from tracer.ui.app import TraceScreen
 from tracer.ui.feed import ScreenFeed
@@ -56,12 +56,20 @@ class ScreenRun:
                 screen.run()
         finally:
             stop.request()
-            worker.join()
+            self._wait(worker)
         self._print_end()
         error = self._feed.error or screen.failure
         if error:
             raise error
         return self._status
+
+    def _wait(self, worker: threading.Thread) -> None:
+        """Waits for the run. If it does not end at once, the user has to see that it ends."""
+        worker.join(ANSWER_SECONDS)
+        if worker.is_alive():
+            with suppress(OSError):
+                TextOutput(sys.stdout, sys.stderr).note(EXPLAINING)
+        worker.join()
 
     def _run(self, complete: Callable[[], int]) -> None:
         try:

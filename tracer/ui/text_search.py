@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.model.hop import DropHop, Hop, RuleHop, SocketHop, nat_of, owner_of, trace_of, verdict_of
+from tracer.model.joined_packet import ShownPacket
 from tracer.model.packet import Packet
 from tracer.model.rule import format_path
 from tracer.packets.shared_path import PathMemo
 from tracer.ui.kept_connections import KeptConnection
+from tracer.ui.node_results import views_of
 from tracer.util.endpoint_format import format_endpoint
 
 
@@ -26,14 +28,15 @@ class TextSearch:
     def __init__(self, text: str = "") -> None:
         self.words = tuple(text.casefold().split())
 
-    def matches(self, packet: Packet, cause: str = "") -> bool:
-        """Whether all words occur in the text of a packet. cause: The cause of the SYN."""
+    def matches(self, shown: ShownPacket, cause: str = "") -> bool:
+        """Whether all words occur in the text of a packet. cause: The causes of the SYN."""
         if not self.words:
             return True
-        text = f"{_PATHS.of(packet)}\n{_ends(packet)}\n{cause}".casefold()
+        views = (f"{view.node}\n{_PATHS.of(view.packet)}\n{_ends(view.packet)}" for view in views_of(shown))
+        text = "\n".join((*views, cause)).casefold()
         return all(word in text for word in self.words)
 
-    def packets(self, connection: KeptConnection) -> list[Packet]:
+    def packets(self, connection: KeptConnection) -> list[ShownPacket]:
         """The kept packets of a connection that match, oldest first."""
         if not self.words:
             return list(connection.kept())
@@ -64,9 +67,8 @@ class ConnectionSearch:
         return found
 
 
-def _cause(connection: KeptConnection, packet: Packet) -> str:
-    verdict = connection.verdict_of(packet)
-    return verdict.cause.text if verdict else ""
+def _cause(connection: KeptConnection, shown: ShownPacket) -> str:
+    return "\n".join(found.verdict.cause.text for found in connection.verdicts_of(shown))
 
 
 def _ends(packet: Packet) -> str:

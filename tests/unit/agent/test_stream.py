@@ -85,7 +85,6 @@ def test_results_come_on_credit_alone(wire: Wire) -> None:
     wire.wait(lambda: wire.queue.credit == CREDIT_FRAMES - 4)
 
 
-
 def test_the_ends_of_batches_without_a_result_are_sent_from_time_to_time(wire: Wire) -> None:
     wire.send(wire.client.greeting())
     for now in (BATCH_NS, BATCH_NS + 1, 2 * BATCH_NS - 1, 2 * BATCH_NS):
@@ -95,6 +94,7 @@ def test_the_ends_of_batches_without_a_result_are_sent_from_time_to_time(wire: W
     wire.output.note("done")
     wire.wait(lambda: FrameKind.NOTE in wire.kinds())
     assert wire.kinds().count(FrameKind.BATCH) == 2
+
 
 def test_the_end_of_a_batch_has_the_time_up_to_which_all_packets_were_given(wire: Wire) -> None:
     wire.send(wire.client.greeting())

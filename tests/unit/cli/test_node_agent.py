@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tests.support.fake_kubectl import ROOT
-from tracer.cli import cluster_plugin, main
+from tracer.cli import cluster_plugin, live_table, main
 from tracer.commands.cluster import NODE_OPTIONS
 
 
@@ -50,5 +50,11 @@ def test_each_option_of_a_node_is_passed_on_or_is_the_clients() -> None:
         "nodes", "clients", "context", "kubeconfig", "namespace", "image", "kubectl", "write", "outputs", "oneline", "times",
         "count", "ring", "rotate_size", "rotate_time", "color", "debug", "help_all", "version",
     }  # fmt: skip
-    plugin = {str(p.name) for p in cluster_plugin.command().params if isinstance(p, click.Option)}
-    assert plugin - own - set(NODE_OPTIONS) == {"family"}
+    for name, more in (("trace", set[str]()), ("top", set(live_table_options())), ("ui", set[str]())):
+        params = cluster_plugin.command().commands[name].params
+        plugin = {str(p.name) for p in params if isinstance(p, click.Option)}
+        assert plugin - own - set(NODE_OPTIONS) == {"family"} | more, name
+
+
+def live_table_options() -> list[str]:
+    return [str(each.name) for each in live_table.own_options()]

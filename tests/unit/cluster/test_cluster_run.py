@@ -22,7 +22,7 @@ from tests.support.clusters import FakeCluster
 from tests.support.fake_kubectl import ROOT
 from tests.support.node_views import EPOCH, INSIDE_NS, SECOND, packet
 from tests.support.traced_clusters import TracedCluster
-from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.cluster_run import END_SECONDS, ClusterRun, ClusterTotals, NodeCommand
 from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.node_clock import NodeClock
 from tracer.cluster.packet_stage import SingleViews
@@ -118,6 +118,39 @@ def test_no_node_at_all_is_an_error(cluster: FakeCluster) -> None:
     assert "k8snet-trace: No node was traced: node-" in done.stderr and "forbidden" in done.stderr
 
 
+def test_top_counts_all_nodes(cluster: FakeCluster, capture: Path) -> None:
+    pods: Pods = {f"agent-{name}": {"capture": str(capture)} for name in NODES}
+    done = cluster.run(pods, "--once", "--interval", "3", "--by", "node", "-o", "json", "--port", "80", command="top")
+    assert done.returncode == 0, done.stderr
+    (line,) = map(json.loads, done.stdout.splitlines())
+    rows = {row["key"]: row for row in line["rows"]}
+    assert set(rows) == set(NODES) and line["nodes"] == 2 and line["by"] == "node"
+    assert rows["node-1"]["packets"] == rows["node-2"]["packets"] > 10
+    assert line["total"]["packets"] <= 2 * rows["node-1"]["packets"]
+    assert line["total"]["syn_ack"]["count"] > 10, "agents send the time, not the answers"
+    words = cluster.commands()[0]
+    assert words[words.index("--port") :][:2] == ["--port", "80"] and words[words.index("--duration") + 1] == "3.0"
+    assert "Tracing 2 nodes: node-1, node-2." in done.stderr
+
+
+def test_top_without_a_node_has_no_table(cluster: FakeCluster) -> None:
+    pods: Pods = {name: {"error": "forbidden", "status": 1} for name in ("agent-node-1", "agent-node-2")}
+    done = cluster.run(pods, "--once", command="top")
+    assert (done.returncode, done.stdout) == (NoAgent.status, "") and "forbidden" in done.stderr
+
+
+def test_wrong_commands_of_the_plugin_are_one_sentence(cluster: FakeCluster) -> None:
+    for words, sentence in (
+        (["tpo"], "No such command 'tpo', did you mean top?"),
+        (["--port", "80", "top"], "must be the first word: kubectl k8snet-trace top [OPTIONS]."),
+        (["top", "--", "true"], "runs no command after `--`"),
+        (["top", "--ring", "10M"], "need -w FILE"),
+        (["top", "--rows", "0"], "not in the range"),
+    ):
+        done = cluster.run({}, *words, command="")
+        assert done.returncode == 2 and sentence in " ".join(done.stderr.split()) and not done.stdout, done.stderr
+
+
 def test_the_agents_get_the_options_that_select(cluster: FakeCluster, capture: Path) -> None:
     done = cluster.run({"agent-node-1": {"capture": str(capture)}}, "--service", "shop/cart", "--drops-only", "-4", "-v")
     assert done.returncode == 0, done.stderr
@@ -158,6 +191,22 @@ def test_ctrl_c_ends_all_and_shows_the_summary(cluster: FakeCluster, capture: Pa
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert json.loads(first)["node"] == "node-1" and json.loads(out.splitlines()[-1])["type"] == "summary"
+
+
+def test_a_second_ctrl_c_waits_for_no_node(cluster: FakeCluster, capture: Path) -> None:
+    pods: Pods = {"agent-node-1": {"capture": str(capture)}, "agent-node-2": {"silent": True}}
+    process = subprocess.Popen(
+        cluster.command("-o", "json"), env=cluster.environment(pods), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and time.monotonic() - began < END_SECONDS - 3
+    assert "Explaining what was seen; Ctrl-C again ends at once." in err and "Traceback" not in err
 
 
 def test_a_program_after_two_dashes_is_refused(cluster: FakeCluster) -> None:

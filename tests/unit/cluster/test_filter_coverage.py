@@ -16,11 +16,11 @@ TO_NODE_PORT = Endpoints("192.168.56.1", 40001, NODES["b"], 30080)
 
 
 def covers(ends: Endpoints = ENDS, node: str = "b", **options: Any) -> bool:
-    return FilterCoverage(options, cluster_view())(node, packet(ends=ENDS.reversed), ends)
+    return FilterCoverage.of(options, cluster_view())(node, packet(ends=ENDS.reversed), ends)
 
 
 def test_without_a_filter_all_is_selected() -> None:
-    assert covers() and not FilterCoverage({}, cluster_view()).is_by_name
+    assert covers() and not FilterCoverage.of({}, cluster_view()).is_by_name
 
 
 def test_only_the_addresses_on_the_wire_count() -> None:
@@ -47,4 +47,4 @@ def test_a_node_port_belongs_to_an_address_of_the_node_itself() -> None:
 
 @pytest.mark.parametrize("name", UNKNOWABLE)
 def test_what_only_the_node_knows_is_never_certain(name: str) -> None:
-    assert not FilterCoverage({name: True}, cluster_view())._is_known
+    assert not FilterCoverage.of({name: True}, cluster_view())("b", packet(ends=ENDS.reversed), ENDS)

@@ -69,7 +69,7 @@ def cluster_view() -> ClusterView:
     ],
 )
 def test_the_filter_of_the_runs_selects_what_findings_need(node: str, protocol: str, ends: Endpoints) -> None:
-    coverage = FilterCoverage({"services": ("shop/cart", "shop/stock", "shop/orders")}, cluster_view())
+    coverage = FilterCoverage.of({"services": ("shop/cart", "shop/stock", "shop/orders")}, cluster_view())
     assert coverage(node, packet(ends=ends, protocol=protocol), ends)
 
 

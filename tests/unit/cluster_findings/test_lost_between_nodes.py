@@ -405,3 +405,14 @@ def test_made_traffic_of_three_nodes() -> None:
     """Losses, duplicates, reordering, translations, loops, merged segments, lost events: nothing that came is called lost."""
     result = lost_check.check(6000, rate=400)
     assert result.wrong == [] and 10 < result.found + result.likely <= result.lost
+
+
+def test_a_node_that_has_ended_does_not_end_the_wait_for_the_other_one() -> None:
+    """A capture may be read to its end before that of the other node."""
+    cluster = TracedCluster()
+    cluster.show(*other(), view("a"))
+    cluster.reach(SETTLED_NS // 2)
+    cluster.nodes.close("a")
+    assert cluster.reach(SETTLED_NS + SECOND, "a") == [] and not cluster.findings.undecided
+    ((node, finding),) = cluster.reach(SETTLED_NS + 3 * SECOND, "b")
+    assert (node, finding.certain) == ("a", True) and not cluster.findings.undecided

@@ -65,10 +65,10 @@ def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     ]
 
 
-def run(paths: list[Path], *options: str) -> subprocess.CompletedProcess[str]:
+def run(paths: list[Path], *options: str, command: str = "trace") -> subprocess.CompletedProcess[str]:
     words = [word for path in paths for word in ("-r", str(path))]
-    command = [sys.executable, "-m", "tracer", *words, *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    program = [sys.executable, "-m", "tracer", command, *words, *options]
+    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 def lines(text: str) -> list[Line]:
@@ -97,6 +97,25 @@ def test_a_filter_and_a_count_hold_for_all(both: list[Path]) -> None:
     assert run(both, "--port", "9", "-o", "oneline").stdout.count("node-a  ") == 0
     done = run(both, "-n", "2", "-o", "json")
     assert Counter(line["type"] for line in lines(done.stdout))["joined"] == 2
+
+
+def test_top_counts_a_packet_of_two_nodes_once(both: list[Path]) -> None:
+    for by, keys in (("service", {"default/http-proxy"}), ("node", {"node-a", "node-b"}), ("endpoint", {"10.244.1.5:8080"})):
+        done = run(both, "--by", by, "-o", "json", command="top")
+        assert done.returncode == 0, done.stderr
+        (line,) = lines(done.stdout)
+        assert (line["total"]["packets"], line["nodes"]) == (PACKETS, 2)
+        assert {row["key"]: row["packets"] for row in line["rows"]} == dict.fromkeys(keys, PACKETS)
+        assert {hop["node"] for hop in line["total"]["hops"]} == {"node-b"}, "node-a has one place"
+    text = run(both, "--by", "node", command="top").stdout
+    assert "top by node" in text and "2 nodes" in text and "node-b: node PREROUTING > node POSTROUTING" in text
+
+
+def test_top_of_two_nodes_has_the_errors_of_reading(both: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "x.k8st").write_bytes(b"nothing")
+    done = run([*both, tmp_path / "x.k8st"], command="top")
+    assert done.returncode == CaptureUnreadable.status and not done.stdout
+    assert run(both, "--once", command="top").returncode == BadOption.status
 
 
 def test_one_that_is_cut_short_is_said_and_the_others_are_read(both: list[Path], tmp_path: Path) -> None:

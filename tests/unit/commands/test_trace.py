@@ -26,6 +26,7 @@ from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
+from tracer.packets.joined_views import first_packet
 from tracer.pipeline.shutdown import StopRequest
 from tracer.ui.feed import ScreenFeed
 from tracer.util.status_line import StatusLine
@@ -115,7 +116,11 @@ def test_a_run_in_another_thread_releases_everything_there(traced: Callable[...,
 
     assert traced(view=nullcontext(feed), drive=drive, numbers_connections=True) == 0
     assert threads == [(0, True, False)] and signal.getsignal(signal.SIGINT) == before
-    assert feed.totals and feed.totals.packets == feed.counts.packets == 20 and all(p.connection for p in feed.packets)
+    assert (
+        feed.totals
+        and feed.totals.packets == feed.counts.packets == 20
+        and all(first_packet(p).connection for p in feed.packets)
+    )
     assert captures.read(tmp_path / "a.k8st")[0].packets == 20
 
 

@@ -21,6 +21,7 @@ from tracer.model.hop import Drop
 from tracer.model.loss import LEFT_OUT, Loss
 from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
+from tracer.packets.joined_views import first_packet
 from tracer.pipeline.shutdown import StopRequest
 from tracer.ui import app
 from tracer.ui.app import TraceScreen
@@ -188,7 +189,7 @@ def test_new_packets_do_not_move_the_chosen_row() -> None:
         feed.packet(replace(numbered(1)[0], connection=99, identity=999 << 8))
         await until(driver, lambda: "Connections 81" in shown(screen))
         newest = screen._connections.chosen
-        assert newest and newest.start.connection == 99, "after End the newest one is followed"
+        assert newest and first_packet(newest.start).connection == 99, "after End the newest one is followed"
 
     pilot(feed, steps)
 

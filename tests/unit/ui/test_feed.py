@@ -17,6 +17,7 @@ from tracer.model.loss import LEFT_OUT, Loss
 from tracer.model.packet import Packet
 from tracer.model.rule import RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.model.summary import RunSummary
+from tracer.packets.joined_views import first_packet
 from tracer.packets.shared_path import HopPattern, PathHops, SharedPath
 from tracer.ui import feed as module
 from tracer.ui.feed import ScreenFeed
@@ -55,7 +56,7 @@ def test_notes_are_bounded() -> None:
 def test_the_summary_brings_the_findings_in_their_final_state() -> None:
     feed, summary = ScreenFeed(), RunSummary(findings=[FOUND])
     feed.summary(summary)
-    assert feed.findings.read() == [FOUND] and feed.totals is summary and feed.counts.findings == 0
+    assert feed.findings.read() == [("", FOUND)] and feed.totals is summary and feed.counts.findings == 0
     error = OSError("so")
     feed.end(error)
     assert feed.ended.is_set() and feed.error is error
@@ -75,7 +76,7 @@ def test_a_kept_packet_has_no_snapshot_of_rules() -> None:
     feed.packet(packet)
     feed.packet(shared)
     feed.packet(shared)
-    found = feed.packets.read()
+    found = [first_packet(each) for each in feed.packets.read()]
     for each in found:
         trace = trace_of(each.hops[0])
         assert before and before.ruleset and trace and trace.ruleset is None and trace.hits == before.hits
@@ -87,5 +88,7 @@ def test_a_kept_packet_has_no_snapshot_of_rules() -> None:
 def test_packets_of_a_recorded_node_are_those_of_the_run() -> None:
     feed = recorded_feed("J")
     assert feed.totals and feed.counts.packets == feed.totals.packets == len(feed.packets) - feed.counts.unexplained
-    assert not any((trace := trace_of(hop)) and trace.ruleset for packet in feed.packets for hop in packet.hops)
-    assert any(packet.connection for packet in feed.packets)
+    assert not any(
+        (trace := trace_of(hop)) and trace.ruleset for packet in map(first_packet, feed.packets) for hop in packet.hops
+    )
+    assert any(first_packet(packet).connection for packet in feed.packets)

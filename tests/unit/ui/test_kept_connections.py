@@ -11,6 +11,7 @@ from tests.support.screens import numbered
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.namespace_name import HOST
 from tracer.model.packet import Packet
+from tracer.packets.joined_views import first_packet
 from tracer.ui.kept_connections import FIRST_PACKETS, MOST_VERDICTS, NEWEST_PACKETS, KeptConnections
 
 
@@ -35,7 +36,7 @@ def test_the_connection_unused_for_longest_is_evicted() -> None:
         kept.add(packet)
     kept.add(numbered(1)[0])  # connection 1 again
     kept.add(replace(numbered(1)[0], connection=9))
-    assert [connection.start.connection for connection in kept.in_order()] == [1, 3, 9]
+    assert [first_packet(connection.start).connection for connection in kept.in_order()] == [1, 3, 9]
     assert kept.evicted == kept.evicted_packets == 1 and kept.packets == 4
 
 

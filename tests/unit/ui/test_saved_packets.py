@@ -13,13 +13,14 @@ from tests.support.sample_findings import FOUND, VALIDATOR
 from tests.support.screens import feed_of
 from tracer.errors import OutputNotWritten
 from tracer.model.loss import Loss
+from tracer.ui.node_results import NodeFinding
 from tracer.ui.saved_packets import save, suggested_name
 
 
 def test_packets_findings_and_losses(tmp_path: Path) -> None:
     target, feed = tmp_path / "a.jsonl", feed_of([])
     feed.lost(Loss("hook", 0, 17, "so"))
-    sentence = save(str(target), list(reversed(samples.every())), [FOUND], feed)
+    sentence = save(str(target), list(reversed(samples.every())), [NodeFinding("", FOUND)], feed)
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     for line in lines:
         VALIDATOR.validate(line)
@@ -56,7 +57,7 @@ def test_a_full_disk_and_leaving_remove_the_file(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tracer.export.jsonl.JsonLines.packet", full)
+    monkeypatch.setattr("tracer.ui.saved_lines.SavedLines.packet", full)
     with pytest.raises(OutputNotWritten, match="No space left"):
         save(str(target), samples.every(), [], feed_of([]))
     assert not target.exists()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from tracer.analysis.top.view_orders import ViewOrder, asker_first, deciding_first, server_first
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import HandshakeVerdict
@@ -46,11 +47,20 @@ class Dimension(NamedTuple):
         title: Title of the column.
         of_packet: Gives the row of a packet.
         of_syn: Gives the row of a SYN; None = that of its packet. Not None: the packets of the table are the SYNs alone.
+        order: The views of a packet of several nodes, in the order in which they are asked for its row.
+        is_by_node: Each node has a row, and a packet is counted in the row of each node that saw it.
     """
 
     title: str
     of_packet: Callable[[Packet], RowKey]
     of_syn: Callable[[HandshakeVerdict], RowKey] | None = None
+    order: ViewOrder = deciding_first
+    is_by_node: bool = False
+
+    @staticmethod
+    def is_known(key: RowKey) -> bool:
+        """Whether a row says something of a packet: if not, another view of it may."""
+        return key.text not in (UNKNOWN, NO_RULE)
 
 
 def _service(packet: Packet) -> RowKey:
@@ -157,12 +167,18 @@ def _address_owner(owner: Owner | None) -> str:
     return f"pod {owner.label}" if owner.kind == "Pod" else owner.text
 
 
+def _node(packet: Packet) -> RowKey:
+    """The node that saw a packet is not known from the packet."""
+    return RowKey(UNKNOWN)
+
+
 DIMENSIONS = {
     "service": Dimension("Service", _service),
     "rule": Dimension("rule", _rule),
     "reason": Dimension("reason of the drop", _reason),
     "cause": Dimension("cause of the SYN", _cause, _cause_of_syn),
-    "endpoint": Dimension("endpoint", _endpoint),
-    "client": Dimension("client", _client),
+    "endpoint": Dimension("endpoint", _endpoint, order=server_first),
+    "client": Dimension("client", _client, order=asker_first),
+    "node": Dimension("node", _node, is_by_node=True),
 }
-"""The dimensions by the word of --by; the keys 1 to 6 choose them in this order."""
+"""The dimensions by the word of --by; the keys 1 to 7 choose them in this order."""

@@ -6,6 +6,8 @@ All texts of packets, objects and rules are escaped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,12 +17,16 @@ from tracer.analysis.top.dimensions import DIMENSIONS
 from tracer.analysis.top.interval import Interval, Losses
 from tracer.analysis.top.orders import Ranking
 from tracer.analysis.top.row import Row
+from tracer.model.joined_packet import JoinedPacket
 from tracer.model.loss import LEFT_OUT
+from tracer.packets.joined_views import first_packet, last_packet
 from tracer.render.parts.terminal_text import STYLES, count, local, outcome_style, plain
 from tracer.util.endpoint_format import format_endpoint
 
 SHOWN_CAUSES = 4
 """Number of causes of SYNs that the head names."""
+SHOWN_NODES = 3
+"""Number of nodes of which the head says what is missing."""
 SELECTED = "reverse"
 """Style of the selected row."""
 
@@ -30,14 +36,19 @@ def head(interval: Interval, order: str) -> list[Text]:
     total, kind = interval.total, DIMENSIONS[interval.dimension]
     drops = "bad" if total.drops else "quiet"
     return [
-        _joined(("strong", f"top by {kind.title}"), ("quiet", f"sorted by {order}, {interval.seconds:.1f} s")),
+        _joined(
+            ("strong", f"top by {kind.title}"),
+            ("quiet", f"sorted by {order}, {interval.seconds:.1f} s"),
+            ("quiet", count(interval.nodes, "node") if interval.nodes else ""),
+        ),
         _joined(
             ("", "SYNs alone:" if kind.of_syn else ""),
             ("", f"{count(total.packets, 'packet')} {rate(total.packets, interval.seconds)}/s"),
             (drops, f"{count(total.drops, 'drop')} {rate(total.drops, interval.seconds)}/s"),
         ),
         *_syns(total),
-        *_missing(interval, total.incomplete),
+        *_missing(interval, total),
+        *_missing_by_node(interval),
     ]
 
 
@@ -53,16 +64,33 @@ def _syns(total: Row) -> list[Text]:
     return [_joined(*line), Text(f"causes: {', '.join(causes)}", style=STYLES["quiet"])] if causes else [_joined(*line)]
 
 
-def _missing(interval: Interval, incomplete: int) -> list[Text]:
+def _missing(interval: Interval, total: Row) -> list[Text]:
     """What was lost in the interval, and since the start if that is more."""
-    parts = [text for text in (_losses(interval.losses), count(incomplete, "incomplete packet") if incomplete else "") if text]
+    parts = [_losses(interval.losses)] if interval.losses != Losses() else []
+    parts += [count(total.incomplete, "incomplete packet")] if total.incomplete else []
+    parts += [f"{count(total.doubtful, 'packet')} perhaps counted more than once"] if total.doubtful else []
     if interval.evicted:
         parts.append(f"{count(interval.evicted, 'row')} counted as other")
-    events = {probe: n for probe, n in interval.lost_by_probe.items() if probe != LEFT_OUT}
-    parts += [f"by probe {' '.join(f'{plain(probe)} {n:,}' for probe, n in sorted(events.items()))}"] if events else []
+    parts += _by_probe(interval.lost_by_probe)
     text = f"missing: {', '.join(parts) or 'nothing'}"
     lines = [Text(text, style=STYLES["doubt" if parts else "quiet"])]
     return lines if interval.so_far == interval.losses else [*lines, missing_so_far(interval)]
+
+
+def _by_probe(lost: Mapping[str, int]) -> list[str]:
+    events = {probe: n for probe, n in lost.items() if probe != LEFT_OUT}
+    return [f"by probe {' '.join(f'{plain(probe)} {n:,}' for probe, n in sorted(events.items()))}"] if events else []
+
+
+def _missing_by_node(interval: Interval) -> list[Text]:
+    """What each of several nodes lost in the interval, those that lost most first."""
+    lost = sorted(interval.by_node.items(), key=lambda item: (-item[1].losses.total, item[0]))
+    lines = [
+        Text(f"missing on {plain(node)}: {', '.join([_losses(each.losses), *_by_probe(each.by_probe)])}", STYLES["doubt"])
+        for node, each in lost[:SHOWN_NODES]
+    ]
+    more = len(lost) - len(lines)
+    return [*lines, Text(f"missing on {count(more, 'more node')}", STYLES["doubt"])] if more else lines
 
 
 def missing_so_far(interval: Interval) -> Text:
@@ -75,6 +103,7 @@ def _losses(losses: Losses) -> str:
         f"{count(losses.shed, 'packet')} left out" if losses.shed else "",
         f"{count(losses.events, 'event')} lost" if losses.events else "",
         f"{count(losses.unexplained, 'packet')} not explained before the end" if losses.unexplained else "",
+        f"{count(losses.not_sent, 'result')} that this client was too slow for" if losses.not_sent else "",
     )
     return ", ".join(part for part in parts if part)
 
@@ -135,9 +164,8 @@ def ways(title: str, row: Row, most: int, width: int) -> RenderableType:
     for name in ("packets", "p50", "p99"):
         drawn.add_column(name, justify="right", no_wrap=True, min_width=7)
     found = sorted(row.ways.items(), key=lambda item: (-item[1].count, item[0]))
-    for (before, after), times in found[:most]:
-        way = Text(plain(f"{before} > {after}"))
-        drawn.add_row(way, f"{times.count:,}", percentile(times, 0.5), percentile(times, 0.99))
+    for way, times in found[:most]:
+        drawn.add_row(Text(plain(way.text)), f"{times.count:,}", percentile(times, 0.5), percentile(times, 0.99))
     if not found:
         drawn.add_row(Text("no packet met two places", style=STYLES["quiet"]))
     return drawn
@@ -150,13 +178,15 @@ def packets(key: str, row: Row, most: int, width: int) -> RenderableType:
     drawn.add_column(Text(plain(f"newest packets of {key}")), ratio=5, overflow="fold")
     drawn.add_column("flags", no_wrap=True)
     drawn.add_column("outcome", ratio=5, overflow="fold")
-    for packet in [*reversed(row.failures), *reversed(row.newest)][:most]:
-        ends, incomplete = packet.endpoints, " (incomplete)" * (not packet.complete)
+    for shown in [*reversed(row.failures), *reversed(row.newest)][:most]:
+        packet, last = first_packet(shown), last_packet(shown)
+        ends, incomplete = packet.endpoints, " (incomplete)" * (not last.complete)
+        nodes = f"{' > '.join(shown.nodes)}: " if isinstance(shown, JoinedPacket) else ""
         way = f"{format_endpoint(ends.src, ends.sport)} -> {format_endpoint(ends.dst, ends.dport)}"
-        verdict = plain(packet.verdict or packet.outcome) + incomplete
+        verdict = plain(f"{nodes}{last.verdict or last.outcome}") + incomplete
         flags = packet.tcp_flags or packet.protocol
         cells = (local(packet.time), plain(way), plain(flags))
-        drawn.add_row(*map(Text, cells), Text(verdict, style=STYLES[outcome_style(packet.outcome)]))
+        drawn.add_row(*map(Text, cells), Text(verdict, style=STYLES[outcome_style(last.outcome)]))
     return drawn
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tracer.analysis.durations import Distribution
 from tracer.analysis.top.interval import Interval, Losses
 from tracer.analysis.top.orders import rank
-from tracer.analysis.top.row import Row
+from tracer.analysis.top.row import Row, RowWay
 from tracer.render.parts.json_packet import rfc3339
 
 Object = dict[str, Any]
@@ -34,6 +34,11 @@ def interval_object(interval: Interval, order: str, most: int) -> Object:
     for key, row in ranking.rows:
         owner = {"owner": row.owner} if row.owner else {}
         out["rows"].append({"key": key, **owner, **_row(row, seconds)})
+    if interval.nodes:
+        out["nodes"] = interval.nodes
+        out["lost_by_node"] = {
+            node: {**_losses(each.losses), "by_probe": each.by_probe} for node, each in sorted(interval.by_node.items())
+        }
     if ranking.others:
         out["other"] = _row(ranking.other, seconds)
     return out
@@ -53,12 +58,18 @@ def _row(row: Row, seconds: float) -> Object:
             "causes": {name: count for name, count in sorted(row.causes.items()) if count},
         },
     }
+    if row.doubtful:
+        out["doubtful"] = row.doubtful
     for key, times in (("syn_ack", row.syn_ack), ("path", row.whole)):
         if times.count:
             out[key] = _times(times)
     ways = sorted(row.ways.items(), key=lambda item: (-item[1].count, item[0]))
-    out["hops"] = [{"from": before, "to": after, **_times(times)} for (before, after), times in ways]
+    out["hops"] = [_way(way) | _times(times) for way, times in ways]
     return out
+
+
+def _way(way: RowWay) -> Object:
+    return ({"node": way.node} if way.node else {}) | {"from": way.before, "to": way.after}
 
 
 def _times(times: Distribution) -> Object:
@@ -70,4 +81,10 @@ def _rate(count: int, seconds: float) -> float:
 
 
 def _losses(losses: Losses) -> Object:
-    return {"events": losses.events, "packets_left_out": losses.shed, "packets_unexplained": losses.unexplained}
+    not_sent = {"not_sent": losses.not_sent} if losses.not_sent else {}
+    return {
+        "events": losses.events,
+        "packets_left_out": losses.shed,
+        "packets_unexplained": losses.unexplained,
+        **not_sent,
+    }

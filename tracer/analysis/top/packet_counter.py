@@ -48,13 +48,21 @@ class TopOutput(Output):
         seconds: Length of an interval, s; math.inf = the whole run is one interval.
         out: Stream for results; None = standard output.
         err: Stream for notes; None = standard error.
+        host: Name of the node; "" = not known.
     """
 
-    def __init__(self, view: View, seconds: float = math.inf, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        view: View,
+        seconds: float = math.inf,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        host: str = "",
+    ) -> None:
         super().__init__(out, err)
-        self._view, self._seconds = view, seconds
+        self._view, self._seconds, self._host = view, seconds, host
         self._measurement = Measurement()
-        self._counter = IntervalCounter(view.dimension, self._measurement)
+        self._counter = IntervalCounter(view.dimension, self._measurement, host)
         self._began = self._now = 0
         self._losses = Losses()
 
@@ -85,19 +93,23 @@ class TopOutput(Output):
         if self._view.dimension != self._counter.dimension:
             self._begin_interval(now)
         elif now - self._began >= self._seconds * 1e9:
-            interval = self._counter.close((now - self._began) / 1e9, self._losses)
+            interval = self._closed((now - self._began) / 1e9)
             self._begin_interval(now, interval.losses)
             self._view.show(interval)
 
     def _begin_interval(self, now: int, losses: Losses | None = None) -> None:
         """Begins an interval. losses: those of the one before; None = it was not finished."""
         self._losses += losses or self._counter.close(0, Losses()).losses
-        self._counter, self._began = IntervalCounter(self._view.dimension, self._measurement), now
+        self._counter, self._began = IntervalCounter(self._view.dimension, self._measurement, self._host), now
+
+    def _closed(self, seconds: float, unexplained: int = 0) -> Interval:
+        """The interval, finished. seconds: its length; unexplained: packets that were seen in it, but not explained."""
+        return self._counter.close(seconds, self._losses, unexplained)
 
     def summary(self, summary: RunSummary) -> None:
         """Finishes the last interval."""
         seconds = summary.seconds if math.isinf(self._seconds) else (self._now - self._began) / 1e9
-        self._view.close(self._counter.close(seconds, self._losses, summary.unexplained))
+        self._view.close(self._closed(seconds, summary.unexplained))
 
     def note(self, text: str) -> None:
         if not self._view.note(text):

@@ -33,7 +33,7 @@ TABLE_HEAD_LINES = 2
 DETAIL_WAYS = 8
 """Number of ways between places that are shown of one row."""
 KEYS = (
-    ("1-6", f"by {', '.join(DIMENSIONS)}", "by"),
+    ("1-7", f"by {', '.join(DIMENSIONS)}", "by"),
     ("s", "sort", "sort"),
     ("up/down enter", "packets of a row", "packets of a row"),
     ("p", "pause", "pause"),

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,7 @@ from tracer.rules.iptables.table_reader import TableReader, TableSnapshot
 from tracer.rules.nftables.snapshot_cache import UpdateSource
 from tracer.rules.nftables.watcher import RulesetUpdate
 from tracer.rules.rule_resolver import RuleResolver
+from tracer.selection import stored_kernel_filter
 from tracer.util.questions import Journal
 from tracer.util.timezone import local_zone
 from tracer.util.worker import user_warnings
@@ -179,7 +180,6 @@ class RecordingEnvironment:
         """Begins to write the file. It begins with `meta`, the values that do not change in a run."""
         session, kube, namespaces = self._live.session, run.kube, run.parts.namespaces
         names = {inode: namespaces.name(inode) for inode in namespaces.named()}
-        current_filter = asdict(kube.current) | {"hosts": [str(h) for h in kube.current.hosts]}
         kernel = self._live.kernel.release
         host = {"name": node_name(), "boot": boot_id(), "machine": os.uname().machine, "kernel": kernel}
         meta = {
@@ -191,7 +191,7 @@ class RecordingEnvironment:
             "ring": self.files.limits.ring,
             "options": to_json(run.options),
             "facts": to_json(run.results),
-            "filter": to_json(current_filter),
+            "filter": to_json(stored_kernel_filter.encoded(kube.current)),
             "probes": [[p.probe.name, p.way, p.symbol] for p in session.planned],
             "acts": to_json(session.extensions),
             "drop_reasons": to_json(dict(run.parts.names.drop_reasons)),

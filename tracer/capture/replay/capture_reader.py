@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracer.capture.format import migrations, record_checks, schema, sqlite_journal
 from tracer.capture.format.codec import MalformedRecord, unpack
@@ -59,6 +59,22 @@ class BatchChunk:
     events: int
     batches: tuple[tuple[int, int, bool], ...]
     slots: Slots
+
+
+class BatchSpan(NamedTuple):
+    """The batches of a chunk.
+
+    Attributes:
+        first: Number of the first batch.
+        after: Number after that of the last batch.
+        began: Time of the first batch, ns since the epoch.
+        ended: Time of the last batch, ns since the epoch.
+    """
+
+    first: int
+    after: int
+    began: int
+    ended: int
 
 
 class CaptureReader:
@@ -285,6 +301,18 @@ class CaptureReader:
         except sqlite3.Error:
             return []
         return [row for row in found if all(isinstance(v, int) for v in row)]
+
+    def batch_spans(self) -> Iterator[BatchSpan]:
+        """Yields which batches each chunk has, without their contents. Unreadable chunks are counted and skipped."""
+        for first_batch, began, ended, _, turns, _ in self._rows("batches", 1):
+            try:
+                found = unpack(turns)
+                if not fits([first_batch, began, ended, found], tuple[int, int, int, list[Any]], is_json=True):
+                    raise MalformedRecord("a batch of another form")
+            except DAMAGE_ERRORS:
+                self.missed += 1
+                continue
+            yield BatchSpan(first_batch, first_batch + len(found), began, ended)
 
     def ended(self) -> tuple[float, int] | None:
         """Duration of the run in seconds, and number of its last batch; None when the run did not end normally."""

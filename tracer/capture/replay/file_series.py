@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from tracer.capture.format.migrations import RecordRow
 from tracer.capture.record.capture_files import REPEATED
-from tracer.capture.replay.capture_reader import BatchChunk, CaptureReader
+from tracer.capture.replay.capture_reader import BatchChunk, BatchSpan, CaptureReader
 from tracer.errors import BadOption
 
 
@@ -51,6 +51,10 @@ class FileSeries(CaptureReader):
     def chunks(self) -> Iterator[BatchChunk]:
         for _, capture in self._files:
             yield from capture.chunks()
+
+    def batch_spans(self) -> Iterator[BatchSpan]:
+        for _, capture in self._files:
+            yield from capture.batch_spans()
 
     def spans(self) -> list[tuple[int, int, int]]:
         return [span for _, capture in self._files for span in capture.spans()]
