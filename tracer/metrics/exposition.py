@@ -17,6 +17,8 @@ from prometheus_client.utils import floatToGoString
 from tracer.metrics.family import HistogramSample, MetricDescription, MetricKind
 from tracer.metrics.metric_book import MetricBook, ReadMetric
 
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
 
 class BookCollector(Collector):
     """Gives the library all metrics of a book, as they are at that moment."""
@@ -37,8 +39,11 @@ class Exposition:
         ProcessCollector(registry=self._registry)
 
     def text(self, accept: str) -> tuple[str, bytes]:
-        """The type of the content, and the content. accept: the header Accept of the request."""
-        encode, content_type = choose_encoder(accept)
+        """The type of the content, and the content. accept: the header Accept of the request, which can be any text.
+
+        The library gets one of two texts in its place: it fails with some texts, and returns parts of others.
+        """
+        encode, content_type = choose_encoder(OPENMETRICS if "application/openmetrics-text" in accept else "")
         return content_type, encode(self._registry)
 
 

@@ -3,17 +3,26 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 
 pytest.importorskip("prometheus_client")
 
+from tests.support.waiting import PATIENCE, until
 from tracer.commands import always_on
 from tracer.errors import NoLibrary, NoProbe
 from tracer.metrics.metrics_output import MetricsOutput
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -75,3 +84,50 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch, traced: dict[str, 
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with pytest.raises(NoLibrary, match=r"python3-prometheus-client, or .* pip install '\.\[agent\]'"):
         always_on.run("127.0.0.1:0", 10, {})
+
+
+ENDLESS = """
+import time
+from tracer.cli.main import main
+from tracer.commands import trace as tracing
+from tracer.model.summary import RunSummary
+from tracer.pipeline.shutdown import StopSignals
+
+def trace(cmd, outputs, notes, view, end_seconds, **arguments):
+    stop = StopSignals(end_seconds)
+    with view as output:
+        output.begin([], "")
+        while not stop.is_requested:
+            time.sleep(0.01)
+            output.end_batch(time.monotonic_ns())
+        output.summary(RunSummary())
+    return 0
+
+tracing.trace = trace
+main(["agent", "--metrics", "127.0.0.1:0"])
+"""
+"""The program with a run that has no kernel, and ends by a signal."""
+
+
+def batches(url: str) -> float:
+    found = re.search(r"^k8snet_trace_batches_total (\S+)$", urlopen(f"{url}/metrics").read().decode(), re.M)
+    assert found
+    return float(found[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_runs_until_a_signal(number: signal.Signals) -> None:
+    agent = subprocess.Popen([sys.executable, "-c", ENDLESS], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert agent.stderr
+        found = re.fullmatch(r"Metrics at (http://127\.0\.0\.1:\d+)/metrics\n", agent.stderr.readline())
+        assert found
+        url = found[1]
+        until(lambda: batches(url) > 1)
+        assert urlopen(f"{url}/readyz").status == urlopen(f"{url}/healthz").status == 200
+        agent.send_signal(number)
+        assert agent.wait(PATIENCE) == 0 and agent.stderr.read() == ""
+        with pytest.raises(URLError):
+            urlopen(f"{url}/healthz")
+    finally:
+        agent.kill()

@@ -59,6 +59,14 @@ def test_both_forms_are_valid_and_complete(accept: str, read: Callable[[str], It
         assert name not in own or name.startswith("conntrack") or {full, f"{full}_bucket"} & shown, full
 
 
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text; version=abc", "\xff,;;;", "a" * 60_000, OPENMETRICS + ", */*"]
+)
+def test_any_header_is_answered(accept: str) -> None:
+    content_type, text = Exposition(filled()).text(accept)
+    assert content_type.isascii() and len(content_type) < 120 and b"k8snet_trace_ready 1.0" in text
+
+
 def test_values_and_labels() -> None:
     text = Exposition(filled()).text(OPENMETRICS)[1].decode()
     lines = text.splitlines()

@@ -10,7 +10,7 @@ class BatchCount(TotalFamily):
     """Counts them."""
 
     DESCRIPTION = MetricDescription(
-        MetricKind.COUNTER, "Readings of the ring buffer whose packets were explained; it stands still when the agent hangs."
+        MetricKind.COUNTER, "Readings of the ring buffer, with their packets explained; it stands still when the agent hangs."
     )
 
     def end_batch(self) -> None:
