@@ -66,7 +66,8 @@
 #              is called lost (LOOKED_AT_PACKETS=200000)
 # make cluster NODES_AND_KERNELS='a=6.12 b=6.1'
 #              two or three kernels on one wire, traced by the real kubectl with `kubectl k8snet-trace`: joins and losses compared
-#              with the wire's own log; then broken streams. CLUSTER='--lossy --seed 2': options of tests/cluster
+#              with the wire's own log; then broken streams. CLUSTER='--lossy --seed 2': options of tests/cluster;
+#              CLUSTER=--findings: only faults that several nodes together show, and their healthy twins
 # make vagrant-check KERNEL=6.12
 #              `vagrant up` without KVM, an incident found inside, `vagrant destroy`: nothing may be left behind
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make cluster`: traces the packets between real kernels with `kubectl k8snet-trace`, and compares them with the wire's log.
 
-    python -m tests.cluster a=6.12 b=6.1 [--tcp 20] [--udp 60] [--lossy] [--no-failures] [--seed 1]
+    python -m tests.cluster a=6.12 b=6.1 [--tcp 20] [--udp 60] [--lossy] [--no-failures] [--findings] [--seed 1]
 
 Ends with `nodes=… packets=… joined=… wrong=… ambiguous=… lost=… found=… perhaps=…`; the status is 1 after any difference.
 lost: frames that the wire dropped; found, perhaps: packets that the plugin called lost for certain, and perhaps.
+
+With --findings only the scenes of tests/cluster/finding_scenes.py are made. It ends with `nodes=… expected=… found=… wrong=…
+perhaps=… differences=…`; the status is 1 if a finding is missing or wrong, or a scene was not as it should be.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from pathlib import Path
 
 from lab.cluster import Cluster
 from lab.wire import Fate, Faults
-from tests.cluster import failures, join_truth, loss_truth, recorded_joins, wire_truth
+from tests.cluster import failures, finding_truth, join_truth, loss_truth, recorded_joins, wire_truth
 from tests.cluster.bed import PluginRun, TestBed, is_of_services, members
+from tests.cluster.finding_scenes import FindingScenes
+from tests.cluster.finding_truth import ExpectedFinding
 from tests.cluster.join_truth import JoinCount
 from tests.cluster.loss_truth import LossCount
 from tracer.commands.cluster import JOIN_SECONDS
@@ -69,6 +74,8 @@ def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount,
     print(f"captures: packets={recorded.packets} joined={sum(recorded.joined.values())} wrong={len(recorded.wrong)}")
     losses = loss_truth.compare(lines, log)
     found.wrong += losses.wrong
+    # No other fault was made, so no other finding about several nodes may be certain.
+    found.wrong += finding_truth.compare(lines, (), [ExpectedFinding(loss_truth.NAME, ())]).wrong
     lost = sum(frame.fate is Fate.DROPPED for frame in log)
     if events := sum(line["count"] for line in lines if line["type"] == "lost"):
         print(f"the nodes lost {events} events, so packets are incomplete: only wrong joins and findings count")
@@ -82,6 +89,19 @@ def traced(bed: TestBed, tcp: int, udp: int, faults: Faults) -> tuple[JoinCount,
     return found, found.wrong + differences, lost, losses
 
 
+def found_in_scenes(kernels: dict[str, str]) -> int:
+    """Makes the scenes of findings about several nodes. Returns the exit status."""
+    with Cluster(members(kernels, OUTPUT), is_of_services) as cluster, TestBed(cluster) as bed:
+        bed.build()
+        scenes = FindingScenes(bed, settle)
+        count = scenes.run(OUTPUT)
+    differences = [*count.wrong, *count.missing, *scenes.problems]
+    for line in differences[:SHOWN_DIFFERENCES]:
+        print(line)
+    print(f"nodes={len(kernels)} {count.line} differences={len(differences)}")
+    return 1 if differences else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("nodes", nargs="+", metavar="LETTER=KERNEL")
@@ -89,10 +109,13 @@ def main() -> int:
     parser.add_argument("--udp", type=int, default=60, help="datagrams for each kind of address")
     parser.add_argument("--lossy", action="store_true", help="the wire loses, doubles and reorders packets")
     parser.add_argument("--no-failures", action="store_true", help="only traffic, no broken streams")
+    parser.add_argument("--findings", action="store_true", help="only the scenes of findings about several nodes")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     kernels = dict(word.split("=", 1) for word in given.nodes)
     OUTPUT.mkdir(parents=True, exist_ok=True)
+    if given.findings:
+        return found_in_scenes(kernels)
     faults = Faults(LOSSY.dropped, LOSSY.doubled, LOSSY.held, given.seed) if given.lossy else Faults()
     with Cluster(members(kernels, OUTPUT), is_of_services) as cluster, TestBed(cluster) as bed:
         bed.build()

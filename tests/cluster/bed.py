@@ -62,6 +62,11 @@ def members(kernels: Mapping[str, str], consoles: Path | None = None) -> list[Me
     ]
 
 
+def backend_of(node: plan.NodePlan) -> str:
+    """The back end of iptables on a node: legacy on the first one, nft on the second one, and so on."""
+    return "legacy" if node.number % 2 else "nft"
+
+
 class TestBed:
     """A cluster that is ready for the plugin. cluster: its machines have booted; the bed does not end them."""
 
@@ -86,7 +91,7 @@ class TestBed:
         """Builds the scene on all machines, and gives them access to the API."""
 
         def one(node: plan.NodePlan) -> None:
-            self.scene("up", node, "--backend", "legacy" if node.number % 2 else "nft", seconds=300)
+            self.scene("up", node, "--backend", backend_of(node), seconds=300)
             access = self.kubeconfig.read_text().replace("127.0.0.1", "10.0.2.2")
             commands = (
                 f"printf %s {shlex.quote(access)} >{KUBECONFIG}"

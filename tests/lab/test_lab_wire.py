@@ -71,6 +71,17 @@ def test_frames_reach_the_machine_of_their_address(wire: Wire) -> None:
         end.close()
 
 
+def test_frames_that_are_too_long_are_lost(wire: Wire) -> None:
+    a, b = machine(wire, "node-a"), machine(wire, "node-b")
+    wire.set_faults(Faults(longest=len(datagram(1))))
+    a.send(datagram(1))
+    a.send(datagram(2) + b"x")
+    assert received(b) == [datagram(1)]
+    assert [frame.fate for frame in wire.log()] == [Fate.CARRIED, Fate.DROPPED]
+    for end in (a, b):
+        end.close()
+
+
 def test_the_log_says_what_was_lost_doubled_and_overtaken(wire: Wire) -> None:
     a, b = machine(wire, "node-a"), machine(wire, "node-b")
     b.settimeout(5)

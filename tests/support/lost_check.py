@@ -3,7 +3,7 @@
 
 The last line is `packets=… lost=… found=… perhaps=… wrong=0 undecided=…`: packets that were made, those that the network lost,
 those that were called lost for certain and perhaps, those of them that came, and those of which nothing was said. The status is
-1 if one that came was called lost.
+1 if one that came was called lost, or if another finding was certain.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tracer.joining.traced_nodes import TracedNodes
 from tracer.kube.catalog import ClusterView
 from tracer.model.finding import Finding
 
+LOST = "lost_between_nodes"
+
 
 @dataclass
 class LostResult:
@@ -35,7 +37,7 @@ class LostResult:
         lost: Those that the network lost.
         found: Those that were called lost for certain.
         likely: Those that were called lost perhaps.
-        wrong: A line for each of them that came.
+        wrong: A line for each of them that came, and for each other finding that is certain.
         undecided: Number of packets of which nothing was said, by the reason.
     """
 
@@ -82,7 +84,8 @@ def noted(result: LostResult, traffic: MadeTraffic) -> Iterator[None]:
             result.found += answer.certain
             result.likely += not answer.certain
             target, packet, ends = departure.owner.node, departure.packet, departure.header.endpoints
-            if (target, packet.identity, ends) in traffic.arrived:
+            # A network may have sent a packet twice through this node: one that arrived before this one left is another one.
+            if traffic.arrived.get((target, packet.identity, ends), 0) > departure.time - departure.error:
                 result.wrong.append(f"{departure.node} -> {target}: {packet.protocol} {packet.tcp_flags} {ends}")
         return answer
 
@@ -121,6 +124,7 @@ def check(packets: int, seed: int = 1, rate: int = 4000) -> LostResult:
         for joined in joiner.close():
             findings.look(joined)
         findings.close()
+    result.wrong += [f"{each.name}: {each.cause}" for each in findings.all if each.certain and each.name != LOST]
     result.packets, result.lost, result.undecided = traffic.counts.packets, traffic.counts.lost, dict(findings.undecided)
     return result
 

@@ -123,14 +123,14 @@ class MadeTraffic:
 
     Attributes:
         counts: What happened.
-        arrived: Each arrival of a packet at a node: the node, the packet's number, and its addresses there.
+        arrived: When a packet last arrived at a node, ns, by the node, the packet's number, and its addresses there.
     """
 
     seed: int = 1
     rate: int = 20_000
     has_pings: bool = True
     counts: Counts = field(default_factory=Counts)
-    arrived: set[tuple[str, int, Endpoints]] = field(default_factory=set)
+    arrived: dict[tuple[str, int, Endpoints], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -383,7 +383,7 @@ class MadeTraffic:
         after: Endpoints | None = None,
     ) -> None:
         if hops:
-            self.arrived.add((node, number, header.ends))
+            self.arrived[node, number, header.ends] = time
         if time > self._lossy[node]:
             self._lossy[node] = time + int(self._random.expovariate(1 / QUIET_NS)) + LOSSY_NS
             self._push(MadeView(self._lossy[node], node, None))

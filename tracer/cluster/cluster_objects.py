@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tracer.errors import NoObjects
@@ -52,6 +53,11 @@ class ClusterObjects:
             if pod and pod.namespace == namespace and pod.node and LABEL in pod.labels and _is_running(body):
                 found[pod.node] = pod.name
         return found
+
+    def slices(self, namespace: str, name: str) -> list[dict[str, Any]]:
+        """The EndpointSlices of one Service, as the API has them now. May be called from another thread."""
+        found = self._list(replace(SLICES, labels=f"kubernetes.io/service-name={name}"))
+        return [body for body in found if objects.is_readable("EndpointSlice", body) and objects.key(body)[0] == namespace]
 
     def _list(self, resource: ApiResource) -> list[dict[str, Any]]:
         try:

@@ -5,22 +5,16 @@ that it asks.
 
 from __future__ import annotations
 
-import re
-
+from tracer.cluster_findings import service_views
 from tracer.cluster_findings.cluster_context import ClusterContext, NodePortUse
 from tracer.findings.proofs import packet_proof
 from tracer.joining import wire_headers
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import HandshakeHop, RewriteHop, SocketHop
 from tracer.model.joined_packet import NodeView
 from tracer.model.kube import ServicePort
-from tracer.model.namespace_name import is_host
-from tracer.model.packet import Outcome, Packet
-from tracer.packets.outcome import BAD
 
 FEWEST_FAILED = 2
 """Number of SYNs that a node must have thrown away: a single one may have come while rules were replaced."""
-_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 
 def find(view: NodeView, context: ClusterContext) -> Finding | None:
@@ -37,24 +31,15 @@ def find(view: NodeView, context: ClusterContext) -> Finding | None:
         return None
     port = packet.endpoints.dport
     service = context.nodes.node_port(port)
-    if not service or not _is_thrown_away(packet):
+    if not service or not service_views.is_thrown_away(packet):
         return None
     use = context.note_node_port(node, port, is_answered=False)
+    if service_views.is_for_other_nodes(packet, service, node, context):
+        return None  # local_policy_no_endpoint
     others = [other for other in context.nodes.names if other != node and context.node_port_use(other, port).answered]
     if use.answered or use.failed < FEWEST_FAILED or not others:
         return None
     return _finding(view, service, sorted(others), use, context)
-
-
-def _is_thrown_away(packet: Packet) -> bool:
-    """Whether the node threw the packet away. One that came to a pod or to a socket has passed the node's rules."""
-    hops = [hop for hop in packet.hops if not hop.clone]
-    if packet.outcome not in BAD or not hops or not is_host(hops[-1].netns):
-        return False
-    is_translated = any(isinstance(hop, RewriteHop) for hop in hops)
-    if packet.outcome is Outcome.REFUSED and is_translated:
-        return False  # a pod with the network of the node, where nothing listens
-    return not any(isinstance(hop, SocketHop | HandshakeHop) for hop in hops)
 
 
 def _finding(view: NodeView, service: ServicePort, others: list[str], use: NodePortUse, context: ClusterContext) -> Finding:
@@ -91,8 +76,5 @@ def _health(service: ServicePort) -> str:
 
 
 def _check(service: ServicePort) -> str:
-    """A command, if the names of the Service are names that a shell takes as they are."""
-    if not _NAME.fullmatch(service.namespace) or not _NAME.fullmatch(service.name):
-        return "The EndpointSlices of the Service have the nodes of its ready pods."
-    label = f"kubernetes.io/service-name={service.name}"
-    return f"`kubectl get endpointslices -n {service.namespace} -l {label} -o yaml` has the nodes of its ready pods."
+    command = service_views.slices_command(service)
+    return f"{command or 'The EndpointSlices of the Service'} {'has' if command else 'have'} the nodes of its ready pods."

@@ -15,6 +15,7 @@ from tracer.capture.record.capture_files import RotationLimits
 from tracer.cluster import cluster_objects, node_choice
 from tracer.cluster.cluster_objects import ClusterObjects
 from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.endpoint_readings import EndpointReadings
 from tracer.cluster.filter_coverage import FilterCoverage
 from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.kubectl import Kubectl
@@ -26,7 +27,7 @@ from tracer.cluster_findings.cluster_context import ClusterContext
 from tracer.errors import BadOption, NoAgent, NoObjects
 from tracer.joining.packet_joiner import PacketJoiner
 from tracer.joining.traced_nodes import TracedNodes
-from tracer.kube.api_client import SERVICES
+from tracer.kube.api_client import SERVICES, SLICES
 from tracer.kube.catalog import ClusterView
 from tracer.kube.selectors import Selectors
 from tracer.pipeline import sinks
@@ -122,7 +123,7 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
             with ExitStack() as stack:
                 captures = _captures(options, output, stack)
                 stage, horizon = packet_stage(len(commands))
-                findings = _cluster_findings(len(commands), options, objects, bool(words or request.clients))
+                findings = _cluster_findings(len(commands), options, objects, bool(words or request.clients), stack)
                 totals = ClusterRun(commands, output, stage, options["count"], captures, horizon, findings).run(stop)
             output.summary(totals.summary)
         except BrokenPipeError:
@@ -154,7 +155,7 @@ def packet_stage(nodes: int) -> tuple[PacketStage, JoinHorizon | None]:
 
 
 def _cluster_findings(
-    nodes: int, options: Mapping[str, Any], objects: ClusterObjects, has_pods: bool
+    nodes: int, options: Mapping[str, Any], objects: ClusterObjects, has_pods: bool, stack: ExitStack
 ) -> ClusterFindings | None:
     """What looks at the packets of all nodes together; None = there is only one node.
 
@@ -162,15 +163,21 @@ def _cluster_findings(
         nodes: Number of nodes.
         options: The options of `trace`.
         objects: The objects of the cluster.
-        has_pods: Pods and Services were read. Otherwise they are read here; without a right to it, only nodes are known.
+        has_pods: Pods, Services and their endpoints were read. Otherwise they are read here; without a right to it, only nodes
+            are known.
+        stack: Ends the thread that reads endpoints again when it unwinds.
     """
     if nodes < 2:
         return None
     if not has_pods:
-        with suppress(NoObjects):
-            objects.read((cluster_objects.PODS, SERVICES))
+        for resource in (cluster_objects.PODS, SERVICES, SLICES):
+            with suppress(NoObjects):
+                objects.read((resource,))
     coverage = FilterCoverage(options, objects.view)
-    return ClusterFindings(ClusterContext(TracedNodes(objects.view.store), coverage, coverage.is_by_name))
+    readings = EndpointReadings(objects.slices)
+    stack.callback(readings.close)
+    nodes_of_run = TracedNodes(objects.view.store)
+    return ClusterFindings(ClusterContext(nodes_of_run, coverage, coverage.is_by_name, endpoints=readings))
 
 
 def _commands(

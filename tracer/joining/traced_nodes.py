@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tracer.joining.loss_periods import LossPeriods
 from tracer.kube.store import ObjectStore
-from tracer.model.kube import ServicePort
+from tracer.model.kube import Endpoint, ServicePort
 
 END_OF_TIME = 1 << 62
 LONGEST_OPEN_NS = 12_000_000_000
@@ -116,6 +116,24 @@ class TracedNodes:
     def node_port(self, port: int) -> ServicePort | None:
         """The only Service port that has a NodePort of TCP; None = there is none, or more than one."""
         return self._store.by_node_port.one((port, "tcp"))
+
+    def service_at(self, address: str, port: int, protocol: str) -> tuple[ServicePort, str] | None:
+        """The only Service port at an address, and the kind of the address: "cluster IP", "external IP", "load balancer IP",
+        "NodePort"; None = there is none, or more than one. protocol: "tcp".
+        """
+        if self._store.by_address.all((address, port, protocol)):
+            return self._store.by_address.one((address, port, protocol))
+        service = self._store.by_node_port.one((port, protocol)) if self._store.by_node_ip.all(address) else None
+        return (service, "NodePort") if service else None
+
+    def endpoints(self, service: ServicePort) -> tuple[Endpoint, ...]:
+        """The endpoints that a Service port had when the run began; () = none, or they were not read."""
+        return self._store.endpoints.all((service.label, service.protocol))
+
+    def network_owner(self, address: str) -> str:
+        """The node with the pod network that contains an address; "" = none that is known."""
+        found = self._store.node_of_network(address)
+        return found.name if found else ""
 
     def addresses(self, node: str) -> tuple[str, ...]:
         """The addresses of a node."""

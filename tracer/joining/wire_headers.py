@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import HookHop, RewriteHop, nat_of
+from tracer.model.namespace_name import is_host
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.shared_path import PathMemo, hop_time
@@ -97,6 +98,15 @@ def headers_of(packet: Packet) -> WireHeaders:
         left = packet.time + hop_time(packet, borders.last) - hop_time(packet, 0)
         departure = WireHeader(ends, borders.out_iface, left)
     return WireHeaders(arrival, departure)
+
+
+def departed_from_host(packet: Packet) -> WireHeader | None:
+    """The header with which a packet left its node; None = it did not, or only left a pod."""
+    left = headers_of(packet).departure
+    if not left:
+        return None
+    last = next(hop for hop in reversed(packet.hops) if isinstance(hop, HookHop) and not hop.clone and hop.verdict)
+    return left if last.hook is Hook.POSTROUTING and is_host(last.netns) else None
 
 
 def payload_of(packet: Packet) -> bytes:

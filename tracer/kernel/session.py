@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import resource
@@ -40,6 +41,9 @@ FILES = 192
 """Number of file descriptors that a run needs for maps, for reading rules and for recording. Each program needs two more: its
 own and that of its attachment.
 """
+KPROBES_ONLY = KernelAbilities(fentry=False, module_fentry=False)
+NO_RIGHT = errno.EPERM
+"""The error of a process without the right, or under lockdown: another way of attaching would meet it, too."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ def choose(
     Raises:
         NoProbe: A row that every run needs is unavailable.
     """
-    supported = KernelAbilities(False, False) if only == "kprobe" else supported
+    supported = KPROBES_ONLY if only == "kprobe" else supported
     planned, refused = attach_plan.plan(kernel.types, kernel.symbols, supported, verbose, rules)
     for row in refused:
         if row.probe.needed:
@@ -162,20 +166,31 @@ class Session:
         says, library = announcements or Announcements(), installed()
         with contextlib.suppress(ValueError):  # no CAP_SYS_RESOURCE; since 5.11 maps do not count as locked memory
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        supported = KernelAbilities(False, False) if only == "kprobe" else abilities(library, kernel.symbols)
-        planned, refused = choose(kernel, supported, verbose, only, rules)
-        cpus = possible_cpus()
-        watched = xt_extensions.plan(kernel.types, kernel.symbols, supported) if rules else []
-        require_descriptors(FILES + 2 * sum(len(p) for p in (*(r.programs for r in planned), *(r.programs for r in watched))))
-        texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
-        cache = ProgramCache(directory_of_environment())
-        modules = {row.module for row in planned} | {row.module for row in watched} | {row.module for row in LAYOUTS}
-        source = ProgramSource(texts, kernel.types.digests(modules), library, cache, says.warn, says.report)
+        cpus, cache = possible_cpus(), ProgramCache(directory_of_environment())
         self._kernel, self._filter, self._report = kernel, packet_filter, says.report
         self.compile_seconds = self.attach_seconds = 0.0
-        unattached = self._start(source, planned, watched)
+
+        def start(supported: KernelAbilities) -> list[UnavailableProbe]:
+            """Plans, loads and attaches the probes. Returns the rows that do not run."""
+            planned, refused = choose(kernel, supported, verbose, only, rules)
+            watched = xt_extensions.plan(kernel.types, kernel.symbols, supported) if rules else []
+            programs = [*(row.programs for row in planned), *(row.programs for row in watched)]
+            require_descriptors(FILES + 2 * sum(map(len, programs)))
+            texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
+            modules = {row.module for row in planned} | {row.module for row in watched} | {row.module for row in LAYOUTS}
+            source = ProgramSource(texts, kernel.types.digests(modules), library, cache, says.warn, says.report)
+            return refused + self._start(source, planned, watched)
+
+        supported = KPROBES_ONLY if only == "kprobe" else abilities(library, kernel.symbols)
         try:
-            self.refused = refused + unattached
+            self.refused = start(supported)
+        except NoProbe as e:
+            # The function may be patched (livepatch), or have another user of ftrace that takes it for itself: EBUSY.
+            if not supported.fentry or not isinstance(e.__cause__, OSError) or e.__cause__.errno == NO_RIGHT:
+                raise
+            says.warn(f"{e} All probes are attached by kprobe instead, which costs more (--attach kprobe).")
+            self.refused = start(KPROBES_ONLY)
+        try:
             self.extensions = frozenset(extension for row in self.watched for extension in row.extensions)
             count, compile_s, attach_s = len(self.planned), self.compile_seconds, self.attach_seconds
             _log.debug("%d rows of probes attached: compiled in %.2f s, attached in %.2f s", count, compile_s, attach_s)

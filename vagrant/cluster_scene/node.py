@@ -6,14 +6,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from cluster_scene import faults
 from cluster_scene import plan as names
 from cluster_scene.plan import ClusterPlan, NodePlan
 from incidents.links import ip
-from incidents.proxy import iptables
 from scenes import rules, servers
 from scenes.topology import set_node_sysctls, use_bridge_netfilter
-
-POD_ROUTE = "10.244.0.0/16"
 
 
 def build(plan: ClusterPlan, node: NodePlan, backend: rules.Backend) -> None:
@@ -23,7 +21,7 @@ def build(plan: ClusterPlan, node: NodePlan, backend: rules.Backend) -> None:
     use_bridge_netfilter()
     links(node)
     overlay(plan, node)
-    rules.restore_text(iptables.rules(plan.services(node), pods=POD_ROUTE), 4, backend)
+    rules.restore_text(faults.rules_text(plan, node, "none"), 4, backend)
     cart = node.pod("cart").name
     servers.start([servers.Server(cart, cart, names.HTTP_PORT, names.UDP_PORT)])
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cluster_scene import plan as names
@@ -30,11 +31,13 @@ class TrafficCount:
     by: Counter[str] = field(default_factory=Counter)
 
 
-def tcp(count: int, address: str, port: int, ns: str) -> TrafficCount:
-    """HTTP requests, one after the other."""
+def tcp(
+    count: int, address: str, port: int, ns: str | None, seconds: float = PATIENCE_SECONDS
+) -> TrafficCount:
+    """HTTP requests, one after the other. seconds: limit for one of them."""
     found = TrafficCount()
     for _ in range(count):
-        reply = traffic.http_get(address, port, ns=ns, timeout=PATIENCE_SECONDS)
+        reply = traffic.http_get(address, port, ns=ns, timeout=seconds)
         found.sent += 1
         if reply.outcome == "answered":
             found.answered += 1
@@ -64,6 +67,38 @@ def udp(count: int, address: str, port: int, ns: str) -> TrafficCount:
         time.sleep(0.01)
     for sock in socks:
         sock.close()
+    return found
+
+
+def upload(size: int, address: str, port: int, ns: str | None, seconds: float) -> TrafficCount:
+    """One request of so many bytes; it is answered when its first bytes have come. seconds: limit for its answer."""
+    found = TrafficCount(sent=1)
+    with entered(ns):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.settimeout(seconds)
+    with sock, suppress(OSError):
+        sock.connect((address, port))
+        sock.sendall(b"x" * size)
+        # The server may close with a reset, because it has not read all: what it answered counts.
+        if answer := sock.recv(4096):
+            found.answered = 1
+            found.by[answer.rpartition(b"\r\n\r\n")[2].decode(errors="replace").partition(" ")[0]] += 1
+    return found
+
+
+def single_datagrams(count: int, size: int, address: str, port: int, ns: str | None, seconds: float) -> TrafficCount:
+    """Datagrams of so many bytes, each from a port of its own, so that no two are alike. seconds: limit for an answer."""
+    found = TrafficCount()
+    for number in range(count):
+        with entered(ns):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with sock, suppress(OSError):
+            sock.settimeout(seconds)
+            sock.connect((address, port))
+            found.sent += 1
+            sock.send(f"datagram {number:06d} ".encode().ljust(size, b"x"))
+            found.by[sock.recv(4096).decode().partition(" ")[0]] += 1
+            found.answered += 1
     return found
 
 

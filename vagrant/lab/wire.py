@@ -40,12 +40,18 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Faults:
-    """Shares of the frames, 0 to 1; each frame has one fate. seed: of the random numbers."""
+    """Shares of the frames, 0 to 1; each frame has one fate.
+
+    Attributes:
+        seed: Of the random numbers.
+        longest: Longer frames are dropped, bytes; 0 = none.
+    """
 
     dropped: float = 0.0
     doubled: float = 0.0
     held: float = 0.0
     seed: int = 1
+    longest: int = 0
 
 
 @dataclass(frozen=True)
@@ -177,7 +183,7 @@ class Wire:
         if key is None or not self._wants(key):
             self._send(target, frame)
             return
-        fate = self._draw()
+        fate = Fate.DROPPED if 0 < self._faults.longest < len(frame) else self._draw()
         if len(self._log) < MOST_LOGGED:
             self._log.append(WireFrame(time.time_ns(), source.name, target.name, key, fate))
         held = self._held.pop(source.name, None)

@@ -12,7 +12,7 @@ import pytest
 from tests.support import findings as f
 from tests.unit.findings import test_syn_dropped
 from tracer import findings as findings_module
-from tracer.cluster_findings import DEPARTURES, VIEWS
+from tracer.cluster_findings import DEPARTURES, ENDS, SUSPICIONS, VIEWS
 from tracer.findings import Findings, finders, found, syn_finders
 from tracer.findings.context import FindingContext
 from tracer.model.endpoints import Endpoints
@@ -45,15 +45,15 @@ KIND = "kind: KubeProxyConfiguration\n"
 
 
 def test_every_finding_has_a_page_and_a_test() -> None:
-    of_clusters = {name for name, _ in (*DEPARTURES, *VIEWS)}
+    of_clusters = {name for name, _ in (*DEPARTURES, *VIEWS, *ENDS)} | {name for name, _, _ in SUSPICIONS}
     names = sorted({name for name, _ in (*finders(), *syn_finders())} | of_clusters)
     assert len(names) >= 13
     assert sorted(p.stem for p in (ROOT / "docs/findings").glob("*.md") if p.stem != "README") == names
     folders = (ROOT / "tests/unit" / folder for folder in ("findings", "cluster_findings"))
     tests = {p.stem.removeprefix("test_") for folder in folders for p in folder.glob("test_*.py")}
     assert tests - {"findings"} >= set(names)
-    files = {p.stem for p in (ROOT / "tracer/cluster_findings").glob("*.py")} - {"__init__", "cluster_context", "seen_packets"}
-    assert files == of_clusters
+    files = {p.stem for p in (ROOT / "tracer/cluster_findings").glob("*.py")}
+    assert files - {"__init__", "cluster_context", "endpoint_history", "seen_packets", "service_views"} == of_clusters
     index = (ROOT / "docs/findings/README.md").read_text()
     assert all(f"({name}.md)" in index for name in names)
 
