@@ -49,6 +49,9 @@
 # make report-check
 #              exports, read by other programs: the HTML report in headless Chromium, pcapng by tshark and capinfos (Debian's
 #              packages, which it installs; without them `make test` skips these tests)
+# make metrics-check
+#              the agent's metrics, read by the real Prometheus, and the alert rules, tested by promtool (Debian's package, which it
+#              unpacks in build/, so that no service is started; without them `make test` skips these tests)
 # make bench   the cost of tracing, with and without, in two virtual machines; writes bench/results.json and its table in
 #              docs/performance.md; BENCH='--rounds 1 live': options of bench/run.py, and parts: BENCH='kernel scenes live throughput'
 #              has all figures with goals
@@ -98,7 +101,7 @@ PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
 .PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
-	bench owners joining-check cluster report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
+	bench owners joining-check cluster metrics-check report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
 
 demo: setup
 	@$(if $(CLUSTER),$(PYTHON) -u -m tests.cluster.demo $(DEMO_KERNEL),$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py))
@@ -239,6 +242,14 @@ report-check: setup
 		{ $(if $(filter 0,$(shell id -u)),,sudo) apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 		$(if $(filter 0,$(shell id -u)),,sudo) apt-get install -y -qq --no-install-recommends $$missing >/dev/null; }
 	$(PYTHON) -m pytest -rs tests/unit/export
+
+# Unpacked, not installed: the package would start a server.
+PROMETHEUS := $(CURDIR)/build/prometheus
+metrics-check: setup
+	@command -v promtool >/dev/null || [ -x $(PROMETHEUS)/usr/bin/promtool ] || { mkdir -p $(PROMETHEUS) && cd $(PROMETHEUS) && \
+		{ apt-get download -qq prometheus 2>/dev/null || { $(if $(filter 0,$(shell id -u)),,sudo) apt-get update -qq && \
+		apt-get download -qq prometheus; } } && dpkg -x prometheus_*.deb . && rm prometheus_*.deb; }
+	PATH="$(PROMETHEUS)/usr/bin:$$PATH" $(PYTHON) -m pytest -rs tests/unit/metrics tests/repository/test_metrics_page.py
 
 # Installs packages to build and boot the lab, and a virtual environment for the tools.
 setup: .venv/ready

@@ -145,3 +145,9 @@ class NoAgent(TraceError):
     """No node of the cluster could be traced."""
 
     status = 29
+
+
+class MetricsNotServed(TraceError):
+    """The agent cannot listen at the address at which it should serve its metrics."""
+
+    status = 30

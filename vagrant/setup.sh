@@ -28,7 +28,7 @@ if [ -n "$missing" ]; then
 fi
 
 if [ ! -x "$venv/bin/ruff" ] || [ ! -x "$venv/bin/mypy" ] || [ ! -x "$venv/bin/kubernetes-validate" ] ||
-    [ ! -x "$venv/bin/kubectl" ] || ! "$venv/bin/python" -c 'import perfetto, websockets' 2>/dev/null; then
+    [ ! -x "$venv/bin/kubectl" ] || ! "$venv/bin/python" -c 'import perfetto, prometheus_client, websockets' 2>/dev/null; then
     echo "installing the development tools into $venv"
     python3 -m venv "$venv"
     "$venv/bin/pip" install -qqq --disable-pip-version-check -e '.[dev]'

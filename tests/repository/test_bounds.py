@@ -28,6 +28,7 @@ PURE = {
     "define",
     "docs",
     "members",
+    "metrics",
     "tables",
 }
 """Functions with an unlimited cache: their arguments are names of the source, or they have none."""

@@ -11,8 +11,11 @@ import pytest
 import yaml
 
 from tracer import __version__
+from tracer.cli import node_agent
+from tracer.commands import always_on
 from tracer.kernel import program_cache
 from tracer.kube import watch
+from tracer.metrics.endpoint import listen_address
 from tracer.node import capabilities
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +78,7 @@ def test_the_image_has_the_imported_and_executed_packages() -> None:
     imported = {"bpfcc", "click", "numpy", "pyroute2", "rich", "yaml"}
     assert depends and {f"python3-{name}" for name in imported} <= set(re.findall(r"[\w-]+", depends[1]))
     text = (ROOT / "Containerfile").read_text()
-    assert re.search(r"apt-get install .* /tmp/k8snet-trace\.deb iptables nftables", text)
+    assert re.search(r"apt-get install .* /tmp/k8snet-trace\.deb iptables nftables python3-prometheus-client", text)
 
 
 def test_the_context_of_the_image_has_the_sources_of_the_package() -> None:
@@ -118,6 +121,28 @@ def test_the_container_has_no_more_rights_than_it_needs() -> None:
     assert volumes == {"tmp": volumes["tmp"], "programs": {"name": "programs", "hostPath": host_path}}, "no other of the node's"
     assert one["command"][2].startswith("chmod 1777 /tmp && install -d -m 700 /tmp/captures && "), "an emptyDir has mode 0777"
     assert {"hostIPC", "shareProcessNamespace"}.isdisjoint(pod)
+
+
+def test_the_agent_serves_metrics_at_the_port_that_the_probes_and_prometheus_ask() -> None:
+    pod, one = container()
+    port = listen_address(node_agent.DEFAULT_ADDRESS).port
+    assert one["command"][2].endswith(f' && exec k8snet-trace agent --metrics "$POD_IP:{port}"')
+    (env,) = (each for each in one["env"] if each["name"] == "POD_IP")
+    assert env["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert one["ports"] == [{"name": "metrics", "containerPort": port}]
+    asked = {kind: one[kind]["httpGet"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")}
+    assert {each["port"] for each in asked.values()} == {"metrics"}
+    assert [each["path"] for each in asked.values()] == ["/readyz", "/readyz", "/healthz"]
+    (daemons,) = objects(ROOT / "deploy/daemonset.yaml")
+    annotations = daemons["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {
+        "prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": "/metrics",
+    }  # fmt: skip
+    assert pod["terminationGracePeriodSeconds"] >= 5 * always_on.END_SECONDS
+    (monitor,) = objects(ROOT / "deploy/prometheus/podmonitor.yaml")
+    assert monitor["spec"]["selector"] == daemons["spec"]["selector"]
+    assert [each["port"] for each in monitor["spec"]["podMetricsEndpoints"]] == ["metrics"]
+    assert monitor["metadata"]["namespace"] == daemons["metadata"]["namespace"]
 
 
 def test_the_risk_of_exec_is_documented_first() -> None:

@@ -88,7 +88,7 @@ ALIKE = (
     {"tracer/rules/iptables", "tracer/rules/nftables", "tracer/rules/ipvs"},
     {"tracer/pipeline", "tracer/capture/record", "tracer/capture/replay"},
     {"tracer/render", "tracer/export"},
-    {"tracer/analysis/stats", "tracer/analysis/tables"},
+    {"tracer/analysis/stats", "tracer/analysis/tables", "tracer/metrics/families"},
 )
 """Packages of one kind: files with the same name have the same subject in each (a fault, a verb, a part of a run, a format,
 what is counted)."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `agent`, which `kubectl k8snet-trace` starts on each node. It takes the selecting options of `trace`."""
+"""The command `agent`: always on, with metrics; or with --stdio for `kubectl k8snet-trace`, which starts it on each node.
+
+It takes the selecting options of `trace`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,10 @@ from tracer.cli.help import GroupedCommand
 from tracer.cli.options import check_replay_options, live_options
 from tracer.errors import BadOption
 
+DEFAULT_ADDRESS = "127.0.0.1:9849"
+"""The address of tracer/metrics/endpoint.py, which is not imported for the help."""
+MOST_LABEL_SETS = 10_000
+"""Largest value of --label-sets: a scrape stays below some megabytes."""
 RECORDED = "the client's capture"
 """In place of the name of a file."""
 NOT_SHARED = frozenset({"help_all", "outputs", "oneline", "times", "write", "version", "no_status", "cmd"})
@@ -21,6 +28,14 @@ NOT_SHARED = frozenset({"help_all", "outputs", "oneline", "times", "write", "ver
 def command(trace: click.Command) -> click.Command:
     """Makes the command. trace: the command from which it copies options."""
     own = [
+        click.Option(["--metrics"], metavar="ADDR:PORT", help=f"Serve metrics there; default {DEFAULT_ADDRESS}."),
+        click.Option(
+            ["--label-sets"],
+            type=click.IntRange(1, MOST_LABEL_SETS),
+            default=100,
+            metavar="N",
+            help="Most series of a metric beside `other`; default 100.",
+        ),
         click.Option(["--stdio"], is_flag=True, help="Frames to standard output, on credit from standard input."),
         click.Option(["--record", "records"], is_flag=True, help="Also send a capture of all that is traced."),
         click.Option(["--all-results"], is_flag=True, help="Also send the results of `doctor` that are good."),
@@ -28,21 +43,26 @@ def command(trace: click.Command) -> click.Command:
     shared = [copy(p) for p in trace.params if p.name not in NOT_SHARED and isinstance(p, click.Option)]
     settings = {"help_option_names": ["-h", "--help"]}
     params: list[click.Parameter] = [*own, *shared]
-    made = GroupedCommand("agent", callback=agent, params=params, help=agent.__doc__, context_settings=settings)
-    made.hidden = True  # a program starts it
-    return made
+    return GroupedCommand("agent", callback=agent, params=params, help=agent.__doc__, context_settings=settings)
 
 
-def agent(stdio: bool, all_results: bool, records: bool, **options: Any) -> int:
-    """Trace this node for a client: `kubectl k8snet-trace` starts it on each node.
+def agent(
+    stdio: bool, all_results: bool, records: bool, metrics: str | None, label_sets: int, **options: Any
+) -> int:  # fmt: skip
+    """Count drops and SYNs all the time, as metrics for Prometheus.
 
-    Explains packets here, and sends them as frames (docs/protocol.md) while the client gives credit. Ends when the client
-    ends, or says nothing for 15 s.
+    Answers /metrics, /healthz and /readyz until SIGTERM. Only packets that fail, and those that open connections, are
+    traced: docs/metrics.md.
+
+    With --stdio it serves one client, `kubectl k8snet-trace`, which starts it on each node: it explains packets, and sends
+    them as frames (docs/protocol.md) while the client gives credit. It ends when the client ends, or says nothing for 15 s.
     """
+    if not stdio:
+        return _always_on(metrics or DEFAULT_ADDRESS, label_sets, options | {"records": records, "all_results": all_results})
+    if metrics:
+        raise BadOption("--metrics cannot be combined with --stdio: an agent for a client ends with its client.")
     from tracer.commands import agent as agents
 
-    if not stdio:
-        raise BadOption("agent needs --stdio; kubectl k8snet-trace starts it on each node.")
     captures = options.pop("read")
     if captures:
         if records:
@@ -50,3 +70,21 @@ def agent(stdio: bool, all_results: bool, records: bool, **options: Any) -> int:
         check_replay_options(click.get_current_context())
         return agents.run(captures, all_results, options)
     return agents.run((), all_results, live_options(options | {"write": RECORDED if records else None}))
+
+
+STDIO_ONLY = {
+    "read": "-r", "records": "--record", "all_results": "--all-results", "follow": "--follow", "verbose": "-v",
+    "quiet": "-q", "count": "-n",
+}  # fmt: skip
+"""Options that need --stdio: metrics are the same with and without them, or there are no results to which they apply."""
+
+
+def _always_on(metrics: str, label_sets: int, options: dict[str, Any]) -> int:
+    """Runs the agent that serves metrics."""
+    from tracer.commands import always_on
+
+    given = [option for name, option in STDIO_ONLY.items() if options[name]]
+    if given:
+        raise BadOption(f"agent without --stdio prints no packets: it cannot be combined with {', '.join(given)}.")
+    plain = {name: value for name, value in options.items() if name not in ("read", "records", "all_results")}
+    return always_on.run(metrics, label_sets, live_options(plain | {"write": None}))

@@ -67,6 +67,7 @@ def trace(
     view: AbstractContextManager[Output] | None = None,
     end_seconds: float | None = None,
     numbers_connections: bool = False,
+    gives_all_syns: bool = False,
     drive: Callable[[Callable[[], int], StopRequest], int] = lambda complete, stop: complete(),
     capture: CaptureTarget | None = None,
     **options: Any,
@@ -86,6 +87,7 @@ def trace(
         view: The output, opened by this run, which is the only one to write to a terminal; None = `outputs`.
         end_seconds: Maximum time that packets are explained after a request to end, s; None = that of all runs.
         numbers_connections: Each packet has the number of its connection.
+        gives_all_syns: The output gets the verdict of each SYN, also with --drops-only.
         drive: Calls the run, from its first batch to the release of all that it holds, perhaps in another thread; returns its
             result. It also gets the request to end the run.
         capture: What takes the capture; None = files at `target`.
@@ -128,8 +130,9 @@ def trace(
         stop = StopSignals(end_seconds, lambda: output.note(EXPLAINING))
         try:
             run = prepare(
-                stack, kernel, session, kube, environment, output, request, all_results, line, quiet, numbers_connections
-            )
+                stack, kernel, session, kube, environment, output, request, all_results, line, quiet, numbers_connections,
+                gives_all_syns,
+            )  # fmt: skip
             kernel.free()
             memory.trim()
             notes.ready()
@@ -228,6 +231,7 @@ def prepare(
     line: StatusLine | None = None,
     quiet: bool = False,
     numbers_connections: bool = False,
+    gives_all_syns: bool = False,
 ) -> Run:
     """Builds a run on attached probes, and starts its recording if there is one.
 
@@ -236,6 +240,7 @@ def prepare(
         line: The status line; None = none is shown.
         quiet: Only what went wrong is printed. It is no part of `request`, which a replay repeats.
         numbers_connections: Each packet has the number of its connection.
+        gives_all_syns: The output gets the verdict of each SYN, also with --drops-only.
     """
     environment.attach(kernel, session)
     drops_only = kube.current.drops_only
@@ -246,6 +251,7 @@ def prepare(
         numbers_connections=numbers_connections,
         drops_only=drops_only,
         quiet=quiet,
+        gives_all_syns=gives_all_syns,
         is_partial=drops_only,
         is_one_sided=kube.is_one_sided or request.conditions.is_one_sided,
         is_explained=not request.record_only,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tracer.events import cstruct
 from tracer.events.record import Slots
+from tracer.util.ring_level import ring_level
 
 PAGE = mmap.PAGESIZE
 _BUSY = 1 << 31
@@ -56,6 +57,7 @@ class RingBuffer:
             The slots, oldest first, as an array of shape (n, slot); n = 0 if there are none.
         """
         start, end = int(self._consumer[0]), int(self._producer[0])
+        ring_level.share = (end - start) / self._size
         if start == end:
             return self._nothing
         at, length = start & (self._size - 1), end - start

@@ -41,6 +41,7 @@ class RunOptions:
         numbers_connections: each packet has the number of its connection, and the output gets each connection once.
         drops_only: only what went wrong is printed and counted.
         quiet: only what went wrong is printed; all is counted.
+        gives_all_syns: the output gets the verdict of each SYN, and each timeline, also with `drops_only` and `quiet`.
         is_partial: the probes report only packets that went wrong, so the last ACK of a handshake may be missing.
         is_one_sided: the packets of one direction may be selected without those of the other, so answers may be missing.
         is_judged: SYN verdicts, timelines and findings are made; False: packets are only attributed and printed.
@@ -55,6 +56,7 @@ class RunOptions:
     numbers_connections: bool = False
     drops_only: bool = False
     quiet: bool = False
+    gives_all_syns: bool = False
     is_partial: bool = False
     is_one_sided: bool = False
     is_judged: bool = True
@@ -116,7 +118,7 @@ def _judging_stages(environment: Environment, parts: AssemblyParts, kube: OwnerR
     handshakes = HandshakeAnalyzer(parts.inspector, parts.clock, options.is_partial, options.is_one_sided)
     connections = ConnectionTracker(parts.clock) if options.by_connection else None
     conntrack = environment.conntrack_listener()
-    failures_only = options.drops_only or options.quiet
+    failures_only = (options.drops_only or options.quiet) and not options.gives_all_syns
     return [
         ConnectionStage(handshakes, connections, changes, findings, failures_only, conntrack, parts.namespaces.own_name),
         FindingStage(findings),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import of optional libraries, on use: some commands need them (in pyproject.toml: analysis, ui), recording does not."""
+"""Import of optional libraries, on use: some commands need them (extras of pyproject.toml), recording does not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from types import ModuleType
 
 from tracer.errors import NoLibrary
 
-DEBIAN_PACKAGES = {"scapy": "python3-scapy", "textual": "python3-textual"}
+DEBIAN_PACKAGES = {
+    "prometheus_client": "python3-prometheus-client", "scapy": "python3-scapy", "textual": "python3-textual",
+}  # fmt: skip
 """Libraries that Debian has. For the others the message names the checkout, whose metadata has their names and versions."""
-EXTRAS = {"textual": "ui"}
+EXTRAS = {"prometheus_client": "agent", "textual": "ui"}
 """Libraries that are in another extra than `analysis`."""
 
 

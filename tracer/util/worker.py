@@ -28,13 +28,18 @@ def place_of(error: BaseException) -> str:
 
 
 class Warnings:
-    """Warnings for the user from any thread, each shown once."""
+    """Warnings for the user from any thread, each shown once.
+
+    Attributes:
+        failures: Number of failed units of work, also those of which the warning is not shown again.
+    """
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._keys: set[object] = set()
         self._queue: deque[str] = deque(maxlen=most + 1)
         self._lock = threading.Lock()
+        self.failures = 0
 
     def add(self, sentence: str, key: object = None) -> None:
         """Adds a warning, unless one with the same key was added before. key: None = the sentence is the key."""
@@ -47,6 +52,7 @@ class Warnings:
 
     def add_failure(self, what: str, error: Exception) -> None:
         """Adds a warning that `what` met an unexpected error and continues; once for each error and line of code."""
+        self.failures += 1
         _log.debug("%s failed", what, exc_info=error)
         at = place_of(error)
         sentence = (
@@ -63,6 +69,26 @@ user_warnings = Warnings()
 """The warnings of this process. A run's source shows them to the user between two batches."""
 
 
+class ThreadDeaths:
+    """The threads that ended otherwise than by their own decision: an error that is no Exception, or one in the handling of an
+    error. Nothing does their work any more."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def add(self, name: str) -> None:
+        """Notes a thread. name: from the code, so the number of names is small."""
+        self._names.add(name)
+
+    def names(self) -> list[str]:
+        """The names of these threads, sorted."""
+        return sorted(self._names)
+
+
+thread_deaths = ThreadDeaths()
+"""The dead threads of this process."""
+
+
 class Worker:
     """A daemon thread that calls `unit` until it returns False. name: name of the thread, also in warnings."""
 
@@ -75,6 +101,15 @@ class Worker:
         return self
 
     def _run(self) -> None:
+        is_over = False
+        try:
+            self._work()
+            is_over = True
+        finally:
+            if not is_over:
+                thread_deaths.add(self._thread.name)
+
+    def _work(self) -> None:
         pause = threading.Event()
         while True:
             try:

@@ -26,6 +26,7 @@ PACKAGES = (
     Package("python3-click"),
     Package("python3-rich"),
     Package("python3-pyroute2"),
+    Package("python3-prometheus-client", "the command agent"),
     Package("python3-textual", "the command ui; bookworm's version is too old", suites=("trixie", "sid")),
     # imported by its tests
     Package("python3-numpy"),

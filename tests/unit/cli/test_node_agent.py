@@ -23,7 +23,12 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["agent"], "agent needs --stdio; kubectl k8snet-trace starts it on each node."),
+        (["agent", "--follow", "-n", "3"], "agent without --stdio prints no packets: it cannot be combined with --follow, -n."),
+        (["agent", "-r", "x.k8st", "--record"], "it cannot be combined with -r, --record."),
+        (["agent", "--metrics", "localhost:80"], "--metrics 'localhost:80' is no ADDRESS:PORT: write an IP address and a port"),
+        (["agent", "--label-sets", "0"], "--label-sets"),
+        (["agent", "--snaplen", "9"], "need -w FILE."),
+        (["agent", "--stdio", "--metrics", "127.0.0.1:0"], "--metrics cannot be combined with --stdio"),
         (["agent", "--stdio", "-r", "x.k8st", "--record"], "--record traces this node: it cannot be combined with -r."),
         (["agent", "--stdio", "-r", "x.k8st", "--duration", "3"], "it cannot be combined with --duration."),
         (["agent", "--stdio", "--snaplen", "9"], "need -w FILE."),

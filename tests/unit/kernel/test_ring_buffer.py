@@ -16,6 +16,7 @@ from tests.support.builders import event
 from tracer.events import cstruct, record
 from tracer.events.record import DTYPE, Slots
 from tracer.kernel.ring_buffer import PAGE, RingBuffer
+from tracer.util.ring_level import ring_level
 
 SIZE = 2 * PAGE
 SLOT = 24
@@ -90,6 +91,17 @@ def test_nothing_written(ring: RingBuffer, writer: Writer) -> None:
     assert ring.drain().shape == (0, SLOT)
     assert ring.waiting == 0
     assert writer.positions == (0, 0)
+
+
+def test_how_full_it_was_is_noted(ring: RingBuffer, writer: Writer) -> None:
+    ring.drain()
+    assert ring_level.share == 0.0
+    for number in range(SIZE // SLOT // 2):
+        writer.write(short(number))
+    ring.drain()
+    assert ring_level.share == pytest.approx(0.5, abs=0.01)
+    ring.drain()
+    assert ring_level.share == 0.0
 
 
 def test_the_programs_see_what_was_taken_out(writer: Writer) -> None:

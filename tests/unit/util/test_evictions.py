@@ -35,6 +35,14 @@ def test_several_threads_count() -> None:
     assert counter.read() == {"names": 4000}
 
 
+def test_totals_are_not_taken_away() -> None:
+    counter = EvictionCounter()
+    for _ in range(2):
+        counter.add("names", 3)
+        counter.read()
+    assert counter.totals() == {"names": 6} == counter.totals()
+
+
 def test_one_line_for_the_log() -> None:
     assert format_evictions({"closed packets": 3, "names": 12}) == "evicted: 3 closed packets, 12 names"
     assert format_evictions({}) == "nothing was evicted"

@@ -63,11 +63,15 @@ class Dimension(NamedTuple):
         return key.text not in (UNKNOWN, NO_RULE)
 
 
-def _service(packet: Packet) -> RowKey:
-    """The Service of the rule that acted; without such a rule, that of the packet's addresses."""
+def service_of(packet: Packet) -> Owner | None:
+    """The Service of the rule that acted; without such a rule, that of the packet's addresses; None = not known."""
     acted = (owner_of(hop) for hop in packet.hops if not hop.clone)
     found = (owner for owner in (*acted, packet.dst_owner, packet.src_owner) if owner and owner.kind == "Service")
-    owner = next(found, None)
+    return next(found, None)
+
+
+def _service(packet: Packet) -> RowKey:
+    owner = service_of(packet)
     return RowKey(owner.label if owner else UNKNOWN)
 
 
