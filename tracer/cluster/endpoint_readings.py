@@ -102,6 +102,9 @@ class EndpointReadings:
 
     def _read(self, namespace: str, name: str) -> None:
         asked = self._now()
+        with self._lock:
+            if watched := self._watched.get((namespace, name)):
+                watched.asked = asked  # also if this reading ends by an error: others have their turn
         try:
             bodies = self._slices(namespace, name)
         except NoObjects:
@@ -110,7 +113,6 @@ class EndpointReadings:
         with self._lock:
             watched = self._watched.get((namespace, name))
             if watched:
-                watched.asked = asked
                 watched.history = None if bodies is None else _next(watched.history, name, bodies, asked, answered)
 
 

@@ -22,6 +22,7 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.schema import Record
 from tracer.capture.record.buffer import Chunk
 from tracer.capture.record.writer import CaptureWriter
+from tracer.cluster.endpoint_readings import EndpointReadings
 from tracer.connections import conntrack_events
 from tracer.connections.conntrack_events import EntryEvents
 from tracer.kernel.attach_plan import UnavailableProbe
@@ -71,7 +72,7 @@ def test_every_thread_is_a_worker() -> None:
         "capture/record/writer.py", "kernel/late_modules.py", "kube/watch.py", "rules/nftables/watcher.py",
         "rules/iptables/table_reader.py", "util/queued_stream.py", "connections/conntrack_events.py",
         "commands/start_notes.py", "analysis/top/keyboard.py", "agent/stream.py", "cluster/cluster_run.py",
-        "metrics/endpoint.py",
+        "metrics/endpoint.py", "cluster/endpoint_readings.py",
     }  # fmt: skip
 
 
@@ -242,6 +243,23 @@ def test_the_writer_of_a_capture(warnings: Warnings) -> None:
     assert closed.is_set()
     assert any(record[2] == "good" for records, _ in written for record in records)
     assert "writing the capture" in warnings.read()[0]
+
+
+def test_the_thread_that_reads_endpoints_again(warnings: Warnings) -> None:
+    read = threading.Event()
+
+    def slices(namespace: str, name: str) -> list[dict[str, Any]]:
+        if name == "bad":
+            raise Unforeseen
+        read.set()
+        return []
+
+    readings = EndpointReadings(slices)
+    readings.ask("shop", "bad")
+    readings.ask("shop", "good")
+    assert read.wait(PATIENCE)
+    readings.close()
+    assert "endpoints read again" in warnings.read()[0]
 
 
 HOSTILE = [
