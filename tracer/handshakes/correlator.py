@@ -20,6 +20,7 @@ from tracer.model.hop import DetailHop, HookHop, alike
 from tracer.model.packet import Packet
 from tracer.packets.aliases import Aliases
 from tracer.packets.outcome import BAD
+from tracer.packets.shared_packet import SharedPacket
 from tracer.packets.shared_path import hop_time
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
@@ -100,6 +101,13 @@ class HandshakeCorrelator:
                 attempt = self._open[identity].attempt
                 self._keep(attempt, attempt.errors, packet)
                 self._changed.add(identity)
+
+    def concerns(self, packet: SharedPacket) -> bool:
+        """Whether a TCP packet is a SYN, or may belong to the attempt of one."""
+        flags, numbers = packet.way.sample.tcp_flags, self._by_next_seq
+        if flags == "SYN" or packet.identity in self._open:
+            return True
+        return bool(flags and numbers) and (packet.ack in numbers or packet.seq in numbers)
 
     def _quoted(self, error: Packet) -> int | None:
         """The attempt of the SYN that an ICMP error quotes."""

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from tracer.model.connection import Alias, anywhere, make_alias, reverse
 from tracer.model.hop import RewriteHop
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathMemo, Ports, place_of, shared_hops
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_path import Ports, place_of, shared_hops
 
 
 def aliases_of(packet: Packet) -> dict[Alias, None]:

@@ -24,8 +24,9 @@ from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.path_signature import PathSignature
-from tracer.packets.path_templates import PathTemplates, SharedPacket, untracked_at
+from tracer.packets.path_templates import PathTemplates, untracked_at
 from tracer.packets.payload_store import PayloadStore
+from tracer.packets.shared_packet import AnyPacket, SharedPacket, whole
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
@@ -182,13 +183,13 @@ class PacketAssembler:
 
     def closed(self, now: int) -> list[Packet]:
         """Closes idle packets; oldest first. `now`: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        return [packet for chunk in self.chunks(now) for packet in chunk]
+        return [whole(packet) for chunk in self.chunks(now) for packet in chunk]
 
     def flush(self) -> list[Packet]:
         """Closes all open packets; oldest first."""
-        return [packet for chunk in self.chunks() for packet in chunk]
+        return [whole(packet) for chunk in self.chunks() for packet in chunk]
 
-    def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
+    def chunks(self, now: int | None = None) -> Iterator[list[AnyPacket]]:
         """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
         self._waiting_since = None
@@ -272,9 +273,11 @@ class PacketAssembler:
         found = path_signature.signatures([self._open[i] for i in may_share])
         return {identity: signature for identity, signature in zip(may_share, found, strict=True) if signature}
 
-    def _close(self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]) -> list[Packet]:
+    def _close(
+        self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]
+    ) -> list[AnyPacket]:
         """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
-        packets: list[Packet | SharedPacket] = []
+        packets: list[AnyPacket] = []
         for identity in identities:
             opened, signature = self._open.pop(identity), signatures.get(identity)
             self._open_events -= len(opened)
@@ -285,21 +288,22 @@ class PacketAssembler:
                 self.shared += 1
                 is_compared = self._compared_every and self.shared % self._compared_every == 0
                 packets.append(self._compared(identity, opened, shared) if is_compared else shared)
-                self._closed[identity] = ClosedSharedPacket.of(shared, opened)
+                self._closed[identity] = ClosedSharedPacket.of(shared, opened, signature.order)
             elif opened.has_event:
                 packet = self._packet(identity, opened, identity in early, signature)
                 packets += [packet] if packet else []
             self._bytes.pop(identity, None)
             self._rules.forget(identity)
         packets.sort(key=lambda p: p.time)
-        numbers = range(self._number + 1, self._number + len(packets) + 1)
-        self._number += len(packets)
-        return [
-            packet.packet(number) if isinstance(packet, SharedPacket) else evolve(packet, number=number)
-            for number, packet in zip(numbers, packets, strict=True)
-        ]
+        for at, closed in enumerate(packets):
+            self._number += 1
+            if isinstance(closed, SharedPacket):
+                closed.number = self._number
+            else:
+                packets[at] = evolve(closed, number=self._number)
+        return packets
 
-    def _compared(self, identity: int, opened: OpenPacket, found: SharedPacket) -> Packet | SharedPacket:
+    def _compared(self, identity: int, opened: OpenPacket, found: SharedPacket) -> AnyPacket:
         """Explains a packet also on its own. If that is different, no further packet is filled in from a template."""
         shared = found.packet()
         self._hops.lookups.settle()

@@ -21,13 +21,14 @@ from tracer.events.record import Event, EventRow, Flag, Kind
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import DecisionDetail, DetailHop, IpvsHop, RewriteHop, RuleHop, Socket, SocketHop
-from tracer.model.packet import Flow, Packet
+from tracer.model.packet import Packet
 from tracer.model.rule import RuleTrace
 from tracer.packets.hop_builder import HopBuilder, SocketUse
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.outcome import BAD
 from tracer.packets.path_signature import PathSignature
-from tracer.packets.shared_path import EndpointsPattern, HopPattern, PathHops, Ports, SharedPath, place_of
+from tracer.packets.shared_packet import ConnectionPath, RowPlaces, SharedPacket
+from tracer.packets.shared_path import EndpointsPattern, HopPattern, Ports, SharedPath, place_of
 from tracer.rules.rule_resolver import ResolvedRules, RuleResolver, TranslationUse
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
@@ -40,8 +41,8 @@ VARIANTS_KEPT = 64
 TEMPLATES_KEPT = 8192
 """Most templates; when there would be more, all are dropped."""
 
-ENDS_KEPT = 4096
-"""Most pairs of a template and a connection of which the endpoints are kept; those of another one are filled in again."""
+WAYS_KEPT = 4096
+"""Most pairs of a template and a connection of which is kept what their packets have in common; it is filled in again."""
 PORT_RANGES_KEPT = 256
 """Most ranges that the chosen ports of one signature are compared with. Beyond that packets are explained on their own."""
 
@@ -93,9 +94,7 @@ class PathTemplate:
         path: Its hops.
         endpoints: Its endpoints.
         flow: The original and the reply tuple of its connection.
-        began: Place of its first event among its rows.
-        header: Place of its first event with a header.
-        late: Places of the rows that late events of the packet need.
+        rows: Places among its rows.
         tracked: Inodes of the namespaces that track it.
         rules: Rules behind its translations.
     """
@@ -104,17 +103,17 @@ class PathTemplate:
     path: SharedPath
     endpoints: EndpointsPattern
     flow: tuple[EndpointsPattern, EndpointsPattern]
-    began: int
-    header: int
-    late: tuple[int, ...]
+    rows: RowPlaces
     tracked: tuple[int, ...]
     rules: tuple[ResolvedRules, ...]
 
-    def ends(self, ports: Ports) -> tuple[Endpoints, Flow]:
-        """The endpoints and the connection of a packet with these chosen ports."""
+    def way(self, ports: Ports) -> ConnectionPath:
+        """What packets with these chosen ports have in common."""
         assert self.packet.flow
         orig, reply = self.flow
-        return self.endpoints.fill(ports), evolve(self.packet.flow, orig=orig.fill(ports), reply=reply.fill(ports))
+        flow = evolve(self.packet.flow, orig=orig.fill(ports), reply=reply.fill(ports))
+        sample = evolve(self.packet, endpoints=self.endpoints.fill(ports), flow=flow)
+        return ConnectionPath(sample, self.path, ports, self.rows)
 
 
 @dataclass(eq=False)
@@ -163,49 +162,6 @@ class _Group:
     variants: dict[Hashable, _Variant] = field(default_factory=dict)
 
 
-class SharedPacket(NamedTuple):
-    """A packet that takes a known path: its template and its own values.
-
-    Attributes:
-        identity: Identity of the packet.
-        template: What it is filled in from.
-        time: Time of its first event, ns since the epoch.
-        times: Times of its rows, ns, CLOCK_MONOTONIC.
-        signature: Its signature, with its ports, lengths and sequence numbers.
-        endpoints: Its addresses as it came in.
-        flow: Its connection.
-        details: Its decision details, in order.
-    """
-
-    identity: int
-    template: PathTemplate
-    time: int
-    times: list[int]
-    signature: PathSignature
-    endpoints: Endpoints
-    flow: Flow
-    details: tuple[DecisionDetail, ...]
-
-    def packet(self, number: int = 0) -> Packet:
-        """The packet with this number."""
-        template, (_, ports, values, start, _) = self.template, self.signature
-        header = start + template.header
-        sockets = tuple([values.object.item(start + at) for at in template.path.sockets])
-        return evolve(
-            template.packet,
-            identity=self.identity,
-            time=self.time,
-            endpoints=self.endpoints,
-            length=values.length.item(header),
-            seq=values.seq.item(header),
-            ack=values.ack.item(header),
-            ident=values.ident.item(header),
-            flow=self.flow,
-            hops=PathHops(template.path, self.times, ports, sockets, self.details),
-            number=number,
-        )
-
-
 class PathTemplates:
     """The templates of a run.
 
@@ -219,7 +175,7 @@ class PathTemplates:
     def __init__(self, hops: HopBuilder, rules: RuleResolver, tracked: LruDict[int, None], wall_offset: int) -> None:
         self._hops, self._rules, self._tracked, self._offset = hops, rules, tracked, wall_offset
         self._groups: LruDict[Hashable, _Group] = LruDict(PATHS_KEPT, "paths of packets")
-        self._ends: LruDict[tuple[PathTemplate, Ports], tuple[Endpoints, Flow]] = LruDict(ENDS_KEPT, "endpoints on paths")
+        self._ways: LruDict[tuple[PathTemplate, Ports], ConnectionPath] = LruDict(WAYS_KEPT, "connections on paths")
         self._changes, self._count = rules.changes, 0
 
     def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
@@ -239,10 +195,11 @@ class PathTemplates:
             return None
         for netns in template.tracked:
             self._tracked[netns] = None
-        ends = self._ends.get((template, ports))
-        if ends is None:
-            ends = self._ends[template, ports] = template.ends(ports)
-        return SharedPacket(identity, template, times[template.began] + self._offset, times, signature, *ends, details)
+        way = self._ways.get((template, ports))
+        if way is None:
+            way = self._ways[template, ports] = template.way(ports)
+        began = times[template.rows.began] + self._offset
+        return SharedPacket(identity, way, began, times, signature.values, start, details)
 
     def keep(
         self, identity: int, opened: OpenPacket, signature: PathSignature, packet: Packet, events: Sequence[Event]
@@ -294,7 +251,7 @@ class PathTemplates:
 
     def _clear(self) -> None:
         self._groups.clear()
-        self._ends.clear()
+        self._ways.clear()
         self._changes, self._count = self._rules.changes, 0
 
     def _group_of(
@@ -460,9 +417,7 @@ def _template(
         _path(packet, times, sockets, ports),
         EndpointsPattern.of(packet.endpoints, ports),
         (EndpointsPattern.of(packet.flow.orig, ports), EndpointsPattern.of(packet.flow.reply, ports)),
-        own[0],
-        with_header,
-        tuple(sorted({with_header, *_completing(rows, own)})),
+        RowPlaces(own[0], with_header, tuple(sorted({with_header, *_completing(rows, own)}))),
         tuple(dict.fromkeys(e.netns for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER)),
         rules,
     )

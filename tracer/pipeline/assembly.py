@@ -10,13 +10,13 @@ from typing import Protocol
 
 from tracer.events.record import EventArray
 from tracer.model.loss import Loss
-from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
 from tracer.node.processes import SocketOwners
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
+from tracer.packets.shared_packet import AnyPacket
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.questions import Journal
 
@@ -45,7 +45,7 @@ class Assembler(Protocol):
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Takes losses that were noticed at `now`, ns, CLOCK_MONOTONIC."""
 
-    def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
+    def chunks(self, now: int | None = None) -> Iterator[Sequence[AnyPacket]]:
         """Yields closed packets in chunks, oldest first. now: ns, CLOCK_MONOTONIC; None = all packets are closed."""
         ...
 

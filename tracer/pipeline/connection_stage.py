@@ -18,6 +18,7 @@ from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline, TimelineEntry
 from tracer.packets import icmp
 from tracer.packets.outcome import BAD
+from tracer.packets.shared_packet import AnyPacket, SharedPacket
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
 from tracer.util.evictions import evictions
@@ -67,6 +68,11 @@ class ConnectionStage(Stage):
         if self._connections is not None and (packet.outcome in BAD or not icmp.is_neighbor_discovery(packet)):
             self._connections.feed(packet)
         return packet
+
+    def repeat(self, packet: SharedPacket, output: Output) -> AnyPacket:
+        if self._connections is None and self._handshakes.repeat(packet):
+            return packet
+        return self.feed(packet.packet(), output)
 
     def add_loss(self, now: int, is_unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now` (ns, CLOCK_MONOTONIC).

@@ -19,6 +19,7 @@ from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
+from tracer.packets.shared_packet import SharedPacket
 from tracer.util.escape import escaped_line
 from tracer.util.line_folding import folded, terminal_columns
 
@@ -111,6 +112,10 @@ class Output(ABC):
     @abstractmethod
     def packet(self, packet: Packet) -> None:
         """A packet is closed."""
+
+    def repeat(self, packet: SharedPacket) -> None:
+        """A packet on the path of an earlier one is closed. A format that knows its path need not make it whole."""
+        self.packet(packet.packet())
 
     def joined(self, joined: JoinedPacket) -> None:
         """A packet that several nodes saw, or of which the way to other nodes is not certain."""

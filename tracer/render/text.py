@@ -30,7 +30,7 @@ from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
 from tracer.packets.outcome import BAD
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
 from tracer.render import _doctor, _timeline
 from tracer.render._audit import check_lines
 from tracer.render._clock import Clock

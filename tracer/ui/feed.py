@@ -15,7 +15,8 @@ from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.packets.outcome import BAD
-from tracer.packets.shared_path import PathHops, PathMemo, SharedPath
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_path import PathHops, SharedPath
 from tracer.render.base import LostEvents, Output
 from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.frozen import evolve

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tracer.model.hop import DropHop, Hop, RuleHop, SocketHop, nat_of, owner_of, trace_of, verdict_of
 from tracer.model.packet import Packet
 from tracer.model.rule import format_path
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
 from tracer.ui.kept_connections import KeptConnection
 from tracer.util.endpoint_format import format_endpoint
 
