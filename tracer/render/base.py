@@ -76,6 +76,12 @@ class Output(ABC):
         self.times, self.node, self.has_nodes = times, "", False
         self.lost_by_probe: Counter[str] = Counter()
 
+    def __init_subclass__(cls) -> None:
+        """A format with its own `packet` and without its own `repeat` gets all packets whole, whatever it inherits."""
+        super().__init_subclass__()
+        if "packet" in cls.__dict__ and "repeat" not in cls.__dict__:
+            cls.repeat = Output.repeat  # type: ignore[method-assign]
+
     def outputs(self) -> Iterator[Output]:
         """The outputs that write: itself, or those that it passes its calls to."""
         yield self
@@ -214,7 +220,7 @@ class Output(ABC):
 
     def put_escaped(self, line: str) -> None:
         """Writes one line of results in which nothing has to be escaped any more."""
-        self.out.write(self._marked(line) + "\n")
+        self.out.write(f"{self._marked(line) if self.node else line}\n")
         self.out.flush()
 
     def put(self, *lines: str) -> None:
