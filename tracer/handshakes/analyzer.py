@@ -13,8 +13,7 @@ from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
-from tracer.packets.shared_packet import SharedPacket
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import SharedPacket, hop_time
 
 
 class HandshakeAnalyzer:
@@ -54,14 +53,13 @@ class HandshakeAnalyzer:
             self._correlator.feed(packet)
 
     def repeat(self, packet: SharedPacket) -> bool:
-        """Takes a packet on a shared path, if it can have no part in a handshake. Returns whether it was taken."""
+        """Takes a packet on a shared path. Returns whether it was taken: an ICMP error has to be whole."""
         protocol = packet.way.sample.protocol
-        if protocol.startswith("ICMP") or (protocol == "TCP" and self._correlator.concerns(packet)):
-            return False
         if protocol == "TCP":
             self._counter_check.feed(packet)
             self._snat_clients.feed(packet)
-        return True
+            self._correlator.repeat(packet)
+        return not protocol.startswith("ICMP")
 
     def add_loss(self, now: int, unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now`: the answer to an open SYN may be among them."""

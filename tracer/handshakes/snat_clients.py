@@ -39,7 +39,9 @@ class SnatClients:
         if not found:
             return
         client, address = found
-        clients = self._clients.setdefault(address, set())
+        clients = self._clients.get(address)
+        if clients is None:
+            clients = self._clients[address] = set()
         if len(clients) < MAX_CLIENTS:
             clients.add(client)
         elif client not in clients:

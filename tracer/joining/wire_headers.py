@@ -10,7 +10,7 @@ from tracer.model.hop import HookHop, RewriteHop, nat_of
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.path_memo import PathMemo
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import hop_time
 
 LOOPBACK = "lo"
 """The interface that no packet leaves a node by."""

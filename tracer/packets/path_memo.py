@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 from tracer.model.packet import Packet
 from tracer.packets.shared_packet import AnyPacket, SharedPacket, whole
 from tracer.packets.shared_path import PathHops
 
 T = TypeVar("T")
-_MISSING = object()
-"""Stands for a path for which nothing is kept."""
 
 
 class PathMemo(Generic[T]):
@@ -33,7 +31,6 @@ class PathMemo(Generic[T]):
             path = packet.hops.path
         else:
             return self._compute(packet)
-        found = path.kept.get(self, _MISSING)
-        if found is _MISSING:
-            found = path.kept[self] = self._compute(whole(packet))
-        return cast(T, found)
+        if self not in path.kept:
+            path.kept[self] = self._compute(whole(packet))
+        return path.kept[self]  # type: ignore[return-value] # what this memo keeps

@@ -90,11 +90,9 @@ class SharedPacket:
         self._values, self._start, self.number = values, start, 0
         self._whole: Packet | None = None
 
-    def on(self, way: ConnectionPath) -> SharedPacket:
-        """The same packet with other statements about its path, as its owners."""
-        other = SharedPacket(self.identity, way, self.time, self.times, self._values, self._start, self.details)
-        other.number = self.number
-        return other
+    def move(self, way: ConnectionPath) -> None:
+        """From now on the packet has the statements of another one about its path, as owners."""
+        self.way, self._whole = way, None
 
     @property
     def length(self) -> int:
@@ -149,3 +147,11 @@ AnyPacket: TypeAlias = Packet | SharedPacket
 def whole(packet: AnyPacket) -> Packet:
     """The packet itself, or the one that is made of a packet on a shared path."""
     return packet.packet() if isinstance(packet, SharedPacket) else packet
+
+
+def hop_time(packet: AnyPacket, at: int) -> int:
+    """Time of the packet's hop at a place, ns, CLOCK_MONOTONIC; for a shared path no hop is made. Raises IndexError."""
+    if isinstance(packet, SharedPacket):
+        return packet.times[packet.way.path.hops[at].time]
+    hops = packet.hops
+    return hops.time(at) if isinstance(hops, PathHops) else hops[at].time

@@ -194,12 +194,6 @@ def shared_hops(packet: Packet) -> PathHops | None:
     return packet.hops if isinstance(packet.hops, PathHops) else None
 
 
-def hop_time(packet: Packet, at: int) -> int:
-    """Time of the packet's hop at a place, ns, CLOCK_MONOTONIC; for a shared path no hop is made. Raises IndexError."""
-    hops = packet.hops
-    return hops.time(at) if isinstance(hops, PathHops) else hops[at].time
-
-
 def place_of(port: int, ports: Ports) -> int:
     """The place of a port among the chosen ports, -1 = not chosen."""
     return ports.index(port) if port and port in ports else -1

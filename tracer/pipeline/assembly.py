@@ -104,15 +104,21 @@ class AssemblyParts:
     tracking: Collection[int]
 
 
-def packet_assembler(parts: AssemblyParts, compares_paths: bool = True, holds_answers: bool = True) -> PacketAssembler:
+def packet_assembler(
+    parts: AssemblyParts,
+    compares_paths: bool = True,
+    holds_answers: bool = True,
+    version: Callable[[], int] | None = None,
+) -> PacketAssembler:
     """The assembler of a run that explains its packets.
 
     Args:
         parts: What explaining needs.
         compares_paths: Some packets on shared paths are explained in two ways and compared; see PacketAssembler.compared_every.
         holds_answers: See PacketAssembler.
+        version: See Lookups.
     """
-    hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
+    hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function, version)
     number = os.environ.get(COMPARED_VARIABLE, "")
     every = (int(number) if number.isdecimal() else COMPARED_EVERY) if compares_paths else 0
     return PacketAssembler(

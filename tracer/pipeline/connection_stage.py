@@ -18,7 +18,7 @@ from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline, TimelineEntry
 from tracer.packets import icmp
 from tracer.packets.outcome import BAD
-from tracer.packets.shared_packet import AnyPacket, SharedPacket
+from tracer.packets.shared_packet import SharedPacket
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
 from tracer.util.evictions import evictions
@@ -69,10 +69,10 @@ class ConnectionStage(Stage):
             self._connections.feed(packet)
         return packet
 
-    def repeat(self, packet: SharedPacket, output: Output) -> AnyPacket:
-        if self._connections is None and self._handshakes.repeat(packet):
-            return packet
-        return self.feed(packet.packet(), output)
+    def repeat(self, packet: SharedPacket, output: Output) -> SharedPacket:
+        if self._connections is not None or not self._handshakes.repeat(packet):
+            self.feed(packet.packet(), output)
+        return packet
 
     def add_loss(self, now: int, is_unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now` (ns, CLOCK_MONOTONIC).

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tracer.findings import Findings
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.packets.shared_packet import AnyPacket, SharedPacket
+from tracer.packets.shared_packet import SharedPacket
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
 
@@ -22,8 +22,10 @@ class FindingStage(Stage):
             output.finding(finding)
         return packet
 
-    def repeat(self, packet: SharedPacket, output: Output) -> AnyPacket:
-        return packet if self._findings.repeats_nothing(packet) else self.feed(packet.packet(), output)
+    def repeat(self, packet: SharedPacket, output: Output) -> SharedPacket:
+        if not self._findings.repeats_nothing(packet):
+            self.feed(packet.packet(), output)
+        return packet
 
     def flush(self, summary: RunSummary, output: Output) -> None:
         summary.findings, summary.drops_without_finding = self._findings.all, self._findings.drops_without

@@ -22,7 +22,7 @@ class OwnerStage(Stage):
 
     def __init__(self, kube: OwnerResolver, source: EventSource) -> None:
         self._kube, self._source = kube, source
-        self._owners = SharedOwners(kube)
+        self._owners, self._selects = SharedOwners(kube), bool(kube.selectors)
 
     def begin_batch(self) -> None:
         for renewed in self._source.renewals():
@@ -34,7 +34,7 @@ class OwnerStage(Stage):
         return self._owners.attribute(packet)
 
     def repeat(self, packet: SharedPacket, output: Output) -> AnyPacket | None:
-        return self.feed(packet.packet(), output) if self._kube.selectors else self._owners.repeat(packet)
+        return self.feed(packet.packet(), output) if self._selects else self._owners.repeat(packet)
 
     def feed_unexplained(self, packet: Packet, output: Output) -> Packet | None:
         return self.feed(packet, output)

@@ -24,7 +24,7 @@ class SelectionStage(Stage):
         return packet if all(selects(packet) for selects in self._filters) else None
 
     def repeat(self, packet: SharedPacket, output: Output) -> SharedPacket | None:
-        return packet if not self._filters or self.feed(packet.packet(), output) else None
+        return packet if self.feed(packet.packet(), output) else None
 
     def feed_unexplained(self, packet: Packet, output: Output) -> Packet | None:
         return self.feed(packet, output)

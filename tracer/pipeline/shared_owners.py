@@ -96,7 +96,8 @@ class SharedOwners:
         way, cluster = packet.way, self._kube.cluster
         owned = way.kept.get(self)
         if isinstance(owned, _OwnedWay) and owned.version == cluster.version and cluster.sandboxes.skip(owned.lookups):
-            return packet.on(owned.way)
+            packet.move(owned.way)
+            return packet
         found, path = self.attribute(packet.packet()), way.path.kept.get(self)
         hops = shared_hops(found)
         if not isinstance(path, _OwnedPath) or not hops or hops.path is not path.path:
@@ -104,7 +105,8 @@ class SharedOwners:
         sample = evolve(way.sample, src_owner=path.source, dst_owner=path.destination)
         own = ConnectionPath(sample, path.path, way.ports, way.rows)
         way.kept[self] = _OwnedWay(path.version, own, path.lookups)
-        return packet.on(own)
+        packet.move(own)
+        return packet
 
     def _has_unknown_ports(self, packet: Packet, hops: PathHops, cluster: ClusterView) -> bool:
         """Whether no object of the cluster has a port that the packet's connection chose."""

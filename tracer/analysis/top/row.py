@@ -10,7 +10,7 @@ from tracer.analysis.top.dimensions import UNKNOWN
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.packets.outcome import BAD
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import hop_time
 from tracer.util.lru_dict import LruDict
 
 MOST_WAYS = 32
