@@ -37,7 +37,8 @@ from tracer.capture.replay.runner import ReplayRequest
 from tracer.events.record import SLOT, Kind
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.path_signature import PathSignature
-from tracer.packets.path_templates import PathTemplates, SharedPacket
+from tracer.packets.path_templates import PathTemplates
+from tracer.packets.shared_packet import SharedPacket
 from tracer.pipeline.shutdown import StopRequest
 
 Slots = npt.NDArray[np.uint8]

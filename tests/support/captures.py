@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -38,7 +38,6 @@ from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.model.filter import Filter
 from tracer.model.loss import Loss
-from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
@@ -57,6 +56,8 @@ from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.selection import stored_filter
 from tracer.selection.display_filter import DisplayFilter
+
+P = TypeVar("P")
 
 CLIENT: Ends = ("192.168.56.1", 40812, "192.168.56.10", 30285)
 POD_END: Ends = ("10.244.0.1", 50393, "10.244.0.11", 8080)
@@ -257,14 +258,18 @@ def some_batches(packets: int = 6) -> list[tuple[EventArray, list[Loss]]]:
 
 def _end_early(output: Output, stop: StopRequest, count: int) -> None:
     """Ends the run at once when `count` packets have been printed."""
-    print_packet, counted = output.packet, itertools.count(1)
+    counted = itertools.count(1)
 
-    def packet(packet: Packet) -> None:
-        print_packet(packet)
-        if next(counted) == count:
-            stop.end_now()
+    def ending(write: Callable[[P], None]) -> Callable[[P], None]:
+        def written(packet: P) -> None:
+            write(packet)
+            if next(counted) == count:
+                stop.end_now()
 
-    output.packet = packet  # type: ignore[method-assign]
+        return written
+
+    output.packet = ending(output.packet)  # type: ignore[method-assign,assignment]
+    output.repeat = ending(output.repeat)  # type: ignore[method-assign,assignment]
 
 
 def capture(

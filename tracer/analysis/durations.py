@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from tracer.model.hop import DetailHop, Hop, NatHookHop, NatHop
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathMemo, hop_time
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import hop_time
 
 STEPS = 8
 """Number of buckets per power of two."""

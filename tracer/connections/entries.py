@@ -30,7 +30,7 @@ from tracer.model.packet import Packet
 from tracer.model.timeline import PathStep, TimelineEntry
 from tracer.packets import flooded_copies, icmp, purged
 from tracer.packets.outcome import BAD, is_benign
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import hop_time
 from tracer.util.endpoint_format import format_endpoint
 
 

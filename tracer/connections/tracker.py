@@ -22,7 +22,7 @@ from tracer.connections.retransmissions import Retransmissions
 from tracer.model.connection import ConnectionKey
 from tracer.model.packet import Packet
 from tracer.model.timeline import Timeline, TimelineEntry
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import hop_time
 
 MAX_TIMELINES = 100_000
 MAX_ENTRIES = 200_000

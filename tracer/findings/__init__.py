@@ -29,6 +29,7 @@ from tracer.findings.found import FoundFindings
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Outcome, Packet
+from tracer.packets.shared_packet import SharedPacket
 from tracer.packets.shared_path import SharedPath, shared_hops
 from tracer.util.lru_dict import LruDict
 from tracer.util.questions import Answer, Journal, Question
@@ -121,6 +122,11 @@ class Findings:
         self._count(packet, found)
         return self._join(found, packet)
 
+    def repeats_nothing(self, packet: SharedPacket) -> bool:
+        """Whether nothing is found in a packet, because no finding has to look at packets on its path again."""
+        earlier = self._looked_at(packet.way.path)
+        return earlier is not None and not earlier.looking and self._context.cluster.sandboxes.skip(earlier.lookups)
+
     def _count(self, packet: Packet, found: Iterable[tuple[str, Finding | None]]) -> None:
         """Counts a dropped packet that has no finding. The verdict of its SYN may still give it one."""
         if packet.outcome is Outcome.DROPPED and not any(finding for _, finding in found):
@@ -129,15 +135,19 @@ class Findings:
                 self._waiting[packet.number] = None
 
     def _earlier(self, path: SharedPath) -> _LookedAt | None:
-        """What looking at an earlier packet of this path showed; None = all findings look at the next one.
+        """What looking at an earlier packet of this path showed; None = all findings look at the next one."""
+        earlier = self._looked_at(path)
+        return earlier if earlier and self._context.cluster.sandboxes.skip(earlier.lookups) else None
+
+    def _looked_at(self, path: SharedPath) -> _LookedAt | None:
+        """What looking at an earlier packet of this path showed, if that may still be so.
 
         Findings depend on the path, on the objects of the cluster, and on connections that have a finding already.
         """
-        cluster = self._context.cluster
         earlier = path.kept.get(self)
-        if not isinstance(earlier, _LookedAt) or earlier.version != cluster.version or len(self._context.reported):
+        if not isinstance(earlier, _LookedAt) or len(self._context.reported):
             return None
-        return earlier if cluster.sandboxes.skip(earlier.lookups) else None
+        return earlier if earlier.version == self._context.cluster.version else None
 
     def _counted(self, journal: Journal) -> Journal:
         """The same journal; counts the questions."""

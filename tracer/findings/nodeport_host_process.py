@@ -21,7 +21,7 @@ from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 from tracer.node.node import ListeningSocket
 from tracer.node.node_questions import IsKubeProxy, Listener, Setting
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.questions import Known, NotAsked, value_of

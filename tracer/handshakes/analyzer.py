@@ -13,7 +13,7 @@ from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import SharedPacket, hop_time
 
 
 class HandshakeAnalyzer:
@@ -51,6 +51,15 @@ class HandshakeAnalyzer:
             self._counter_check.feed(packet)
             self._snat_clients.feed(packet)
             self._correlator.feed(packet)
+
+    def repeat(self, packet: SharedPacket) -> bool:
+        """Takes a packet on a shared path. Returns whether it was taken: an ICMP error has to be whole."""
+        protocol = packet.way.sample.protocol
+        if protocol == "TCP":
+            self._counter_check.feed(packet)
+            self._snat_clients.feed(packet)
+            self._correlator.repeat(packet)
+        return not protocol.startswith("ICMP")
 
     def add_loss(self, now: int, unexplained: bool = False) -> None:
         """Notes that packets were lost or left unexplained up to `now`: the answer to an open SYN may be among them."""

@@ -20,7 +20,7 @@ from tracer.model.hop import DetailHop, HookHop, alike
 from tracer.model.packet import Packet
 from tracer.packets.aliases import Aliases
 from tracer.packets.outcome import BAD
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import AnyPacket, SharedPacket, hop_time, whole
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
 
@@ -91,15 +91,26 @@ class HandshakeCorrelator:
             if not packet.continues:  # otherwise its verdict was given already
                 self._begin(packet)
         elif flags and (packet.ack in self._by_next_seq or packet.seq in self._by_next_seq):
-            for attempt in self._find_attempt(packet):
-                self._add_answer(attempt, packet, flags)
-                self._changed.add(attempt.syn.identity)
+            self._answer(packet, flags)
         elif packet.protocol.startswith("ICMP"):
             identity = self._quoted(packet)
             if identity is not None:
                 attempt = self._open[identity].attempt
                 self._keep(attempt, attempt.errors, packet)
                 self._changed.add(identity)
+
+    def repeat(self, packet: SharedPacket) -> None:
+        """Takes a closed TCP packet on a shared path; it is made whole only if it is kept."""
+        flags, numbers = packet.way.sample.tcp_flags, self._by_next_seq
+        if flags == "SYN" or packet.identity in self._open:
+            self.feed(packet.packet())
+        elif flags and numbers and (packet.ack in numbers or packet.seq in numbers):
+            self._answer(packet, flags)
+
+    def _answer(self, packet: AnyPacket, flags: str) -> None:
+        for attempt in self._find_attempt(packet):
+            self._add_answer(attempt, packet, flags)
+            self._changed.add(attempt.syn.identity)
 
     def _quoted(self, error: Packet) -> int | None:
         """The attempt of the SYN that an ICMP error quotes."""
@@ -156,7 +167,7 @@ class HandshakeCorrelator:
             complete=syn.complete and packet.complete,
         )
 
-    def _find_attempt(self, packet: Packet) -> Iterator[ConnectionAttempt]:
+    def _find_attempt(self, packet: AnyPacket) -> Iterator[ConnectionAttempt]:
         """Yields the latest attempt that this packet answers or continues, if there is one."""
         ends = self._aliases.ends(packet)
         swapped = {reverse(e) for e in ends}
@@ -167,13 +178,13 @@ class HandshakeCorrelator:
                     yield found.attempt
                     return
 
-    def _add_answer(self, attempt: ConnectionAttempt, packet: Packet, flags: str) -> None:
+    def _add_answer(self, attempt: ConnectionAttempt, packet: AnyPacket, flags: str) -> None:
         if flags == "SYN ACK":
-            self._keep(attempt, attempt.synacks, packet)
+            self._keep(attempt, attempt.synacks, whole(packet))
         elif "RST" in flags:
-            self._keep(attempt, attempt.resets, packet)
+            self._keep(attempt, attempt.resets, whole(packet))
         elif not attempt.acks:
-            attempt.acks.append(packet)
+            attempt.acks.append(whole(packet))
 
     @staticmethod
     def _keep(attempt: ConnectionAttempt, answers: list[Packet], packet: Packet) -> None:

@@ -16,7 +16,8 @@ from tracer.model.hop import DecisionDetail, DetailHop, DropHop, Handshake, Hand
 from tracer.model.namespace_name import Netns
 from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import AnyPacket
 from tracer.util.questions import value_of
 
 COUNTERS = (
@@ -36,7 +37,7 @@ class CounterCheck:
         for name in value_of(inspector.names()) or ():
             self._before[name] = value_of(inspector.counters(name)) or {}
 
-    def feed(self, packet: Packet) -> None:
+    def feed(self, packet: AnyPacket) -> None:
         """Takes a closed packet."""
         for netns, counter in self._counters.of(packet):
             if netns in self._before:

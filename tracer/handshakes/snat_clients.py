@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from tracer.model.hop import Nat, RewriteHop
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import AnyPacket
 from tracer.util.evictions import evictions
 from tracer.util.lru_dict import LruDict
 
@@ -32,13 +33,15 @@ class SnatClients:
         self._sources = PathMemo(_sources)
         self._clients: LruDict[str, set[str]] = LruDict(MAX_ADDRESSES, "addresses that clients share")
 
-    def feed(self, packet: Packet) -> None:
+    def feed(self, packet: AnyPacket) -> None:
         """Takes a closed packet."""
         found = self._sources.of(packet)
         if not found:
             return
         client, address = found
-        clients = self._clients.setdefault(address, set())
+        clients = self._clients.get(address)
+        if clients is None:
+            clients = self._clients[address] = set()
         if len(clients) < MAX_CLIENTS:
             clients.add(client)
         elif client not in clients:

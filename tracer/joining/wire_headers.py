@@ -10,7 +10,8 @@ from tracer.model.hop import HookHop, RewriteHop, nat_of
 from tracer.model.namespace_name import is_host
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Outcome, Packet
-from tracer.packets.shared_path import PathMemo, hop_time
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import hop_time
 
 LOOPBACK = "lo"
 """The interface that no packet leaves a node by."""

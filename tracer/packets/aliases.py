@@ -8,7 +8,9 @@ from typing import NamedTuple
 from tracer.model.connection import Alias, anywhere, make_alias, reverse
 from tracer.model.hop import RewriteHop
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathMemo, Ports, place_of, shared_hops
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import AnyPacket, SharedPacket
+from tracer.packets.shared_path import Ports, place_of, shared_hops
 
 
 def aliases_of(packet: Packet) -> dict[Alias, None]:
@@ -38,15 +40,17 @@ class Aliases:
     def __init__(self) -> None:
         self._patterns = PathMemo(_patterns)
 
-    def of(self, packet: Packet) -> dict[Alias, None]:
+    def of(self, packet: AnyPacket) -> dict[Alias, None]:
         """All aliases of a packet in the packet's own direction, in the order of its path; conntrack's tuples last."""
-        hops = shared_hops(packet)
-        if hops is None:
+        if isinstance(packet, SharedPacket):
+            ports = packet.way.ports
+        elif hops := shared_hops(packet):
+            ports = hops.ports
+        else:
             return aliases_of(packet)
-        ports = hops.ports
         return {pattern.fill(ports): None for pattern in self._patterns.of(packet)}
 
-    def ends(self, packet: Packet) -> set[Alias]:
+    def ends(self, packet: AnyPacket) -> set[Alias]:
         """The aliases of a packet without their namespaces, in the packet's own direction."""
         return {anywhere(alias) for alias in self.of(packet)}
 

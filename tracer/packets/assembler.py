@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from tracer.events import payload, record
-from tracer.events.packet_groups import by_packet
+from tracer.events.packet_groups import PacketGroups
 from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
 from tracer.model.hop import Hop, trace_of
 from tracer.model.loss import Loss
@@ -24,8 +24,9 @@ from tracer.packets.hop_builder import HopBuilder
 from tracer.packets.loss_history import LossHistory
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.path_signature import PathSignature
-from tracer.packets.path_templates import PathTemplates, SharedPacket, untracked_at
+from tracer.packets.path_templates import PathTemplates, untracked_at
 from tracer.packets.payload_store import PayloadStore
+from tracer.packets.shared_packet import AnyPacket, SharedPacket, whole
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
@@ -153,11 +154,12 @@ class PacketAssembler:
         self._open_events += len(batch)
         opened = self._open
         is_settled = self._rules.is_settled
-        for identity, rows in by_packet(batch["packet"], batch):
+        groups = PacketGroups(batch["packet"])
+        for identity, octets in zip(groups.identities, groups.octets(batch), strict=True):
             if identity in opened:
-                opened[identity].add(rows, is_settled)
+                opened[identity].add(octets, is_settled)
             else:
-                opened[identity] = OpenPacket(rows, is_settled)
+                opened[identity] = OpenPacket(octets, is_settled)
         if len(batch):
             self._newest = int(batch["time"][-1])
 
@@ -182,13 +184,13 @@ class PacketAssembler:
 
     def closed(self, now: int) -> list[Packet]:
         """Closes idle packets; oldest first. `now`: ns, CLOCK_MONOTONIC, taken before the last drain."""
-        return [packet for chunk in self.chunks(now) for packet in chunk]
+        return [whole(packet) for chunk in self.chunks(now) for packet in chunk]
 
     def flush(self) -> list[Packet]:
         """Closes all open packets; oldest first."""
-        return [packet for chunk in self.chunks() for packet in chunk]
+        return [whole(packet) for chunk in self.chunks() for packet in chunk]
 
-    def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
+    def chunks(self, now: int | None = None) -> Iterator[list[AnyPacket]]:
         """Yields closed packets in chunks, oldest first; `now=None` closes all. Packets of chunks not taken stay open."""
         self._forget()
         self._waiting_since = None
@@ -253,13 +255,13 @@ class PacketAssembler:
 
     def _surplus(self, closing: list[int]) -> set[int]:
         """Packets to close before they are idle, those without an event for the longest time first."""
-        surplus = self._open_events - OPEN_EVENTS - sum(len(self._open[identity]) for identity in closing)
+        surplus = self._open_events - OPEN_EVENTS - sum(self._open[identity].count for identity in closing)
         early: set[int] = set()
         for identity in sorted(self._open.keys() - closing, key=lambda each: self._open[each].last):
             if surplus <= 0:
                 break
             early.add(identity)
-            surplus -= len(self._open[identity])
+            surplus -= self._open[identity].count
         evictions.add("open packets", len(early))
         return early
 
@@ -267,39 +269,45 @@ class PacketAssembler:
         """The signatures of packets that may share the path of an earlier packet, by identity."""
         if not self.is_sharing or not self.is_uniform or self._losses:
             return {}
-        may_share = [i for i in identities if not (i in early or i in self._closed or i in self._bytes)]
-        may_share = [i for i in may_share if self._open[i].is_settled]
+        may_share = [i for i in identities if self._open[i].is_settled and i not in self._closed]
+        if early or self._bytes:
+            may_share = [i for i in may_share if not (i in early or i in self._bytes)]
         found = path_signature.signatures([self._open[i] for i in may_share])
         return {identity: signature for identity, signature in zip(may_share, found, strict=True) if signature}
 
-    def _close(self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]) -> list[Packet]:
+    def _close(
+        self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]
+    ) -> list[AnyPacket]:
         """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
-        packets: list[Packet | SharedPacket] = []
+        packets: list[AnyPacket] = []
+        lookups, has_payloads = self._hops.lookups, bool(self._bytes)
         for identity in identities:
             opened, signature = self._open.pop(identity), signatures.get(identity)
-            self._open_events -= len(opened)
-            self._hops.lookups.begin()
+            self._open_events -= opened.count
+            lookups.begin()
             signature = signature if self.is_sharing else None
             shared = self._templates.find(identity, opened, signature) if signature else None
             if shared and signature:
                 self.shared += 1
                 is_compared = self._compared_every and self.shared % self._compared_every == 0
                 packets.append(self._compared(identity, opened, shared) if is_compared else shared)
-                self._closed[identity] = ClosedSharedPacket.of(shared, opened)
+                self._closed[identity] = ClosedSharedPacket.of(shared, opened, signature.order)
             elif opened.has_event:
                 packet = self._packet(identity, opened, identity in early, signature)
                 packets += [packet] if packet else []
-            self._bytes.pop(identity, None)
+            if has_payloads:
+                self._bytes.pop(identity, None)
             self._rules.forget(identity)
         packets.sort(key=lambda p: p.time)
-        numbers = range(self._number + 1, self._number + len(packets) + 1)
-        self._number += len(packets)
-        return [
-            packet.packet(number) if isinstance(packet, SharedPacket) else evolve(packet, number=number)
-            for number, packet in zip(numbers, packets, strict=True)
-        ]
+        for at, closed in enumerate(packets):
+            self._number += 1
+            if isinstance(closed, SharedPacket):
+                closed.number = self._number
+            else:
+                packets[at] = evolve(closed, number=self._number)
+        return packets
 
-    def _compared(self, identity: int, opened: OpenPacket, found: SharedPacket) -> Packet | SharedPacket:
+    def _compared(self, identity: int, opened: OpenPacket, found: SharedPacket) -> AnyPacket:
         """Explains a packet also on its own. If that is different, no further packet is filled in from a template."""
         shared = found.packet()
         self._hops.lookups.settle()

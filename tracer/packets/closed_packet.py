@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from tracer.events.record import Event
 from tracer.model.endpoints import Endpoints
 from tracer.packets import header_tracker
 from tracer.packets.open_packet import OpenPacket
-from tracer.packets.path_templates import SharedPacket
+from tracer.packets.shared_packet import SharedPacket
 
 
 class ClosedPacket(NamedTuple):
@@ -58,11 +59,11 @@ class ClosedSharedPacket(NamedTuple):
     rows: bytes
 
     @classmethod
-    def of(cls, shared: SharedPacket, opened: OpenPacket) -> ClosedSharedPacket:
-        """What is kept of a packet that was filled in from a template."""
-        times, template, order = shared.times, shared.template, shared.signature.order
-        rows = b"".join([opened.octets(order[at]) for at in template.late])
-        return cls(times[template.began], times[-1], len(times), shared.endpoints, rows)
+    def of(cls, shared: SharedPacket, opened: OpenPacket, order: Sequence[int]) -> ClosedSharedPacket:
+        """What is kept of a packet that was filled in from a template. order: places of its rows, in the order of time."""
+        times, places = shared.times, shared.way.rows
+        rows = opened.chosen([order[at] for at in places.late])
+        return cls(times[places.began], times[-1], len(times), shared.way.sample.endpoints, rows)
 
     def headers(self) -> ClosedPacket:
         """The packet with its headers."""

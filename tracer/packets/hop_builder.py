@@ -93,6 +93,7 @@ class HopBuilder:
         processes: SocketOwners that own sockets.
         drop_reasons: Drop reason name by number, of the kernel that wrote the events.
         function: Gives the name of the kernel function that contains an address.
+        version: See Lookups.
 
     Attributes:
         lookups: The look-ups of the packet that is being explained.
@@ -104,10 +105,12 @@ class HopBuilder:
         processes: SocketOwners,
         drop_reasons: Mapping[int, str],
         function: Callable[[int], str],
+        version: Callable[[], int] | None = None,
     ) -> None:
-        self.lookups, self._reasons = Lookups(namespaces, processes, function), drop_reasons
+        self.lookups, self._reasons = Lookups(namespaces, processes, function, version), drop_reasons
         self._ipvs_connections = IpvsConnections()
         self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT, "listening sockets")
+        self._listener_changes = 0
         self._makers: dict[int, Callable[[Event, _Step, ResolvedRules], Hop]] = {
             Kind.EVENT_HOOK: self._hook,
             Kind.EVENT_TABLE: self._table,
@@ -122,6 +125,12 @@ class HopBuilder:
             Kind.EVENT_DROP: self._drop,
             Kind.EVENT_CLUE: self._detail,
         }
+
+    @property
+    def version(self) -> int | None:
+        """Equal as long as whatever was looked up for a packet would be found again; None = not known."""
+        version = self.lookups.version
+        return None if version is None else version + self._listener_changes + self._listeners.evicted
 
     def make(self, e: Event, rules: ResolvedRules = NO_RULES) -> Hop:
         """Builds the hop of an event. `rules`: the rules that acted at it."""
@@ -182,6 +191,7 @@ class HopBuilder:
         """The socket that received a packet, with its process, and how the process is known."""
         listener_key = use.netns, use.address, use.port
         if use.state == "LISTEN":
+            self._listener_changes += self._listeners.get(listener_key) != use.inode
             self._listeners[listener_key] = use.inode
         pid, command = self.lookups.owner(use.inode)
         if pid or use.state == "LISTEN" or listener_key not in self._listeners:

@@ -24,18 +24,30 @@ class Lookups:
         namespaces: Names of network namespaces, by inode.
         processes: Processes that own sockets.
         function: Gives the name of the kernel function that contains an address.
+        version: Gives a number that changes before any answer changes, as in a replay. None = each question has to be asked.
 
     Attributes:
         is_consistent: No question of this packet has had two answers.
     """
 
-    def __init__(self, namespaces: NamespaceNames, processes: SocketOwners, function: Callable[[int], str]) -> None:
-        self._namespaces, self._processes, self._function = namespaces, processes, function
+    def __init__(
+        self,
+        namespaces: NamespaceNames,
+        processes: SocketOwners,
+        function: Callable[[int], str],
+        version: Callable[[], int] | None = None,
+    ) -> None:
+        self._namespaces, self._processes, self._function, self._version = namespaces, processes, function, version
         self._names: dict[int, Netns] = {}
         self._owners: dict[int, tuple[int, str]] = {}
         self._functions: dict[int, str] = {}
         self._ahead: tuple[_Namespaces, tuple[Netns, ...]] | None = None
         self._is_settled, self.is_consistent = False, True
+
+    @property
+    def version(self) -> int | None:
+        """Equal as long as each question has the answer that it had; None = not known."""
+        return self._version() if self._version else None
 
     def begin(self) -> None:
         """Begins the next packet."""

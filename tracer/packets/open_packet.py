@@ -3,71 +3,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
+
 from tracer.events import decision_detail, record
 from tracer.events.detail_row import read_row
 from tracer.events.nft_trace import HIT_DTYPE
-from tracer.events.packet_groups import joined_rows
 from tracer.events.record import DTYPE, Event, EventArray, EventRow, Kind
 from tracer.model.hop import DecisionDetail
 
+_SIZE = DTYPE.itemsize
 assert HIT_DTYPE.fields
 _FIRST = HIT_DTYPE.fields["registers"][1]
 _REGISTERS = slice(_FIRST, _FIRST + HIT_DTYPE["registers"].itemsize)
 """Bytes of a rule hit that are nftables' registers."""
+
+assert DTYPE.names and DTYPE.names[0] == "time"
+
+
+def _time(octets: bytes, start: int) -> int:
+    """The time of the row that begins there."""
+    return int.from_bytes(octets[start : start + 8], "little")
 
 
 class OpenPacket:
     """The rows of one packet in the order in which they arrived.
 
     Args:
-        rows: Its first rows, a copy of its own.
+        octets: The bytes of its first rows.
         is_settled: See below.
 
     Attributes:
         began: Time of the row that arrived first, ns, CLOCK_MONOTONIC.
         last: Time of the row that arrived last, ns, CLOCK_MONOTONIC.
+        count: Number of rows.
         is_settled: No rules that acted on the packet are still to be read.
     """
 
-    __slots__ = ("_events", "_octets", "_rows", "began", "is_settled", "last")
+    __slots__ = ("_events", "_parts", "began", "count", "is_settled", "last")
 
-    def __init__(self, rows: EventArray, is_settled: bool = False) -> None:
-        self._rows, self.is_settled = [rows], is_settled
-        times = rows["time"]
-        self.began, self.last = times.item(0), times.item(-1)
+    def __init__(self, octets: bytes, is_settled: bool = False) -> None:
+        self._parts, self.is_settled = [octets], is_settled
+        self.began, self.last, self.count = _time(octets, 0), _time(octets, len(octets) - _SIZE), len(octets) // _SIZE
         self._events: list[EventRow] = []
-        self._octets = b""
 
-    def __len__(self) -> int:
-        return sum(map(len, self._rows))
-
-    def add(self, rows: EventArray, is_settled: bool = False) -> None:
+    def add(self, octets: bytes, is_settled: bool = False) -> None:
         """Adds rows that came later. is_settled: no rules that acted at these rows are still to be read."""
-        self._rows.append(rows)
-        self._octets = b""
-        self.last = rows["time"].item(-1)
+        self._parts.append(octets)
+        self.count += len(octets) // _SIZE
+        self.last = _time(octets, len(octets) - _SIZE)
         self.is_settled = self.is_settled and is_settled
+
+    @property
+    def octets(self) -> bytes:
+        """The bytes of all rows."""
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0]
 
     @property
     def rows(self) -> EventArray:
         """All rows."""
-        if len(self._rows) > 1:
-            self._rows = [joined_rows(self._rows)]
-        return self._rows[0]
+        return np.frombuffer(self.octets, DTYPE)
 
-    def octets(self, at: int) -> bytes:
+    def chosen(self, places: Iterable[int]) -> bytes:
+        """The bytes of the rows at these places in `rows`."""
+        octets = self.octets
+        return b"".join([octets[at * _SIZE : (at + 1) * _SIZE] for at in places])
+
+    def row(self, at: int) -> bytes:
         """The bytes of the row at a place in `rows`."""
-        if not self._octets:
-            self._octets = self.rows.tobytes()
-        return self._octets[at * DTYPE.itemsize : (at + 1) * DTYPE.itemsize]
+        return self.octets[at * _SIZE : (at + 1) * _SIZE]
 
     def registers(self, at: int) -> bytes:
         """nftables' registers in the rule hit at a place in `rows`."""
-        return self.octets(at)[_REGISTERS]
+        return self.row(at)[_REGISTERS]
 
     def detail(self, at: int) -> DecisionDetail:
         """The decision detail at a place in `rows`."""
-        return decision_detail.of_row(read_row(self.octets(at)))
+        return decision_detail.of_row(read_row(self.row(at)))
 
     @property
     def has_event(self) -> bool:
@@ -77,6 +92,6 @@ class OpenPacket:
     @property
     def events(self) -> list[EventRow]:
         """All rows as named tuples."""
-        if len(self._events) < len(self):
+        if len(self._events) < self.count:
             self._events = list(record.events(self.rows))
         return self._events

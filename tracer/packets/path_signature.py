@@ -17,7 +17,6 @@ import numpy.typing as npt
 from tracer.events import record
 from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
 from tracer.events.nft_trace import HIT_DTYPE
-from tracer.events.packet_groups import joined_rows
 from tracer.events.record import DTYPE, EventArray, Flag, Kind
 from tracer.packets.open_packet import OpenPacket
 
@@ -151,10 +150,10 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     """
     if not packets:
         return []
-    counts = np.array([len(packet) for packet in packets])
+    counts = np.array([packet.count for packet in packets])
     ends = np.cumsum(counts)
     starts = ends - counts
-    rows = joined_rows([packet.rows for packet in packets])
+    rows = np.frombuffer(b"".join([packet.octets for packet in packets]), DTYPE)
     owner, places = np.repeat(np.arange(len(packets)), counts), np.arange(len(rows))
     is_first = np.zeros(len(rows), bool)
     is_first[starts] = True

@@ -21,13 +21,14 @@ from tracer.events.record import Event, EventRow, Flag, Kind
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import DecisionDetail, DetailHop, IpvsHop, RewriteHop, RuleHop, Socket, SocketHop
-from tracer.model.packet import Flow, Packet
+from tracer.model.packet import Packet
 from tracer.model.rule import RuleTrace
 from tracer.packets.hop_builder import HopBuilder, SocketUse
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.outcome import BAD
 from tracer.packets.path_signature import PathSignature
-from tracer.packets.shared_path import EndpointsPattern, HopPattern, PathHops, Ports, SharedPath, place_of
+from tracer.packets.shared_packet import ConnectionPath, RowPlaces, SharedPacket
+from tracer.packets.shared_path import EndpointsPattern, HopPattern, Ports, SharedPath, place_of
 from tracer.rules.rule_resolver import ResolvedRules, RuleResolver, TranslationUse
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
@@ -40,10 +41,16 @@ VARIANTS_KEPT = 64
 TEMPLATES_KEPT = 8192
 """Most templates; when there would be more, all are dropped."""
 
-ENDS_KEPT = 4096
-"""Most pairs of a template and a connection of which the endpoints are kept; those of another one are filled in again."""
+CONNECTIONS_KEPT = 4096
+"""Most pairs of a signature and a connection of which is kept what their packets have in common; it is found again."""
 PORT_RANGES_KEPT = 256
 """Most ranges that the chosen ports of one signature are compared with. Beyond that packets are explained on their own."""
+
+
+LISTEN = "LISTEN"
+"""State of a listening socket."""
+_SocketOwner = tuple[int, str, Evidence, bool]
+"""Pid and command of the process that holds a socket, how that is known, and whether the socket has an inode."""
 
 
 class _Use(NamedTuple):
@@ -59,15 +66,15 @@ class _Use(NamedTuple):
     time: int
     ports: tuple[int, int, int]
 
-    def fill(self, times: Sequence[int], ports: Ports) -> TranslationUse:
-        """The use in a packet with these times and ports."""
+    def fill(self, ports: Ports) -> TranslationUse:
+        """The use in a packet with these ports; its time is that of the packet that was explained."""
         use, (source, destination, to) = self.use, self.ports
         is_destination, netns, zone, protocol, src, sport, dst, dport = use.side
         sport = sport if source < 0 else ports[source]
         dport = dport if destination < 0 else ports[destination]
         translated = use.to if to < 0 else (use.to[0], ports[to])
         side = (is_destination, netns, zone, protocol, src, sport, dst, dport)
-        return TranslationUse(side, translated, times[self.time], use.decided, use.is_new)
+        return TranslationUse(side, translated, use.time, use.decided, use.is_new)
 
 
 class _SocketPlace(NamedTuple):
@@ -93,9 +100,7 @@ class PathTemplate:
         path: Its hops.
         endpoints: Its endpoints.
         flow: The original and the reply tuple of its connection.
-        began: Place of its first event among its rows.
-        header: Place of its first event with a header.
-        late: Places of the rows that late events of the packet need.
+        rows: Places among its rows.
         tracked: Inodes of the namespaces that track it.
         rules: Rules behind its translations.
     """
@@ -104,17 +109,17 @@ class PathTemplate:
     path: SharedPath
     endpoints: EndpointsPattern
     flow: tuple[EndpointsPattern, EndpointsPattern]
-    began: int
-    header: int
-    late: tuple[int, ...]
+    rows: RowPlaces
     tracked: tuple[int, ...]
     rules: tuple[ResolvedRules, ...]
 
-    def ends(self, ports: Ports) -> tuple[Endpoints, Flow]:
-        """The endpoints and the connection of a packet with these chosen ports."""
+    def way(self, ports: Ports) -> ConnectionPath:
+        """What packets with these chosen ports have in common."""
         assert self.packet.flow
         orig, reply = self.flow
-        return self.endpoints.fill(ports), evolve(self.packet.flow, orig=orig.fill(ports), reply=reply.fill(ports))
+        flow = evolve(self.packet.flow, orig=orig.fill(ports), reply=reply.fill(ports))
+        sample = evolve(self.packet, endpoints=self.endpoints.fill(ports), flow=flow)
+        return ConnectionPath(sample, self.path, ports, self.rows)
 
 
 @dataclass(eq=False)
@@ -163,47 +168,23 @@ class _Group:
     variants: dict[Hashable, _Variant] = field(default_factory=dict)
 
 
-class SharedPacket(NamedTuple):
-    """A packet that takes a known path: its template and its own values.
+@dataclass(eq=False)
+class _GroupConnection:
+    """Packets of one signature and one connection.
 
     Attributes:
-        identity: Identity of the packet.
-        template: What it is filled in from.
-        time: Time of its first event, ns since the epoch.
-        times: Times of its rows, ns, CLOCK_MONOTONIC.
-        signature: Its signature, with its ports, lengths and sequence numbers.
-        endpoints: Its addresses as it came in.
-        flow: Its connection.
-        details: Its decision details, in order.
+        variant: Those of them for which names, sockets and keys of maps agree.
+        uses: What they do with translations, with the place of the time of each.
+        version: Version of the answers by which `variant` was found; None = it has to be found for each packet.
+        sockets: Inodes of the sockets that received the packet for which it was found.
+        ways: Their template and what they have in common, by the identities of the rules behind their translations.
     """
 
-    identity: int
-    template: PathTemplate
-    time: int
-    times: list[int]
-    signature: PathSignature
-    endpoints: Endpoints
-    flow: Flow
-    details: tuple[DecisionDetail, ...]
-
-    def packet(self, number: int = 0) -> Packet:
-        """The packet with this number."""
-        template, (_, ports, values, start, _) = self.template, self.signature
-        header = start + template.header
-        sockets = tuple([values.object.item(start + at) for at in template.path.sockets])
-        return evolve(
-            template.packet,
-            identity=self.identity,
-            time=self.time,
-            endpoints=self.endpoints,
-            length=values.length.item(header),
-            seq=values.seq.item(header),
-            ack=values.ack.item(header),
-            ident=values.ident.item(header),
-            flow=self.flow,
-            hops=PathHops(template.path, self.times, ports, sockets, self.details),
-            number=number,
-        )
+    variant: _Variant
+    uses: tuple[tuple[TranslationUse, int], ...]
+    version: int | None
+    sockets: tuple[int, ...]
+    ways: dict[Hashable, tuple[PathTemplate, ConnectionPath]] = field(default_factory=dict)
 
 
 class PathTemplates:
@@ -219,30 +200,63 @@ class PathTemplates:
     def __init__(self, hops: HopBuilder, rules: RuleResolver, tracked: LruDict[int, None], wall_offset: int) -> None:
         self._hops, self._rules, self._tracked, self._offset = hops, rules, tracked, wall_offset
         self._groups: LruDict[Hashable, _Group] = LruDict(PATHS_KEPT, "paths of packets")
-        self._ends: LruDict[tuple[PathTemplate, Ports], tuple[Endpoints, Flow]] = LruDict(ENDS_KEPT, "endpoints on paths")
+        self._connections: LruDict[tuple[_Group, Ports], _GroupConnection] = LruDict(CONNECTIONS_KEPT, "connections on paths")
         self._changes, self._count = rules.changes, 0
 
     def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
         """Finds the template of a packet; None = it has none. All side effects are those of explaining it on its own."""
-        if self._rules.changes != self._changes:
+        rules = self._rules
+        if rules.changes != self._changes:
             self._clear()
-        group = self._groups.get(self._name(identity, signature))
-        start, ports = signature.start, signature.ports
-        times = signature.values.time[start : start + len(signature.order)]
-        if group is None or not self._rules.is_current(times[0]):
+        key, ports, values, start, order = signature
+        group = self._groups.get((len(order), key, rules.fingerprint(identity)))
+        times = values.time[start : start + len(order)]
+        if group is None or not rules.is_current(times[0]):
             return None
-        details = tuple([packet.detail(signature.order[at]) for at in group.details])
-        variant = group.variants.get(self._looked_up(group, packet, signature, details))
-        template = variant.templates.get(self._translations(variant.uses, identity, times, ports)) if variant else None
-        if template is None:
+        details = tuple([packet.detail(order[at]) for at in group.details]) if group.details else ()
+        connection = self._connection(group, packet, signature, details)
+        found = self._way(connection, identity, times, ports) if connection else None
+        if found is None:
             self._hops.lookups.settle()
             return None
+        template, way = found
         for netns in template.tracked:
             self._tracked[netns] = None
-        ends = self._ends.get((template, ports))
-        if ends is None:
-            ends = self._ends[template, ports] = template.ends(ports)
-        return SharedPacket(identity, template, times[template.began] + self._offset, times, signature, *ends, details)
+        return SharedPacket(identity, way, times[way.rows.began] + self._offset, times, values, start, details)
+
+    def _connection(
+        self, group: _Group, packet: OpenPacket, signature: PathSignature, details: tuple[DecisionDetail, ...]
+    ) -> _GroupConnection | None:
+        """What is known of packets of this group and connection, if the same is looked up for this packet; None = nothing."""
+        _, ports, values, start, _ = signature
+        version, known = self._hops.version, self._connections.get((group, ports))
+        inodes = tuple([values.object.item(start + place.row) for place in group.sockets]) if group.sockets else ()
+        if known and version is not None and known.version == version and known.sockets == inodes:
+            return known
+        looked_up, is_lasting = self._looked_up(group, packet, signature, inodes, details)
+        variant = group.variants.get(looked_up)
+        if variant is None:
+            return None
+        if known is None or known.variant is not variant:
+            uses = tuple([(use.fill(ports), use.time) for use in variant.uses])
+            known = self._connections[group, ports] = _GroupConnection(variant, uses, None, ())
+        known.version, known.sockets = version if is_lasting else None, inodes
+        return known
+
+    def _way(
+        self, connection: _GroupConnection, identity: int, times: Sequence[int], ports: Ports
+    ) -> tuple[PathTemplate, ConnectionPath] | None:
+        """Does what the packet does with translations. Returns its template for the rules behind them, None = none."""
+        repeat = self._rules.repeat
+        rules = [repeat(use, times[at], identity) for use, at in connection.uses]
+        name = tuple([(id(trace), from_conntrack) for trace, from_conntrack in rules])
+        found = connection.ways.get(name)
+        if found is None:
+            template = connection.variant.templates.get(name)
+            if template is None:
+                return None
+            found = connection.ways[name] = template, template.way(ports)
+        return found
 
     def keep(
         self, identity: int, opened: OpenPacket, signature: PathSignature, packet: Packet, events: Sequence[Event]
@@ -269,7 +283,8 @@ class PathTemplates:
         keys = self._rules.map_keys([row for row in rows if isinstance(row, NftHit)])
         if keys is None:
             return
-        group = self._group_of(self._name(identity, signature), rows, keys, events, signature.ports)
+        name = len(signature.order), signature.key, self._rules.fingerprint(identity)
+        group = self._group_of(name, rows, keys, events, signature.ports)
         if group is None:
             return
         looked_up = self._seen(group, opened, signature, packet)
@@ -288,13 +303,9 @@ class PathTemplates:
             evictions.add("templates of packets", self._count)
             self._clear()
 
-    def _name(self, identity: int, signature: PathSignature) -> Hashable:
-        """Equal for packets of one group."""
-        return len(signature.order), signature.key, self._rules.fingerprint(identity)
-
     def _clear(self) -> None:
         self._groups.clear()
-        self._ends.clear()
+        self._connections.clear()
         self._changes, self._count = self._rules.changes, 0
 
     def _group_of(
@@ -320,6 +331,7 @@ class PathTemplates:
                 return None
             # Templates without the new ranges are dropped: they would also hold for packets that the new tests tell apart.
             group.variants.clear()
+            self._connections.clear()
             group.tested = tuple(sorted(tested.union(group.tested)))
         return group
 
@@ -346,14 +358,23 @@ class PathTemplates:
         )
 
     def _looked_up(
-        self, group: _Group, opened: OpenPacket, signature: PathSignature, details: Sequence[DecisionDetail]
-    ) -> Hashable:
-        """What a packet's explanation looks up outside of its rows, besides rules of translations: asks for it."""
-        sockets: tuple[Hashable, ...] = ()
-        if group.sockets:
-            values, ports = signature.values.object, signature.ports
-            sockets = tuple([self._owner(place, values.item(signature.start + place.row), ports) for place in group.sockets])
-        return self._key(group, opened, signature, details, sockets)
+        self,
+        group: _Group,
+        opened: OpenPacket,
+        signature: PathSignature,
+        inodes: Sequence[int],
+        details: Sequence[DecisionDetail],
+    ) -> tuple[Hashable, bool]:
+        """What a packet's explanation looks up outside of its rows, besides rules of translations: asks for it.
+
+        Returns:
+            It, and whether it is the same for all packets of this group, connection and sockets until an answer changes.
+        """
+        sockets = [self._owner(place, inode, signature.ports) for place, inode in zip(group.sockets, inodes, strict=True)]
+        # A listener is noted each time, for sockets without a process.
+        is_listening = any([place.use.state == LISTEN for place in group.sockets])
+        is_lasting = not (group.details or group.keys or group.untracked or is_listening)
+        return self._key(group, opened, signature, details, tuple(sockets)), is_lasting
 
     def _seen(self, group: _Group, opened: OpenPacket, signature: PathSignature, packet: Packet) -> Hashable:
         """The same of a packet that was explained: with the answers that are in it."""
@@ -382,14 +403,10 @@ class PathTemplates:
         tests = tuple([t.low <= ports[t.port] <= t.high for t in group.tested]) if group.tested else ()
         return names, functions, sockets, keys, facts, tests, bool(group.untracked) and group.untracked in self._tracked
 
-    def _owner(self, place: _SocketPlace, inode: int, ports: Ports) -> Hashable:
+    def _owner(self, place: _SocketPlace, inode: int, ports: Ports) -> _SocketOwner:
         _, state, netns, address, port = place.use
         use = SocketUse(inode, state, netns, address, port if place.port < 0 else ports[place.port])
         return _seen_owner(*self._hops.find_socket(use))
-
-    def _translations(self, uses: Sequence[_Use], identity: int, times: Sequence[int], ports: Ports) -> Hashable:
-        """Does what the packet does with translations; identifies the rules behind them."""
-        return _rules_key([self._rules.repeat(pattern.fill(times, ports), identity) for pattern in uses])
 
 
 def untracked_at(events: Sequence[Event]) -> Event | None:
@@ -439,7 +456,7 @@ def _rules_key(rules: Sequence[ResolvedRules]) -> Hashable:
     return tuple([(id(resolved.trace), resolved.from_conntrack) for resolved in rules])
 
 
-def _seen_owner(socket: Socket, evidence: Evidence) -> Hashable:
+def _seen_owner(socket: Socket, evidence: Evidence) -> _SocketOwner:
     return socket.pid, socket.command, evidence, bool(socket.inode)
 
 
@@ -460,9 +477,7 @@ def _template(
         _path(packet, times, sockets, ports),
         EndpointsPattern.of(packet.endpoints, ports),
         (EndpointsPattern.of(packet.flow.orig, ports), EndpointsPattern.of(packet.flow.reply, ports)),
-        own[0],
-        with_header,
-        tuple(sorted({with_header, *_completing(rows, own)})),
+        RowPlaces(own[0], with_header, tuple(sorted({with_header, *_completing(rows, own)}))),
         tuple(dict.fromkeys(e.netns for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER)),
         rules,
     )

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar, cast, overload
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, overload
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import DecisionDetail, DetailHop, Hop, HopBase, Nat, RewriteHop, SharedHops, Socket, SocketHop
 from tracer.model.packet import Packet
 from tracer.util.frozen import evolve
 
-T = TypeVar("T")
-MISSING = object()
-"""Stands for a path for which nothing is kept."""
 Ports = tuple[int, int]
 """The ports that a connection chose: its source port, and the port that its answers go to."""
 
@@ -192,36 +189,9 @@ class PathHops(SharedHops):
                 return evolve(hop, time=time)
 
 
-class PathMemo(Generic[T]):
-    """Keeps what is equal for all packets of a shared path; computes it for each other packet.
-
-    Args:
-        compute: Computes it from a packet, without any of its times, ports, lengths, sequence numbers.
-    """
-
-    def __init__(self, compute: Callable[[Packet], T]) -> None:
-        self._compute = compute
-
-    def of(self, packet: Packet) -> T:
-        """What was computed for the packet's path, or is computed for the packet."""
-        hops = packet.hops
-        if not isinstance(hops, PathHops):
-            return self._compute(packet)
-        found = hops.path.kept.get(self, MISSING)
-        if found is MISSING:
-            found = hops.path.kept[self] = self._compute(packet)
-        return cast(T, found)
-
-
 def shared_hops(packet: Packet) -> PathHops | None:
     """The packet's hops if it takes a shared path; None = it was explained on its own."""
     return packet.hops if isinstance(packet.hops, PathHops) else None
-
-
-def hop_time(packet: Packet, at: int) -> int:
-    """Time of the packet's hop at a place, ns, CLOCK_MONOTONIC; for a shared path no hop is made. Raises IndexError."""
-    hops = packet.hops
-    return hops.time(at) if isinstance(hops, PathHops) else hops[at].time
 
 
 def place_of(port: int, ports: Ports) -> int:

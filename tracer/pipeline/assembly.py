@@ -10,13 +10,13 @@ from typing import Protocol
 
 from tracer.events.record import EventArray
 from tracer.model.loss import Loss
-from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
 from tracer.node.processes import SocketOwners
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
+from tracer.packets.shared_packet import AnyPacket
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.questions import Journal
 
@@ -45,7 +45,7 @@ class Assembler(Protocol):
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Takes losses that were noticed at `now`, ns, CLOCK_MONOTONIC."""
 
-    def chunks(self, now: int | None = None) -> Iterator[list[Packet]]:
+    def chunks(self, now: int | None = None) -> Iterator[Sequence[AnyPacket]]:
         """Yields closed packets in chunks, oldest first. now: ns, CLOCK_MONOTONIC; None = all packets are closed."""
         ...
 
@@ -104,15 +104,21 @@ class AssemblyParts:
     tracking: Collection[int]
 
 
-def packet_assembler(parts: AssemblyParts, compares_paths: bool = True, holds_answers: bool = True) -> PacketAssembler:
+def packet_assembler(
+    parts: AssemblyParts,
+    compares_paths: bool = True,
+    holds_answers: bool = True,
+    version: Callable[[], int] | None = None,
+) -> PacketAssembler:
     """The assembler of a run that explains its packets.
 
     Args:
         parts: What explaining needs.
         compares_paths: Some packets on shared paths are explained in two ways and compared; see PacketAssembler.compared_every.
         holds_answers: See PacketAssembler.
+        version: See Lookups.
     """
-    hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function)
+    hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function, version)
     number = os.environ.get(COMPARED_VARIABLE, "")
     every = (int(number) if number.isdecimal() else COMPARED_EVERY) if compares_paths else 0
     return PacketAssembler(

@@ -7,11 +7,12 @@ it, and the run does not count it among its packets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tracer.model.evidence import Evidence
 from tracer.model.packet import Packet
+from tracer.packets.shared_packet import AnyPacket, whole
 from tracer.pipeline.assembly import Assembler
 from tracer.util.frozen import evolve
 
@@ -27,10 +28,10 @@ class Backlog:
 
     evidence: Evidence | None = None
     open: int = 0
-    _first_packets: list[Packet] = field(default_factory=list)
+    _first_packets: list[AnyPacket] = field(default_factory=list)
     _closed: int = 0
 
-    def begin(self, evidence: Evidence, first_packets: list[Packet] | None = None, closed: int = 0) -> None:
+    def begin(self, evidence: Evidence, first_packets: Sequence[AnyPacket] = (), closed: int = 0) -> None:
         """Marks the point from which no packet is explained.
 
         Args:
@@ -38,7 +39,7 @@ class Backlog:
             first_packets: packets after this point that are already assembled.
             closed: number of packet identities in `first_packets`.
         """
-        self.evidence, self._first_packets, self._closed = evidence, first_packets or [], closed
+        self.evidence, self._first_packets, self._closed = evidence, list(first_packets), closed
 
     def count(self, assembler: Assembler) -> int:
         """Number of packets in the backlog, including those that are still open."""
@@ -51,4 +52,4 @@ class Backlog:
             return
         for chunk in (self._first_packets, *([] if self.open == self._closed else assembler.chunks())):
             for packet in chunk:
-                yield evolve(packet, unexplained=self.evidence)
+                yield evolve(whole(packet), unexplained=self.evidence)

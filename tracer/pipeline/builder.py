@@ -101,7 +101,8 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
     source, summary = environment.source(kube), RunSummary()
     stack.callback(kube.detach)
     stages: list[Stage] = [StatusStage(summary, options.status, options.is_explained)] if options.status else []
-    stages += [SelectionStage(options.filters)] if options.filters else []
+    filters = [each for each in options.filters if each != DisplayFilter()]
+    stages += [SelectionStage(filters)] if filters else []
     stages.append(OwnerStage(kube, source))
     stages += [ConnectionNumberStage(parts.clock)] if options.numbers_connections else []
     stages += [DisplayStage(summary, options.drops_only, options.by_connection, options.quiet), *judging]

@@ -18,6 +18,7 @@ from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline, TimelineEntry
 from tracer.packets import icmp
 from tracer.packets.outcome import BAD
+from tracer.packets.shared_packet import SharedPacket
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
 from tracer.util.evictions import evictions
@@ -66,6 +67,11 @@ class ConnectionStage(Stage):
         self._handshakes.feed(packet)
         if self._connections is not None and (packet.outcome in BAD or not icmp.is_neighbor_discovery(packet)):
             self._connections.feed(packet)
+        return packet
+
+    def repeat(self, packet: SharedPacket, output: Output) -> SharedPacket:
+        if self._connections is not None or not self._handshakes.repeat(packet):
+            self.feed(packet.packet(), output)
         return packet
 
     def add_loss(self, now: int, is_unexplained: bool = False) -> None:

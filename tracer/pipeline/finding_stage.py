@@ -6,6 +6,7 @@ from __future__ import annotations
 from tracer.findings import Findings
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.packets.shared_packet import SharedPacket
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
 
@@ -19,6 +20,11 @@ class FindingStage(Stage):
     def feed(self, packet: Packet, output: Output) -> Packet:
         for finding in self._findings.look(packet):
             output.finding(finding)
+        return packet
+
+    def repeat(self, packet: SharedPacket, output: Output) -> SharedPacket:
+        if not self._findings.repeats_nothing(packet):
+            self.feed(packet.packet(), output)
         return packet
 
     def flush(self, summary: RunSummary, output: Output) -> None:

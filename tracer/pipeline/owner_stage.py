@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.packet import Packet
+from tracer.packets.shared_packet import AnyPacket, SharedPacket
 from tracer.pipeline.shared_owners import SharedOwners
 from tracer.pipeline.source import EventSource
 from tracer.pipeline.stage import Stage
@@ -21,7 +22,7 @@ class OwnerStage(Stage):
 
     def __init__(self, kube: OwnerResolver, source: EventSource) -> None:
         self._kube, self._source = kube, source
-        self._owners = SharedOwners(kube)
+        self._owners, self._selects = SharedOwners(kube), bool(kube.selectors)
 
     def begin_batch(self) -> None:
         for renewed in self._source.renewals():
@@ -31,6 +32,9 @@ class OwnerStage(Stage):
         if not self._kube.wants(packet):
             return None
         return self._owners.attribute(packet)
+
+    def repeat(self, packet: SharedPacket, output: Output) -> AnyPacket | None:
+        return self.feed(packet.packet(), output) if self._selects else self._owners.repeat(packet)
 
     def feed_unexplained(self, packet: Packet, output: Output) -> Packet | None:
         return self.feed(packet, output)

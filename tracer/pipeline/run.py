@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from tracer.model.evidence import Evidence
-from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.packets.shared_packet import AnyPacket, SharedPacket
 from tracer.pipeline.assembly import Assembler
 from tracer.pipeline.backlog import Backlog
 from tracer.pipeline.shutdown import StopRequest
@@ -129,11 +129,12 @@ class Run:
         self._output.settled(horizon)
         self._output.end_batch(batch.now)
 
-    def _feed_stages(self, packet: Packet) -> None:
+    def _feed_stages(self, packet: AnyPacket) -> None:
         if self.is_limit_reached:
             return
+        output = self._output
         for stage in self._stages:
-            selected = stage.feed(packet, self._output)
+            selected = stage.repeat(packet, output) if isinstance(packet, SharedPacket) else stage.feed(packet, output)
             if selected is None:
                 return
             packet = selected
@@ -142,7 +143,7 @@ class Run:
         for stage in self._stages:
             stage.add_loss(now, is_unexplained)
 
-    def _packets(self, batch: Batch) -> Iterator[Packet]:
+    def _packets(self, batch: Batch) -> Iterator[AnyPacket]:
         """Yields closed packets until the time to explain is over; in a replay, only those that the recorded run explained."""
         chunks, explained = self._assembler.chunks(None if batch.last else batch.now), 0
         while not self._backlog.evidence:

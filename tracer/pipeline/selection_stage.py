@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.packets.shared_packet import SharedPacket
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
 from tracer.selection.display_filter import DisplayFilter
@@ -21,6 +22,9 @@ class SelectionStage(Stage):
 
     def feed(self, packet: Packet, output: Output) -> Packet | None:
         return packet if all(selects(packet) for selects in self._filters) else None
+
+    def repeat(self, packet: SharedPacket, output: Output) -> SharedPacket | None:
+        return packet if self.feed(packet.packet(), output) else None
 
     def feed_unexplained(self, packet: Packet, output: Output) -> Packet | None:
         return self.feed(packet, output)

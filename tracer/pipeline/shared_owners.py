@@ -16,7 +16,9 @@ from tracer.kube.owner_resolver import OwnerResolver
 from tracer.model.hop import owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathHops, PathMemo, Ports, SharedPath, shared_hops
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import AnyPacket, ConnectionPath, SharedPacket
+from tracer.packets.shared_path import PathHops, Ports, SharedPath, shared_hops
 from tracer.util.frozen import evolve
 from tracer.util.lru_dict import LruDict
 
@@ -36,6 +38,20 @@ class _OwnedPath(NamedTuple):
     path: SharedPath
     source: Owner | None
     destination: Owner | None
+    lookups: int
+
+
+class _OwnedWay(NamedTuple):
+    """What packets of one connection on a path have in common, with owners.
+
+    Attributes:
+        version: Version of the cluster that they were found in.
+        way: The path with the ports of the connection.
+        lookups: Number of look-ups in the CNI cache that found them.
+    """
+
+    version: Hashable
+    way: ConnectionPath
     lookups: int
 
 
@@ -74,6 +90,23 @@ class SharedOwners:
         path = hops.path.with_hops(found.hops)
         hops.path.kept[self] = _OwnedPath(version, path, found.src_owner, found.dst_owner, lookups)
         return evolve(found, hops=hops.on(path))
+
+    def repeat(self, packet: SharedPacket) -> AnyPacket:
+        """The packet with its owners; it stays on its path if they are those of other packets of its connection."""
+        way, cluster = packet.way, self._kube.cluster
+        owned = way.kept.get(self)
+        if isinstance(owned, _OwnedWay) and owned.version == cluster.version and cluster.sandboxes.skip(owned.lookups):
+            packet.move(owned.way)
+            return packet
+        found, path = self.attribute(packet.packet()), way.path.kept.get(self)
+        hops = shared_hops(found)
+        if not isinstance(path, _OwnedPath) or not hops or hops.path is not path.path:
+            return found
+        sample = evolve(way.sample, src_owner=path.source, dst_owner=path.destination)
+        own = ConnectionPath(sample, path.path, way.ports, way.rows)
+        way.kept[self] = _OwnedWay(path.version, own, path.lookups)
+        packet.move(own)
+        return packet
 
     def _has_unknown_ports(self, packet: Packet, hops: PathHops, cluster: ClusterView) -> bool:
         """Whether no object of the cluster has a port that the packet's connection chose."""

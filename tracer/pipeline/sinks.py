@@ -25,6 +25,7 @@ from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
+from tracer.packets.shared_packet import SharedPacket
 from tracer.render.base import LostEvents, Output
 from tracer.util.new_file import fresh
 from tracer.util.queued_stream import QueuedStream
@@ -119,6 +120,9 @@ class Sinks(Output):
 
     def packet(self, packet: Packet) -> None:
         self._each(lambda output: output.packet(packet))
+
+    def repeat(self, packet: SharedPacket) -> None:
+        self._each(lambda output: output.repeat(packet))
 
     def joined(self, joined: JoinedPacket) -> None:
         self._each(lambda output: output.joined(joined))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.packets.shared_packet import AnyPacket, SharedPacket
 from tracer.render.base import Output
 
 
@@ -27,6 +28,16 @@ class Stage:
             The packet for the next stage; None = the packet is not selected, and no later stage gets it.
         """
         return packet
+
+    def repeat(self, packet: SharedPacket, output: Output) -> AnyPacket | None:
+        """Takes a closed packet that repeats the path of an earlier one.
+
+        A stage that needs only its path and its values leaves it as it is; the effect is that of `feed`. Here it is made whole.
+
+        Returns:
+            As `feed`.
+        """
+        return self.feed(packet.packet(), output)
 
     def feed_unexplained(self, packet: Packet, output: Output) -> Packet | None:
         """Takes a packet that the recorded run had not explained; it is printed, but proves nothing. Returns as `feed`."""

@@ -12,6 +12,7 @@ import time
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
+from tracer.packets.shared_packet import SharedPacket
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
 from tracer.util.reading_progress import rules_read
@@ -35,6 +36,11 @@ class StatusStage(Stage):
         self._matched, self._next = 0, time.monotonic() + STATUS_SECONDS
 
     def feed(self, packet: Packet, output: Output) -> Packet:
+        self._matched += 1
+        self._show(output)
+        return packet
+
+    def repeat(self, packet: SharedPacket, output: Output) -> SharedPacket:
         self._matched += 1
         self._show(output)
         return packet

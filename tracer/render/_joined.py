@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.model.joined_packet import Certainty, JoinedPacket, JoinKey, JoinLink
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import hop_time
 from tracer.render._format import count, relative
 from tracer.render._packet import MARGIN, PacketLines
 from tracer.render._style import Styler, plain

@@ -63,13 +63,20 @@ class PacketLines:
         self._ink, self.verbose, self._clock = style, verbose, clock
 
     def header(self, packet: Packet) -> str:
+        return self.dated(packet.time, self.title(packet))
+
+    def dated(self, time: int, title: str) -> str:
+        """The header of a packet with this title. time: ns since the epoch, 0 = the packet is only predicted."""
+        when = self._clock.stamp(time) if time else f"{'explained':<{TIME}}"
+        return self._ink.fold((f"{when}  ".replace(" ", KEEP) if when else "") + title, MARGIN)
+
+    def title(self, packet: Packet) -> str:
+        """The header of a packet without its time, not folded."""
         ink, ends = self._ink, packet.endpoints
         protocol = protocol_name(packet)
         src = ink("strong", format_endpoint(ends.src, ends.sport))
         dst = ink("strong", format_endpoint(ends.dst, ends.dport))
-        when = self._clock.stamp(packet.time) if packet.time else f"{'explained':<{TIME}}"
-        when = f"{when}  ".replace(" ", KEEP) if when else ""
-        parts = [f"{when}{protocol}{KEEP}{src}{KEEP}-> {dst}"]
+        parts = [f"{protocol}{KEEP}{src}{KEEP}-> {dst}"]
         if packet.tcp_flags:
             parts.append(ink("change", packet.tcp_flags.replace(" ", KEEP)))
         if packet.length:
@@ -83,7 +90,7 @@ class PacketLines:
             point = self._clock.point(packet.continues)
             text = f"continues the packet of {point}" if point else "continues an earlier packet"
             parts.append(ink("quiet", text.replace(" ", KEEP)))
-        return ink.fold("  ".join(parts), MARGIN)
+        return "  ".join(parts)
 
     def hops(self, packet: Packet) -> Iterator[str]:
         """Yields a line for each shown hop, and one for each change of the namespace."""

@@ -11,7 +11,8 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.hop import Hop, IpvsNatHop, IpvsRefusalHop, RuleHop, SocketHop, nat_of, verdict_of
 from tracer.model.packet import Flow, Packet
 from tracer.packets.flooded_copies import is_refused_copy
-from tracer.packets.shared_path import PathMemo, Ports, shared_hops
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_path import Ports, shared_hops
 from tracer.render._packet import decisive
 
 

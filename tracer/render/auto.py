@@ -18,6 +18,7 @@ from tracer.model.joined_packet import JoinedPacket
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
+from tracer.packets.shared_packet import SharedPacket
 from tracer.render.oneline import FIELDS, OneLineOutput
 from tracer.render.text import TextOutput
 
@@ -52,6 +53,10 @@ class AutoOutput(OneLineOutput):
     def packet(self, packet: Packet) -> None:
         self._choose(packet.time)
         (OneLineOutput if self._is_oneline else TextOutput).packet(self, packet)
+
+    def repeat(self, packet: SharedPacket) -> None:
+        self._choose(packet.time)
+        (OneLineOutput if self._is_oneline else TextOutput).repeat(self, packet)
 
     def joined(self, joined: JoinedPacket) -> None:
         self._choose(joined.views[0].packet.time)

@@ -19,6 +19,7 @@ from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
+from tracer.packets.shared_packet import SharedPacket
 from tracer.util.escape import escaped_line
 from tracer.util.line_folding import folded, terminal_columns
 
@@ -75,6 +76,12 @@ class Output(ABC):
         self.times, self.node, self.has_nodes = times, "", False
         self.lost_by_probe: Counter[str] = Counter()
 
+    def __init_subclass__(cls) -> None:
+        """A format with its own `packet` and without its own `repeat` gets all packets whole, whatever it inherits."""
+        super().__init_subclass__()
+        if "packet" in cls.__dict__ and "repeat" not in cls.__dict__:
+            cls.repeat = Output.repeat  # type: ignore[method-assign]
+
     def outputs(self) -> Iterator[Output]:
         """The outputs that write: itself, or those that it passes its calls to."""
         yield self
@@ -111,6 +118,10 @@ class Output(ABC):
     @abstractmethod
     def packet(self, packet: Packet) -> None:
         """A packet is closed."""
+
+    def repeat(self, packet: SharedPacket) -> None:
+        """A packet on the path of an earlier one is closed. A format that knows its path need not make it whole."""
+        self.packet(packet.packet())
 
     def joined(self, joined: JoinedPacket) -> None:
         """A packet that several nodes saw, or of which the way to other nodes is not certain."""
@@ -216,7 +227,7 @@ class Output(ABC):
 
     def put_escaped(self, line: str) -> None:
         """Writes one line of results in which nothing has to be escaped any more."""
-        self.out.write(self._marked(line) + "\n")
+        self.out.write(f"{self._marked(line) if self.node else line}\n")
         self.out.flush()
 
     def put(self, *lines: str) -> None:

@@ -19,6 +19,7 @@ from tracer.model.packet import Packet
 from tracer.model.summary import OutputLoss, RunSummary
 from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline, TimelineEntry
+from tracer.packets.shared_packet import SharedPacket
 from tracer.packets.shared_path import shared_hops
 from tracer.render.base import LostEvents, Output
 from tracer.render.parts.json_packet import Object, endpoints, packet_object, rfc3339
@@ -54,6 +55,9 @@ class JsonOutput(Output):
     def packet(self, packet: Packet) -> None:
         hops = shared_hops(packet)
         self.put_escaped(self._templates.line(packet, hops) if hops else packet_line(packet))
+
+    def repeat(self, packet: SharedPacket) -> None:
+        self.put_escaped(self._templates.shared_line(packet))
 
     def joined(self, joined: JoinedPacket) -> None:
         self._write("joined", **_joined(joined))

@@ -33,7 +33,9 @@ from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
 from tracer.packets.flooded_copies import is_refused_copy
-from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import SharedPacket
+from tracer.packets.shared_path import EndpointsPattern, PathHops, Ports, shared_hops
 from tracer.render._clock import Clock
 from tracer.render._format import cause_style, outcome_style
 from tracer.render._joined import delay, doubts
@@ -48,6 +50,8 @@ from tracer.util.frozen import evolve
 
 FIELDS = "time, source -> destination, protocol, interfaces, NAT, rule, its owner, outcome"
 ABSENT = "-"
+_PORTS = ("source", "answered")
+"""Names for the ports that a connection chose, in a template."""
 
 
 class OneLineOutput(TextOutput):
@@ -71,8 +75,17 @@ class OneLineOutput(TextOutput):
     def packet(self, packet: Packet) -> None:
         hops = shared_hops(packet)
         template = self._templates.of(packet) if hops and not packet.unexplained else None
-        rest = template.fill(hops.ports) if template and hops else escaped_line(self._after_time(packet))
-        self.put_escaped(f"{(packet.time and self._clock.stamp(packet.time)) or ABSENT}  {rest}")
+        rest = template.fill(*hops.ports) if template and hops else escaped_line(self._after_time(packet))
+        self._put_at(packet.time, rest)
+
+    def repeat(self, packet: SharedPacket) -> None:
+        template = self._templates.of(packet)
+        rest = template.fill(*packet.way.ports) if template else escaped_line(self._after_time(packet.packet()))
+        self._put_at(packet.time, rest)
+
+    def _put_at(self, time: int, rest: str) -> None:
+        """Writes the line of a packet. time: ns since the epoch; rest: the line without its first field."""
+        self.put_escaped(f"{(time and self._clock.stamp(time)) or ABSENT}  {rest}")
 
     def finding(self, finding: Finding) -> None:
         """Writes one line; in the summary, all of the finding."""
@@ -141,8 +154,9 @@ class OneLineOutput(TextOutput):
         hops = shared_hops(packet)
         assert hops
         marks = (new_mark(), new_mark())
-        template = LineTemplate(escaped_line(self._after_time(_with_ports(packet, hops, marks))), marks)
-        return template if template.fill(hops.ports) == escaped_line(self._after_time(packet)) else None
+        line = escaped_line(self._after_time(_with_ports(packet, hops, marks)))
+        template = LineTemplate(line, dict(zip(marks, _PORTS, strict=True)), _PORTS)
+        return template if template.fill(*hops.ports) == escaped_line(self._after_time(packet)) else None
 
 
 def _with_ports(packet: Packet, hops: PathHops, ports: Ports) -> Packet:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from tracer import __version__
 from tracer.model.check import CheckResult
@@ -30,7 +30,9 @@ from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
 from tracer.model.timeline import Timeline
 from tracer.packets.outcome import BAD
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import SharedPacket
+from tracer.packets.shared_path import EndpointsPattern, shared_hops
 from tracer.render import _doctor, _timeline
 from tracer.render._audit import check_lines
 from tracer.render._clock import Clock
@@ -42,7 +44,9 @@ from tracer.render._prediction import chosen_rule, common_hops, condition, elsew
 from tracer.render._shown_path import ShownPaths
 from tracer.render._style import KEEP, Styler, plain
 from tracer.render.base import LostEvents, Output
+from tracer.render.parts.line_template import LineTemplate, new_mark
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.frozen import evolve
 from tracer.util.lru_dict import LruDict
 
 if TYPE_CHECKING:
@@ -59,6 +63,22 @@ SHOWN_PATHS = 8
 """Maximum number of predicted paths that are written."""
 
 _MARKS = {"ok": ("good", "+"), "degraded": ("doubt", "!"), "missing": ("bad", "x")}
+
+
+_VALUES = ("source", "answered", "length")
+"""Names for the ports that a connection chose and for the length of a packet, in a template."""
+
+
+class _ShownWay(NamedTuple):
+    """How packets of one connection on a path are shown in short form.
+
+    Attributes:
+        path: Identity of what is shown in full, before.
+        title: Their header without the time; None = each packet is shown by itself.
+    """
+
+    path: Hashable
+    title: LineTemplate | None
 
 
 class TextOutput(Output):
@@ -91,6 +111,9 @@ class TextOutput(Output):
                 self.note(self._result_line(self._err_style, fact, 0))
 
     def packet(self, packet: Packet) -> None:
+        self._write_packet(packet)
+
+    def _write_packet(self, packet: Packet) -> None:
         before = self._same_path_before(packet)
         hop_lines = [] if before else self._lines.hops(packet)
         ends = [] if before else self._lines.ends(packet)
@@ -98,6 +121,30 @@ class TextOutput(Output):
         if self._is_in_batch and packet.tcp_flags == "SYN" and packet.outcome in BAD and not packet.continues:
             self._refused_syns[packet.identity] = lines
         self._write(lines)
+
+    def repeat(self, packet: SharedPacket) -> None:
+        way = packet.way
+        shown = way.kept.get(self)
+        if not isinstance(shown, _ShownWay):
+            shown = way.kept[self] = self._shown_way(packet.packet())
+        before = self._paths.setdefault(shown.path, packet.time) if shown.title else packet.time
+        if shown.title is None or before == packet.time:
+            self._write_packet(packet.packet())
+            return
+        header = self._lines.dated(packet.time, shown.title.fill(*way.ports, packet.length))
+        self._write([header, self._lines.end(way.sample, before), ""])
+
+    def _shown_way(self, packet: Packet) -> _ShownWay:
+        """How packets of the packet's connection on its path are shown."""
+        hops, flow = shared_hops(packet), packet.flow
+        if self.verbose or not hops or not flow or self._is_answered.of(packet):
+            return _ShownWay(None, None)
+        source, answered, length = marks = (new_mark(), new_mark(), new_mark())
+        ends = EndpointsPattern.of(packet.endpoints, hops.ports).fill((source, answered))
+        line = self._lines.title(evolve(packet, endpoints=ends, length=length if packet.length else 0))
+        title = LineTemplate(line, dict(zip(marks, _VALUES, strict=True)), _VALUES)
+        is_known = title.fill(*hops.ports, packet.length) == self._lines.title(packet)
+        return _ShownWay(self._shown.identity(packet, flow), title if is_known else None)
 
     def _same_path_before(self, packet: Packet) -> int:
         """Returns the time of an earlier packet with the same connection, direction and path, ns since the epoch; 0 = none.

@@ -14,9 +14,9 @@ import numpy as np
 
 from tracer.events import record, table_trace
 from tracer.events.nft_trace import HIT_DTYPE, NftHit
-from tracer.events.packet_groups import by_packet, joined_rows
+from tracer.events.packet_groups import PacketGroups
 from tracer.events.record import Event, EventArray, EventRow, Flag, Kind
-from tracer.events.table_trace import TableLookup, TableReplaced, TableTrace
+from tracer.events.table_trace import STEPS, TableLookup, TableReplaced, TableTrace
 from tracer.model.loss import LEFT_OUT, Loss
 from tracer.model.netfilter import IP_HOOKS, Hook
 from tracer.model.rule import RuleTrace
@@ -54,9 +54,9 @@ namespace, zone, protocol number, original tuple. Nothing of it is decoded, beca
 
 
 class _TableTraces(NamedTuple):
-    """Table traces of one packet in one batch. alike: what they say, without the values of the packet."""
+    """Table traces of one packet in one batch, as bytes. alike: what they say, without the values of the packet."""
 
-    rows: EventArray
+    rows: bytes
     alike: bytes
 
 
@@ -155,14 +155,23 @@ class RuleResolver:
             self._nft.refresh()
         events, rows, rulesets = table_trace.split(batch)
         if self._legacy:
-            alike = by_packet(rows["packet"], table_trace.without_values(rows))
-            for (packet, own), (_, same) in zip(by_packet(rows["packet"], rows), alike, strict=True):
-                self._table_traces.setdefault(packet, []).append(_TableTraces(own, same.tobytes()))
+            if len(rows):
+                self._add_table_traces(rows)
             changes = list(table_trace.changes(rulesets))
             self._request_tables(self._legacy, events, changes)
             self._report(changes)
         self.is_settled = self._has_settled(events)
         return events
+
+    def _add_table_traces(self, rows: EventArray) -> None:
+        groups, kept = PacketGroups(rows["packet"]), self._table_traces
+        alike = groups.octets(table_trace.without_values(rows))
+        for packet, own, same in zip(groups.identities, groups.octets(rows), alike, strict=True):
+            traces, before = _TableTraces(own, same), kept.get(packet)
+            if before is None:
+                kept[packet] = [traces]
+            else:
+                before.append(traces)
 
     def _has_settled(self, events: EventArray) -> bool:
         """Whether no rules that acted at these events are still to be read."""
@@ -230,7 +239,7 @@ class RuleResolver:
         self._uses, self._tested, self._traces_of_packet = [], set(), {}
         kept = self._table_traces.get(records[0].packet) if self._legacy and records else None
         if kept:
-            self._traces_of_packet = table_trace.table_traces(joined_rows([traces.rows for traces in kept]))
+            self._traces_of_packet = table_trace.table_traces(np.frombuffer(b"".join([each.rows for each in kept]), STEPS))
 
     def resolve(self, e: Event) -> ResolvedRules:
         """Which rules acted at an event. Must be called in the order of a packet's events."""
@@ -255,7 +264,7 @@ class RuleResolver:
             # In the reply direction a rewritten source undoes a DNAT.
             destination = bool(e.manip & 1) != bool(e.manip & 2)
             use = TranslationUse(_side_key(e, destination), _translated_end(e, destination), e.time, None, e.ct_info == NEW)
-            resolved = self._translation(use, e.packet)
+            resolved = ResolvedRules(*self._translation(use, e.time, e.packet))
             self._uses.append((use, resolved))
             return resolved
         return NO_RULES
@@ -304,26 +313,31 @@ class RuleResolver:
         """
         return reconstruct.map_keys(hits, self._nft) if self._nft else []
 
-    def repeat(self, use: TranslationUse, packet: int) -> ResolvedRules:
+    def repeat(self, use: TranslationUse, time: int, packet: int) -> tuple[RuleTrace | None, bool]:
         """Does for another packet what `resolve` did at an event of a packet with the same path.
 
         Args:
-            use: The use with the connection and the time of the other packet.
+            use: The use with the connection of the other packet. Its time does not count.
+            time: Time of the event of the other packet, ns, CLOCK_MONOTONIC.
             packet: Identity of the other packet, which is whole.
+
+        Returns:
+            The rules, and whether an earlier packet decided: the first two values of ResolvedRules.
         """
         self._is_whole = True
         if use.decided:
-            self._keep(use, packet, use.decided)
-            return ResolvedRules(use.decided)
-        return self._translation(use, packet)
+            self._keep(use, time, packet, use.decided)
+            return use.decided, False
+        return self._translation(use, time, packet)
 
-    def _translation(self, use: TranslationUse, packet: int) -> ResolvedRules:
-        """The rules that decided a translation which a packet carries out."""
-        decided = self._kept_translation(use)
-        if not decided and use.is_new and self._is_whole and not self._has_evicted_rule:
-            decided = self._keep(use, packet, None)
-        trace = decided.trace if decided else self._unknown_translation
-        return ResolvedRules(trace, from_conntrack=not decided or decided.packet != packet)
+    def _translation(self, use: TranslationUse, time: int, packet: int) -> tuple[RuleTrace | None, bool]:
+        """The rules that decided a translation which a packet carries out, and whether an earlier packet decided it."""
+        decided = self._connections.get(use.side)
+        if decided and (decided.losses_before == self._loss_count or self._is_still(decided, use)):
+            return decided.trace, decided.packet != packet
+        if use.is_new and self._is_whole and not self._has_evicted_rule:
+            return self._keep(use, time, packet, None).trace, False
+        return self._unknown_translation, True
 
     @property
     def _unknown_translation(self) -> RuleTrace:
@@ -354,21 +368,18 @@ class RuleResolver:
         destination = e.hook in DESTINATION_HOOKS
         use = TranslationUse(_side_key(e, destination), _translated_end(e, destination), e.time, trace, e.ct_info == NEW)
         self._uses.append((use, ResolvedRules(trace)))
-        self._keep(use, e.packet, trace)
+        self._keep(use, e.time, e.packet, trace)
 
-    def _kept_translation(self, use: TranslationUse) -> _Translation | None:
-        """The kept translation of a connection, None = none.
+    def _is_still(self, decided: _Translation, use: TranslationUse) -> bool:
+        """Whether a kept translation is used after a loss.
 
-        After a loss it is used only if this packet has the same translation and no rules were replaced since: a connection that
-        began unseen would then have met the same rules.
+        It is if this packet has the same translation and no rules were replaced since: a connection that began unseen would
+        then have met the same rules.
         """
-        decided = self._connections.get(use.side)
-        if decided and decided.losses_before != self._loss_count and (decided.to != use.to or decided.time < self._replaced_at):
-            return None
-        return decided
+        return decided.to == use.to and decided.time >= self._replaced_at
 
-    def _keep(self, use: TranslationUse, packet: int, trace: RuleTrace | None) -> _Translation:
-        decided = _Translation(packet, trace, use.time, use.to, self._loss_count)
+    def _keep(self, use: TranslationUse, time: int, packet: int, trace: RuleTrace | None) -> _Translation:
+        decided = _Translation(packet, trace, time, use.to, self._loss_count)
         self._connections[use.side] = decided
         return decided
 

@@ -17,7 +17,8 @@ from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.packets.joined_views import last_packet
 from tracer.packets.outcome import BAD
-from tracer.packets.shared_path import PathHops, PathMemo, SharedPath
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_path import PathHops, SharedPath
 from tracer.render.base import LostEvents, Output
 from tracer.ui.node_feed import NodeFeed
 from tracer.ui.node_results import NodeBegin, NodeFinding, NodeVerdict

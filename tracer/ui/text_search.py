@@ -9,7 +9,7 @@ from tracer.model.hop import DropHop, Hop, RuleHop, SocketHop, nat_of, owner_of,
 from tracer.model.joined_packet import ShownPacket
 from tracer.model.packet import Packet
 from tracer.model.rule import format_path
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
 from tracer.ui.kept_connections import KeptConnection
 from tracer.ui.node_results import views_of
 from tracer.util.endpoint_format import format_endpoint

@@ -43,10 +43,11 @@ class LruDict(MutableMapping[K, V]):
     def get(self, key: K, default: D, /) -> V | D: ...
     def get(self, key: K, default: D | V | None = None, /) -> D | V | None:
         """The value of a key, which becomes the most recently used one; `default` if there is none."""
-        if key not in self._entries:
+        found = self._entries.get(key)
+        if found is None and key not in self._entries:
             return default
         self._entries.move_to_end(key)
-        return self._entries[key]
+        return found
 
     @overload
     def pop(self, key: K, /) -> V: ...
@@ -63,9 +64,10 @@ class LruDict(MutableMapping[K, V]):
         return value
 
     def __setitem__(self, key: K, value: V) -> None:
-        self._entries[key] = value
-        self._entries.move_to_end(key)
-        while len(self._entries) > self.most:
+        entries = self._entries
+        entries[key] = value
+        entries.move_to_end(key)
+        while len(entries) > self.most:
             self.evict()
 
     def evict(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows are grouped by packet, and joined, without a change to any byte."""
+"""Rows are grouped by packet without a change to any byte."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from tests.support.shared_paths import delivered, rows_of
-from tracer.events.packet_groups import by_packet, joined_rows
-from tracer.events.record import DTYPE, NOTHING
+from tracer.events.packet_groups import PacketGroups
+from tracer.events.record import NOTHING
 
 
 def test_no_rows() -> None:
-    assert list(by_packet(NOTHING["packet"], NOTHING)) == []
+    groups = PacketGroups(NOTHING["packet"])
+    assert groups.identities == [] and groups.octets(NOTHING) == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -22,26 +23,11 @@ def test_groups_have_the_order_of_first_rows(seed: int) -> None:
     expected: dict[int, list[int]] = {}
     for at, packet in enumerate(rows["packet"].tolist()):
         expected.setdefault(packet, []).append(at)
-    found = list(by_packet(rows["packet"], rows))
-    assert [packet for packet, _ in found] == list(expected)
-    for packet, own in found:
-        assert own.tobytes() == rows[expected[packet]].tobytes()
-
-
-def test_groups_are_copies() -> None:
-    rows = delivered(1).batch
-    ((_, own),) = by_packet(rows["packet"], rows)
-    before = own.tobytes()
-    rows["time"] = 0
-    assert own.tobytes() == before
+    groups = PacketGroups(rows["packet"])
+    assert groups.identities == list(expected)
+    assert groups.octets(rows) == [rows[places].tobytes() for places in expected.values()]
 
 
 def test_rows_of_another_array_by_the_same_packets() -> None:
-    packets = np.array([7, 8, 7], np.uint64)
-    assert [(n, own.tolist()) for n, own in by_packet(packets, np.array([1, 2, 3]))] == [(7, [1, 3]), (8, [2])]
-
-
-def test_joined_rows() -> None:
-    rows = rows_of(*(delivered(n) for n in (1, 2)))
-    joined = joined_rows([rows[:1], rows[1:4], rows[4:]])
-    assert joined.dtype == DTYPE and joined.tobytes() == rows.tobytes()
+    groups, rows = PacketGroups(np.array([8, 7, 8], np.uint64)), np.array([(1,), (2,), (3,)], [("kind", np.uint8)])
+    assert groups.identities == [8, 7] and groups.octets(rows) == [b"\1\3", b"\2"]

@@ -14,6 +14,7 @@ from tracer.model.hop import IpvsHop
 from tracer.packets import assembler as assembler_module
 from tracer.packets import ipvs_connections
 from tracer.packets.assembler import CHUNK_PACKETS, EXAMINED_PACKETS, IDLE_NS, PacketAssembler
+from tracer.packets.shared_packet import whole
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.evictions import evictions
 
@@ -149,5 +150,5 @@ def test_packets_are_shown_before_all_were_examined() -> None:
     chunks = assembler.chunks(SECOND + 2 * IDLE_NS)
     first = next(chunks)
     assert len(first) == CHUNK_PACKETS and rules.asked == EXAMINED_PACKETS
-    rest = [packet for chunk in chunks for packet in chunk]
-    assert [packet.endpoints.sport for packet in (*first, *rest)] == [1000 + n for n in range(count)] and rules.asked == count
+    sources = [whole(packet).endpoints.sport for chunk in ([first], chunks) for part in chunk for packet in part]
+    assert sources == [1000 + n for n in range(count)] and rules.asked == count

@@ -19,7 +19,7 @@ from tracer.packets.path_signature import PathSignature, signatures
 
 
 def signed(*trails: Trail) -> list[PathSignature | None]:
-    return signatures([OpenPacket(trail.batch) for trail in trails])
+    return signatures([OpenPacket(trail.batch.tobytes()) for trail in trails])
 
 
 def keys(*trails: Trail) -> list[bytes]:
@@ -99,7 +99,7 @@ def test_rows_of_one_time() -> None:
 
 def test_rows_are_taken_in_the_order_of_their_times() -> None:
     rows = delivered(1).batch
-    (signature,) = signatures([OpenPacket(rows[[2, 0, 1]].copy())])
+    (signature,) = signatures([OpenPacket(rows[[2, 0, 1]].tobytes())])
     (ordered,) = signed(delivered(1))
     assert signature and ordered and signature.key == ordered.key
     assert signature.order == [1, 2, 0] and ordered.order == [0, 1, 2]

@@ -41,7 +41,7 @@ from tracer.model.packet import Packet
 from tracer.packets import assembler as assembler_module
 from tracer.packets import path_templates
 from tracer.packets.assembler import DIFFERENT, PacketAssembler
-from tracer.packets.path_templates import SharedPacket
+from tracer.packets.shared_packet import AnyPacket, SharedPacket
 from tracer.rules import rule_resolver
 from tracer.rules.iptables.generations import TableGenerations
 from tracer.rules.nftables import reconstruct as nft_reconstruct
@@ -484,7 +484,7 @@ def test_each_nth_packet_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
     explained = PacketAssembler._compared
 
-    def compare(self: PacketAssembler, identity: int, opened: Any, shared: SharedPacket) -> Packet | SharedPacket:
+    def compare(self: PacketAssembler, identity: int, opened: Any, shared: SharedPacket) -> AnyPacket:
         compared.append(self.shared)
         return explained(self, identity, opened, shared)
 

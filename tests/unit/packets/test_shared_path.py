@@ -31,7 +31,8 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.handshake import last_ends
 from tracer.model.hop import DetailHop, DropHop, RewriteHop, RuleHop, SocketHop, alike, alike_of, places_of
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, SharedPath, shared_hops
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_path import EndpointsPattern, PathHops, SharedPath, shared_hops
 from tracer.render.parts.json_template import JsonTemplates, packet_line
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.frozen import evolve

@@ -26,6 +26,7 @@ from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.loss_counters import Loss
 from tracer.kernel.session import Session
 from tracer.kube.owner_resolver import OwnerResolver
+from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.kube import Owner
@@ -285,6 +286,8 @@ class Finds(Findings):
 
 class Owners:
     """Replaces the owner resolver: every packet gets a source owner."""
+
+    selectors = Selectors()
 
     def wants(self, packet: Packet) -> bool:
         return True

@@ -15,7 +15,7 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.joined_packet import JoinedPacket, NodeView
 from tracer.model.loss import LEFT_OUT
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
 from tracer.render.base import LostEvents
 from tracer.util.lru_dict import LruDict
 

@@ -13,7 +13,7 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.joined_packet import JoinedPacket, NodeView, ShownPacket
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.outcome import BAD
-from tracer.packets.shared_path import hop_time
+from tracer.packets.shared_packet import hop_time
 from tracer.util.lru_dict import LruDict
 
 MOST_WAYS = 32

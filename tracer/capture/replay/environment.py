@@ -78,7 +78,7 @@ class ReplayEnvironment:
         return self._source.entries
 
     def assembler(self, parts: AssemblyParts) -> Assembler:
-        return packet_assembler(parts, holds_answers=self._version >= HOLDS_ANSWERS)
+        return packet_assembler(parts, holds_answers=self._version >= HOLDS_ANSWERS, version=self._source.version)
 
     def source(self, kube: OwnerResolver) -> ReplaySource:
         return self._source

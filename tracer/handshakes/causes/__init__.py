@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_questions import NamespaceInspector, NamespaceQuestion
+from tracer.packets.shared_path import shared_hops
 from tracer.util.registry import Registry
 
 Classify = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
@@ -29,6 +30,15 @@ ORDER = (
     "no_route", "neighbour_unresolved", "dropped", "syn_cookie", "half_open_retry", "unrecognised", "accepted", "half_open",
     "refused_remotely", "no_answer", "events_lost",
 )  # fmt: skip
+OF_PATH = frozenset(
+    {
+        "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "paws", "syn_queue",
+        "stale_connection", "conntrack_invalid", "no_listener", "no_route", "neighbour_unresolved", "dropped", "syn_cookie",
+        "half_open_retry",
+    }
+)  # fmt: skip
+"""Files that decide by the path of the SYN alone whether their cause applies: not by its values, its answers, or a question.
+Those that did not apply to a SYN are not asked again for SYNs on its path."""
 
 _CAUSES: Registry[Classify] = Registry(__name__, "classify")
 
@@ -45,6 +55,23 @@ def declared_questions() -> dict[str, Questions]:
     return _CAUSES.values("ASKS", none)
 
 
+class _AskedAgain(NamedTuple):
+    """What is kept for a path: the causes that may apply to SYNs on it, by precedence."""
+
+    causes: tuple[tuple[str, Classify], ...]
+
+
 def cause_of(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause:
     """The one cause of a SYN."""
-    return next(found for _, classify in causes() if (found := classify(attempt, inspector)))
+    hops = shared_hops(attempt.syn)
+    kept = hops.path.kept.get(cause_of) if hops else None
+    asked = kept if isinstance(kept, _AskedAgain) else _AskedAgain(causes())
+    excluded = []
+    for name, classify in asked.causes:
+        if found := classify(attempt, inspector):
+            break
+        excluded += [name] if name in OF_PATH else []
+    assert found
+    if hops and excluded:
+        hops.path.kept[cause_of] = _AskedAgain(tuple([each for each in asked.causes if each[0] not in excluded]))
+    return found

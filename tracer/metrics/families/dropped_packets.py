@@ -12,7 +12,7 @@ from tracer.metrics.metric_sources import MetricSources
 from tracer.model.hop import RuleHop, owner_of, trace_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
 from tracer.render.parts.deciding_hop import deciding_hop
 
 

@@ -10,7 +10,7 @@ from tracer.metrics.label_value import NONE, UNKNOWN, label_value
 from tracer.metrics.metric_sources import MetricSources
 from tracer.model.handshake import Cause, HandshakeVerdict
 from tracer.model.packet import Packet
-from tracer.packets.shared_path import PathMemo
+from tracer.packets.path_memo import PathMemo
 
 
 class SynOutcomes(CounterFamily):

@@ -6,7 +6,9 @@ from __future__ import annotations
 from tracer.events.decision_detail import TSVAL
 from tracer.model.hop import DecisionDetail
 from tracer.model.packet import Flow, Packet
-from tracer.packets.shared_path import EndpointsPattern, PathHops, PathMemo, Ports, shared_hops
+from tracer.packets.path_memo import PathMemo
+from tracer.packets.shared_packet import SharedPacket
+from tracer.packets.shared_path import EndpointsPattern, PathHops, Ports, shared_hops
 from tracer.render.parts.json_packet import packet_object, rfc3339
 from tracer.render.parts.line_template import LineTemplate, new_mark
 from tracer.util.escape import json_line
@@ -22,7 +24,12 @@ class JsonTemplates:
     def line(self, packet: Packet, hops: PathHops) -> str:
         """The JSON line of a packet with these hops."""
         template = None if packet.unexplained else self._templates.of(packet)
-        return template.fill(packet, hops) if template else packet_line(packet)
+        return template.of_packet(packet, hops) if template else packet_line(packet)
+
+    def shared_line(self, packet: SharedPacket) -> str:
+        """The JSON line of a packet on a shared path."""
+        template = self._templates.of(packet)
+        return template.of_shared(packet) if template else packet_line(packet.packet())
 
 
 def packet_line(packet: Packet) -> str:
@@ -35,21 +42,32 @@ def _template(packet: Packet) -> _PacketTemplate | None:
     hops = shared_hops(packet)
     assert hops
     template = _PacketTemplate(packet, hops)
-    return template if template.fill(packet, hops) == packet_line(packet) else None
+    return template if template.of_packet(packet, hops) == packet_line(packet) else None
+
+
+_PARAMETERS = (
+    "number", "time", "length", "seq", "ident", "ports", "times", "began", "sockets", "details", "tsval",
+)  # fmt: skip
+"""The values of a packet in a template; `began` is the time of its first hop, `tsval` the name of that fact."""
 
 
 class _PacketTemplate:
     """A line with the places of its values, made from a packet with a mark in place of each value."""
 
     def __init__(self, packet: Packet, hops: PathHops) -> None:
-        marks = [new_mark() for _ in _values(packet, hops)]
-        number, time, length, seq, ident, *ports = marks[:7]
-        rest = iter(marks[7:])
-        times = [next(rest) for _ in hops.path.hops]
-        sockets = tuple([mark if inode else 0 for inode, mark in zip(hops.sockets, rest, strict=False)])
-        details = tuple(_with_tsval(detail, next(rest)) for detail in hops.details)
-        chosen: Ports = (ports[0], ports[1])
-        marked = evolve(
+        places: dict[int, str] = {}
+
+        def marked(value: str) -> int:
+            """A new mark. value: the expression for what replaces it."""
+            places[mark := new_mark()] = value
+            return mark
+
+        number, time, length, seq, ident = map(marked, _PARAMETERS[:5])
+        times = [marked(f"times[{pattern.time}] - began") for pattern in hops.path.hops]
+        sockets = tuple([marked(f"sockets[{at}]") if inode else 0 for at, inode in enumerate(hops.sockets)])
+        details = tuple(_with_tsval(detail, marked(f"details[{at}].facts[tsval]")) for at, detail in enumerate(hops.details))
+        chosen: Ports = (marked("ports[0]"), marked("ports[1]"))
+        own = evolve(
             packet,
             number=number,
             length=length,
@@ -59,25 +77,27 @@ class _PacketTemplate:
             flow=packet.flow and _with_ports(packet.flow, hops.ports, chosen),
             hops=PathHops(hops.path, hops.times, chosen, sockets, details),
         )
-        line = packet_object(marked)
+        line = packet_object(own)
         line["time"] = time
         for hop, mark in zip(line["hops"], times, strict=True):
             hop["time_ns"] = mark
-        self._template = LineTemplate(json_line({"type": "packet", **line}), marks)
+        self._template = LineTemplate(json_line({"type": "packet", **line}), places, _PARAMETERS)
+        self._began = hops.path.hops[0].time
 
-    def fill(self, packet: Packet, hops: PathHops) -> str:
-        """The line of a packet."""
-        return self._template.fill(_values(packet, hops))
+    def of_packet(self, packet: Packet, hops: PathHops) -> str:
+        """The line of a packet with these hops."""
+        return self._template.fill(
+            packet.number, f'"{rfc3339(packet.time)}"', packet.length, packet.seq, packet.ident, hops.ports, hops.times,
+            hops.times[self._began], hops.sockets, hops.details, TSVAL,
+        )  # fmt: skip
 
-
-def _values(packet: Packet, hops: PathHops) -> list[object]:
-    """The values of a packet, in the order of the marks of a template."""
-    times = hops.times
-    began = times[hops.path.hops[0].time]
-    head: list[object] = [packet.number, f'"{rfc3339(packet.time)}"', packet.length, packet.seq, packet.ident]
-    head += hops.ports
-    head += [times[pattern.time] - began for pattern in hops.path.hops]
-    return [*head, *hops.sockets, *(detail.facts.get(TSVAL) for detail in hops.details)]
+    def of_shared(self, packet: SharedPacket) -> str:
+        """The line of a packet that was not made whole."""
+        times = packet.times
+        return self._template.fill(
+            packet.number, f'"{rfc3339(packet.time)}"', packet.length, packet.seq, packet.ident, packet.way.ports, times,
+            times[self._began], packet.sockets, packet.details, TSVAL,
+        )  # fmt: skip
 
 
 def _with_tsval(detail: DecisionDetail, mark: int) -> DecisionDetail:

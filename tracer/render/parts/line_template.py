@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 _LOWEST = 10**17
 _MARK = re.compile(r"(?<!\d)(\d{18})(?!\d)")
@@ -25,19 +25,26 @@ class LineTemplate:
 
     Args:
         line: The line with marks. A mark that another digit follows or precedes is no place.
-        marks: The mark of each value; a value without one in the line is not shown.
+        places: For each mark, the expression that gives its value: Python, of the parameters. It is part of the program, never
+            a text from elsewhere. A value without a mark in the line is not shown.
+        parameters: The names of the arguments of `fill`.
+
+    Attributes:
+        fill: Gives the line with the values of these arguments.
     """
 
-    def __init__(self, line: str, marks: Sequence[int]) -> None:
-        parts, places = _MARK.split(line), {str(mark): place for place, mark in enumerate(marks)}
-        self._text = "".join("%s" if part in places else part.replace("%", "%%") for part in parts)
-        self._pick = _picker([places[part] for part in parts if part in places])
+    __slots__ = ("fill",)
 
-    def fill(self, values: Sequence[object]) -> str:
-        """The line with these values, which are in the order of the marks."""
-        return self._text % self._pick(values)
-
-
-def _picker(places: Sequence[int]) -> Callable[[Sequence[object]], tuple[object, ...]]:
-    """Picks the values at these places, as a tuple."""
-    return itemgetter(*places) if len(places) > 1 else lambda values: tuple(values[place] for place in places)
+    def __init__(self, line: str, places: Mapping[int, str], parameters: Sequence[str]) -> None:
+        expressions = {str(mark): expression for mark, expression in places.items()}
+        texts: dict[str, object] = {"__builtins__": {}}
+        pieces = []
+        for at, part in enumerate(_MARK.split(line)):
+            if part in expressions:
+                pieces.append(f"{{{expressions[part]}}}")
+            elif part:
+                texts[f"text_{at}"] = part
+                pieces.append(f"{{text_{at}}}")
+        # A compiled f-string takes a fifth of the time of `%`, which makes room for a long line step by step.
+        source = f"lambda {', '.join(parameters)}: f'{''.join(pieces)}'"
+        self.fill = cast(Callable[..., str], eval(source, texts))  # its parts are names and the expressions above

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.shared_paths import assembled, delivered, rows_of
 from tests.support.syns import (  # fmt: skip
     AFTER_DNAT,
     INSIDE,
@@ -30,6 +31,7 @@ from tracer.handshakes import _cause_helpers, causes
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
+from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import (
     DecisionDetail,
     Drop,
@@ -47,6 +49,7 @@ from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
+from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.procnet import BoundSocket
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -351,3 +354,45 @@ def test_timestamps_are_compared_as_tcp_does(tsval: int, recent: int, old: bool)
 def test_numbers_of_a_decision_detail() -> None:
     assert DecisionDetail("listener", {"accept_queue": 3, "x": "y"}).number("accept_queue") == 3
     assert DecisionDetail("listener", {"x": "y"}).number("x") == DecisionDetail("listener", {}).number("accept_queue") == 0
+
+
+class PathOnly(ConnectionAttempt):
+    """An attempt of which nothing but the SYN may be read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        assert name in ("syn", "reached", "process", "asked") or name not in ConnectionAttempt.__dataclass_fields__, name
+        return super().__getattribute__(name)
+
+
+class Unasked(FakeInspector):
+    """Answers no question."""
+
+    def ask(self, *args: Any, **more: Any) -> Any:
+        raise AssertionError(args)
+
+
+def test_causes_of_the_path_look_at_the_syn_alone() -> None:
+    asking = dict(causes.causes())
+    assert asking.keys() > causes.OF_PATH
+    for name in sorted(causes.OF_PATH):
+        assert asking[name](PathOnly(syn(), 0), Unasked()) is None, name
+
+
+def test_causes_that_did_not_apply_to_a_path_are_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def noting(name: str, classify: causes.Classify) -> causes.Classify:
+        def note(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:
+            asked[-1].append(name)
+            return classify(attempt, inspector)
+
+        return note
+
+    each = tuple((name, noting(name, classify)) for name, classify in causes.causes())
+    monkeypatch.setattr(causes, "causes", lambda: each)
+    packets, _ = assembled([rows_of(*(delivered(n, 40000 + n, tcp_flags=2, state=10) for n in (1, 2, 3)))], True)
+    for each_syn in packets:
+        asked.append([])
+        causes.cause_of(ConnectionAttempt(each_syn, 0), FakeInspector())
+    assert asked[0] == asked[1], "the first packet has no path that others share"
+    assert asked[2] == [name for name in asked[1] if name not in causes.OF_PATH or name == asked[1][-1]] != asked[1]

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A packet on the path of an earlier packet, before it is made: what it shares, and its own values.
+
+Stages and outputs that know the path take it as it is (`repeat`). The others get the whole packet.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from tracer.model.hop import DecisionDetail
+from tracer.model.packet import Packet
+from tracer.packets.path_signature import RowValues
+from tracer.packets.shared_path import PathHops, Ports, SharedPath
+from tracer.util.frozen import evolve
+
+
+class RowPlaces(NamedTuple):
+    """Places among the rows of each packet on a path.
+
+    Attributes:
+        began: The first event.
+        header: The first event with a header.
+        late: The rows that late events of the packet need.
+    """
+
+    began: int
+    header: int
+    late: tuple[int, ...]
+
+
+class ConnectionPath:
+    """A path with the ports that one connection chose: what packets of the connection on this path have in common.
+
+    Args:
+        sample: A packet on it. Only its values are its own: number, times, lengths, sequence numbers.
+        path: The path.
+        ports: The chosen ports.
+        rows: Places among the rows of each packet.
+
+    Attributes:
+        sample: A packet on it. Only its values are its own: number, times, lengths, sequence numbers.
+        path: The path.
+        ports: The chosen ports.
+        rows: Places among the rows of each packet.
+        kept: What stages keep for packets on it, by stage. It is dropped together with it.
+    """
+
+    __slots__ = ("kept", "path", "ports", "rows", "sample")
+
+    def __init__(self, sample: Packet, path: SharedPath, ports: Ports, rows: RowPlaces) -> None:
+        self.sample, self.path, self.ports, self.rows = sample, path, ports, rows
+        self.kept: dict[object, object] = {}
+
+
+class SharedPacket:
+    """A packet on a shared path.
+
+    Args:
+        identity: Identity of the packet.
+        way: What it shares with other packets of its connection.
+        time: Time of its first event, ns since the epoch.
+        times: Times of its rows, ns, CLOCK_MONOTONIC.
+        values: Values of its rows and of others.
+        start: Place of its first row in `values`.
+        details: Its decision details, in order.
+
+    Attributes:
+        identity: Identity of the packet.
+        way: What it shares with other packets of its connection.
+        time: Time of its first event, ns since the epoch.
+        times: Times of its rows, ns, CLOCK_MONOTONIC.
+        details: Its decision details, in order.
+        number: Order in which packets ended; 0 = not known yet.
+    """
+
+    __slots__ = ("_start", "_values", "_whole", "details", "identity", "number", "time", "times", "way")
+
+    def __init__(
+        self,
+        identity: int,
+        way: ConnectionPath,
+        time: int,
+        times: list[int],
+        values: RowValues,
+        start: int,
+        details: tuple[DecisionDetail, ...],
+    ) -> None:
+        self.identity, self.way, self.time, self.times, self.details = identity, way, time, times, details
+        self._values, self._start, self.number = values, start, 0
+        self._whole: Packet | None = None
+
+    def move(self, way: ConnectionPath) -> None:
+        """From now on the packet has the statements of another one about its path, as owners."""
+        self.way, self._whole = way, None
+
+    @property
+    def length(self) -> int:
+        """Bytes from the IP header on."""
+        return self._values.length.item(self._start + self.way.rows.header)
+
+    @property
+    def seq(self) -> int:
+        """TCP sequence number."""
+        return self._values.seq.item(self._start + self.way.rows.header)
+
+    @property
+    def ack(self) -> int:
+        """TCP acknowledgement number."""
+        return self._values.ack.item(self._start + self.way.rows.header)
+
+    @property
+    def ident(self) -> int:
+        """IPv4 identification."""
+        return self._values.ident.item(self._start + self.way.rows.header)
+
+    @property
+    def sockets(self) -> tuple[int, ...]:
+        """Inodes of the sockets that received it, in order."""
+        places = self.way.path.sockets
+        if not places:
+            return ()
+        found, start = self._values.object, self._start
+        return tuple([found.item(start + at) for at in places])
+
+    def packet(self) -> Packet:
+        """The whole packet, with the number that it has now."""
+        if self._whole is None or self._whole.number != self.number:
+            way = self.way
+            self._whole = evolve(
+                way.sample,
+                identity=self.identity,
+                time=self.time,
+                length=self.length,
+                seq=self.seq,
+                ack=self.ack,
+                ident=self.ident,
+                hops=PathHops(way.path, self.times, way.ports, self.sockets, self.details),
+                number=self.number,
+            )
+        return self._whole
+
+
+AnyPacket: TypeAlias = Packet | SharedPacket
+
+
+def whole(packet: AnyPacket) -> Packet:
+    """The packet itself, or the one that is made of a packet on a shared path."""
+    return packet.packet() if isinstance(packet, SharedPacket) else packet
+
+
+def hop_time(packet: AnyPacket, at: int) -> int:
+    """Time of the packet's hop at a place, ns, CLOCK_MONOTONIC; for a shared path no hop is made. Raises IndexError."""
+    if isinstance(packet, SharedPacket):
+        return packet.times[packet.way.path.hops[at].time]
+    hops = packet.hops
+    return hops.time(at) if isinstance(hops, PathHops) else hops[at].time
