@@ -111,8 +111,9 @@ def _translates_destination(packet: Packet) -> bool:
 
 def _is_passed_on(view: NodeView, ends: Endpoints, context: ClusterContext) -> bool:
     """Whether a packet came to the node that translated it from elsewhere, and left with the address of its client."""
-    headers = wire_headers.headers_of(view.packet)
-    if not headers.arrival or headers.arrival.endpoints.src != ends.src or not is_host(view.packet.netns):
+    packet, came = view.packet, wire_headers.headers_of(view.packet).arrival
+    # What a program of this node sends has one of its addresses; a container's address may be one that no object has.
+    if (came is None and is_host(packet.netns)) or packet.endpoints.src != ends.src:
         return False
     owner = context.nodes.owner(ends.src)
     # An answer to a client on this node has its address as the destination: it cannot go elsewhere.

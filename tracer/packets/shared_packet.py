@@ -6,13 +6,15 @@ Stages and outputs that know the path take it as it is (`repeat`). The others ge
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tracer.model.hop import DecisionDetail
 from tracer.model.packet import Packet
-from tracer.packets.path_signature import RowValues
 from tracer.packets.shared_path import PathHops, Ports, SharedPath
 from tracer.util.frozen import evolve
+
+if TYPE_CHECKING:
+    from tracer.packets.path_signature import RowValues
 
 
 class RowPlaces(NamedTuple):

@@ -15,6 +15,8 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import HookHop
 from tracer.model.joined_packet import NodeView
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome
 from tracer.util.evictions import evictions
 
@@ -136,6 +138,20 @@ def test_a_client_of_the_node_that_translates() -> None:
     asked, inside = Endpoints("10.244.1.7", 40001, "172.30.0.10", 80), Endpoints("10.244.1.7", 40001, POD_B, 8080)
     views = [view("a", 0, "through", ends=asked, to=inside, **SYN), view("b", ARRIVED, "in", ends=inside, **SYN)]
     assert found(*views, *(answer(n * MILLI, client="10.244.1.7") for n in (1, 2))) == []
+
+
+def made_in(netns: Netns, seen: NodeView) -> NodeView:
+    """The request as a program in a network namespace of the node sends it."""
+    first = HookHop(0, netns, Hook.OUTPUT, out_iface="eth0", verdict=Verdict.ACCEPT)
+    hops = (first, *seen.packet.hops) if netns != HOST else (first, *seen.packet.hops[1:])
+    return replace(seen, packet=replace(seen.packet, netns=netns, hops=hops))
+
+
+@pytest.mark.parametrize(("netns", "findings"), [(Netns("container"), 1), (HOST, 0)])
+def test_a_client_on_the_node_with_an_address_that_no_object_has(netns: Netns, findings: int) -> None:
+    """Other nodes have no way to a container of Docker, say; the node's own addresses lead to the node."""
+    views = (made_in(netns, TWO[0]), *TWO[1:3], made_in(netns, TWO[3]), *TWO[4:])
+    assert len(found(*views)) == findings
 
 
 @pytest.mark.parametrize("node", ["a", "b"])

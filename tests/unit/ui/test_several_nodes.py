@@ -72,7 +72,7 @@ def test_a_packet_has_its_part_on_each_node(paths: list[Path], size: tuple[int, 
 
 def test_the_filter_finds_nodes_and_views(paths: list[Path]) -> None:
     async def steps(driver: Pilot[None], screen: TraceScreen) -> None:
-        for words, count in (("node-b", 2), ("10.244.1.0", 3), ("SYN-ACK", 2), ("node-c", 0)):
+        for words, count in (("node-b", 3), ("dropped node-b", 1), ("10.244.1.0", 3), ("SYN-ACK", 2), ("node-c", 0)):
             await driver.press("slash", *("space" if letter == " " else letter for letter in words))
             await driver.pause()
             assert len(screen._connections.rows) == count, words
