@@ -38,6 +38,21 @@ class KnownDeparture(Enum):
     """It has the header of departures that were not told apart."""
 
 
+class PacketHeader(NamedTuple):
+    """What two views of one packet are compared by. A packet itself, with its hops, takes ten times as much memory."""
+
+    family: str
+    protocol: str
+    endpoints: Endpoints
+    seq: int
+    ident: int
+    length: int
+
+    @classmethod
+    def of(cls, packet: Packet) -> PacketHeader:
+        return cls(packet.family, packet.protocol, packet.endpoints, packet.seq, packet.ident, packet.length)
+
+
 class SeenPacket(NamedTuple):
     """A packet at a node.
 
@@ -45,7 +60,7 @@ class SeenPacket(NamedTuple):
         node: The node.
         time: When it was first seen, ns, of the reference clock.
         error: Largest error of the time, ns.
-        packet: The packet.
+        header: Its header.
         known: What is known of its departure.
         ended: The node did not pass it on.
     """
@@ -53,7 +68,7 @@ class SeenPacket(NamedTuple):
     node: str
     time: int
     error: int
-    packet: Packet
+    header: PacketHeader
     known: KnownDeparture
     ended: bool
 
@@ -91,7 +106,7 @@ class SeenPackets:
         ended = bool(packet.continues) or packet.outcome in (Outcome.DROPPED, Outcome.UNKNOWN)
         if is_own and not ended:
             return
-        seen = SeenPacket(view.node, packet.time + (view.offset or 0), _error(view), packet, known, ended)
+        seen = SeenPacket(view.node, packet.time + (view.offset or 0), _error(view), PacketHeader.of(packet), known, ended)
         keys = tuple((view.node, *key) for key in _keys(packet.protocol, packet.endpoints, packet))
         self._order.append((seen, keys))
         for key in keys:
@@ -124,8 +139,9 @@ class SeenPackets:
             time: When it left, ns, of the reference clock.
             error: Largest error of the time, ns.
         """
+        header = PacketHeader.of(packet)
         return any(
-            seen.time + seen.error + error >= time and _may_be(seen, packet, left.endpoints)
+            seen.time + seen.error + error >= time and _may_be(seen, header, left.endpoints)
             for key in _keys(packet.protocol, left.endpoints, packet)
             for seen in self._by_key.get((node, *key), ())
         )
@@ -153,9 +169,9 @@ def _keys(protocol: str, ends: Endpoints, packet: Packet) -> Iterator[tuple[Hash
     yield "from", protocol, packet.length, ends.src, ends.sport
 
 
-def _may_be(seen: SeenPacket, packet: Packet, ends: Endpoints) -> bool:
+def _may_be(seen: SeenPacket, packet: PacketHeader, ends: Endpoints) -> bool:
     """Whether a packet that came may be one that left with these addresses; they have a key in common."""
-    came = seen.packet
+    came = seen.header
     if seen.known is KnownDeparture.ONE_OF_SEVERAL:
         return (came.seq, came.ident, came.length) == (packet.seq, packet.ident, packet.length)
     if seen.known is KnownDeparture.PARTLY:
@@ -165,7 +181,7 @@ def _may_be(seen: SeenPacket, packet: Packet, ends: Endpoints) -> bool:
     return came.ident == packet.ident or not came.ident or not packet.ident
 
 
-def _overlaps(first: Packet, second: Packet) -> bool:
+def _overlaps(first: PacketHeader, second: PacketHeader) -> bool:
     """Whether two segments of a flow may have a byte in common, or one of them may be a part of the other."""
     headers = (IPV4_HEADER if first.family == "IPv4" else IPV6_HEADER) + TCP_HEADER
     # The bytes that they have at least: options of TCP are no payload.
