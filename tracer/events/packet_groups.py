@@ -24,7 +24,8 @@ class PacketGroups:
         ordered = packets[self._order]
         starts = np.flatnonzero(np.append(len(packets) > 0, ordered[1:] != ordered[:-1]))
         ends = np.append(starts[1:], len(packets))
-        by_first = np.argsort(self._order[starts])
+        # Not numpy's default sort, which is written for AVX: emulated processors of QEMU end it by a segmentation fault.
+        by_first = np.argsort(self._order[starts], kind="stable")
         starts = starts[by_first]
         self._bounds = list(zip(starts.tolist(), ends[by_first].tolist(), strict=True))
         self.identities: list[int] = ordered[starts].tolist()
