@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from tracer.analysis.top.view_orders import ViewOrder, asker_first, deciding_first, server_first
 from tracer.model.endpoints import Endpoints
-from tracer.model.evidence import Evidence
 from tracer.model.handshake import HandshakeVerdict
-from tracer.model.hop import IpvsRefusalHop, Nat, RuleHop, nat_of, owner_of, trace_of, verdict_of
+from tracer.model.hop import IpvsRefusalHop, Nat, RuleHop, nat_of, owner_of, verdict_of
 from tracer.model.kube import Owner
 from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Packet
 from tracer.packets.outcome import BAD
-from tracer.render.parts.deciding_hop import deciding_hop
+from tracer.render.parts.deciding_hop import deciding_hop, deciding_rule
 from tracer.util.endpoint_format import format_endpoint
 
 UNKNOWN = "unknown"
@@ -79,13 +78,10 @@ def _rule(packet: Packet) -> RowKey:
     hop = deciding_hop(packet)
     if hop is None:
         return RowKey(NO_RULE) if packet.complete else RowKey(UNKNOWN, UNKNOWN)
-    trace = trace_of(hop)
-    if trace is None or trace.decision is None:
+    rule = deciding_rule(hop)
+    if rule is None:
         return RowKey(UNKNOWN, UNKNOWN)
-    decision, at = trace.decision, trace.decision.location
-    table = decision.rule.table if decision.rule else hop.table if isinstance(hop, RuleHop) else ""
-    derived = " (derived)" if decision.evidence is Evidence.DERIVED else ""
-    return RowKey(f"{table} {at.chain} {at.number or 'policy'}{derived}".strip(), _rule_owner(owner_of(hop)))
+    return RowKey(f"{rule.table} {rule.place}".strip(), _rule_owner(owner_of(hop)))
 
 
 def _rule_owner(owner: Owner | None) -> str:

@@ -9,11 +9,11 @@ from tracer.analysis.top.dimensions import DIMENSIONS
 from tracer.metrics.family import CounterFamily, MetricDescription, MetricKind
 from tracer.metrics.label_value import NONE, UNKNOWN, label_value
 from tracer.metrics.metric_sources import MetricSources
-from tracer.model.hop import RuleHop, owner_of, trace_of
+from tracer.model.hop import owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.packets.path_memo import PathMemo
-from tracer.render.parts.deciding_hop import deciding_hop
+from tracer.render.parts.deciding_hop import deciding_hop, deciding_rule
 
 
 class _DropLabels(NamedTuple):
@@ -51,16 +51,12 @@ def _labels(packet: Packet) -> _DropLabels:
 
 
 def _rule(packet: Packet) -> tuple[str, Owner | None]:
-    """The rule, "filter/KUBE-FIREWALL 2" or "filter/FORWARD policy", and its owner; None = it has none."""
+    """The rule, "filter/KUBE-FIREWALL 2" or "filter/FORWARD policy (derived)", and its owner; None = it has none."""
     hop = deciding_hop(packet)
     if hop is None:
         return (NONE if packet.complete else UNKNOWN), None
-    trace, owner = trace_of(hop), owner_of(hop)
-    if trace is None or trace.decision is None:
-        return UNKNOWN, owner
-    decision, at = trace.decision, trace.decision.location
-    table = decision.rule.table if decision.rule else hop.table if isinstance(hop, RuleHop) else ""
-    return label_value(f"{table}/{at.chain} {at.number or 'policy'}"), owner
+    rule = deciding_rule(hop)
+    return (label_value(f"{rule.table}/{rule.place}") if rule else UNKNOWN), owner_of(hop)
 
 
 METRIC = DroppedPackets

@@ -1,14 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one hop that decided about a packet, for outputs with one line or one row for it."""
+"""The one hop that decided about a packet, and its rule, for outputs with one line or one row for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from tracer.model.hop import Hop, RewriteHop, RuleHop, verdict_of
+from tracer.model.evidence import Evidence
+from tracer.model.hop import Hop, RewriteHop, RuleHop, trace_of, verdict_of
 from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.outcome import BAD
+
+
+class DecidingRule(NamedTuple):
+    """The rule of a deciding hop.
+
+    Attributes:
+        table: Its table; "" = not known.
+        place: Its chain and number, "KUBE-FIREWALL 2" or "FORWARD policy", and " (derived)" if it was not observed.
+    """
+
+    table: str
+    place: str
+
+
+def deciding_rule(hop: Hop) -> DecidingRule | None:
+    """The rule of a deciding hop; None = it is not known."""
+    trace = trace_of(hop)
+    if trace is None or trace.decision is None:
+        return None
+    decision, at = trace.decision, trace.decision.location
+    table = decision.rule.table if decision.rule else hop.table if isinstance(hop, RuleHop) else ""
+    derived = " (derived)" if decision.evidence is Evidence.DERIVED else ""
+    return DecidingRule(table, f"{at.chain} {at.number or 'policy'}{derived}")
 
 
 def deciding_hop(packet: Packet) -> Hop | None:

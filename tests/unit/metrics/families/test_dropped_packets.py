@@ -20,8 +20,10 @@ DROPPED = samples.rejected()
 REASON = "REJECT in ip6 kube-proxy/filter-output"
 
 
-def decided(rule: Rule | None, owner: Owner | None, undecided: str = "") -> Packet:
-    hit = RuleHit((RuleLocation("external", rule.number if rule else 0),), rule, "REJECT", Evidence.OBSERVED)
+def decided(
+    rule: Rule | None, owner: Owner | None, undecided: str = "", evidence: Evidence = Evidence.OBSERVED
+) -> Packet:
+    hit = RuleHit((RuleLocation("external", rule.number if rule else 0),), rule, "REJECT", evidence)
     return samples.with_hop(DROPPED, 0, owner=owner, rule_trace=RuleTrace((hit,), undecided=undecided))
 
 
@@ -29,6 +31,10 @@ def decided(rule: Rule | None, owner: Owner | None, undecided: str = "") -> Pack
     ("packet", "labels"),
     [
         (decided(RULE, SERVICE), ("ip6 kube-proxy/external 4", "Service", "default", "lonely-web", REASON)),
+        (
+            decided(RULE, SERVICE, evidence=Evidence.DERIVED),
+            ("ip6 kube-proxy/external 4 (derived)", "Service", "default", "lonely-web", REASON),
+        ),
         (decided(None, None), ("ip6 kube-proxy/external policy", "none", "none", "none", REASON)),
         (
             decided(RULE, Owner("program", program="kubelet")),
