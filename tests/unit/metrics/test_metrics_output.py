@@ -109,7 +109,7 @@ def test_a_run_fills_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     reason = "DROP in filter/INPUT"
     assert values(metrics, "dropped_packets") == {
         ("unknown", "none", "none", "none", reason): 1,
-        ("filter/INPUT 1", "administrator", "none", "none", reason): 9,
+        ("filter/INPUT 1 (derived)", "administrator", "none", "none", reason): 9,
     }, "the rules had not been read when the first packet came"
     assert values(metrics, "syn_outcomes") == {
         ("none", "none", "failed", "conntrack INVALID"): 10, ("default", "http-proxy", "unknown", "not known"): 10,

@@ -139,7 +139,9 @@ def prometheus(tmp_path: Path, output: MetricsOutput) -> Iterator[Prometheus]:
 @with_prometheus
 def test_prometheus_reads_the_metrics(prometheus: Prometheus, output: MetricsOutput) -> None:
     drops = "sum by (rule, owner_kind) (k8snet_trace_dropped_packets_total)"
-    prometheus.waits_for(drops, lambda found: found == {("administrator", "filter/INPUT 1"): 9, ("none", "unknown"): 1})
+    prometheus.waits_for(
+        drops, lambda found: found == {("administrator", "filter/INPUT 1 (derived)"): 9, ("none", "unknown"): 1}
+    )
     (target,) = prometheus.get("targets")["activeTargets"]
     assert (target["health"], target["lastError"]) == ("up", "")
     assert prometheus.values("sum by (result, cause) (k8snet_trace_syn_outcomes_total)") == {

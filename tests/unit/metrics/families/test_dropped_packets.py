@@ -20,9 +20,7 @@ DROPPED = samples.rejected()
 REASON = "REJECT in ip6 kube-proxy/filter-output"
 
 
-def decided(
-    rule: Rule | None, owner: Owner | None, undecided: str = "", evidence: Evidence = Evidence.OBSERVED
-) -> Packet:
+def decided(rule: Rule | None, owner: Owner | None, undecided: str = "", evidence: Evidence = Evidence.OBSERVED) -> Packet:
     hit = RuleHit((RuleLocation("external", rule.number if rule else 0),), rule, "REJECT", evidence)
     return samples.with_hop(DROPPED, 0, owner=owner, rule_trace=RuleTrace((hit,), undecided=undecided))
 
