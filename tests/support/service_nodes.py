@@ -67,9 +67,7 @@ def connection(
     if to:
         nat = Nat("DNAT", ends, replace(ends, dst=to[0], dport=to[1]))
         rules = RuleTrace(undecided="it was replaced") if is_undecided else trace()
-        hops.append(
-            NatHop(10, HOST, Hook.PREROUTING, nat=nat, owner=owner, rule_trace=rules, from_conntrack=from_conntrack)
-        )
+        hops.append(NatHop(10, HOST, Hook.PREROUTING, nat=nat, owner=owner, rule_trace=rules, from_conntrack=from_conntrack))
     hops.append(HookHop(INSIDE_NS, HOST, Hook.POSTROUTING, out_iface="flannel.1", verdict=Verdict.ACCEPT))
     flow = Flow(ends, ends.reversed, "NEW", False, 0)
     fields: dict[str, Any] = {"tcp_flags": "SYN", "seq": time % (1 << 32), "ident": time // MICRO % 65536, "flow": flow}
@@ -91,9 +89,7 @@ class FakeEndpoints:
         return self.found
 
 
-def history(
-    ends: Sequence[tuple[str, int] | Endpoint], since: int = BEGAN, asked: int = 10_000 * SECOND
-) -> EndpointHistory:
+def history(ends: Sequence[tuple[str, int] | Endpoint], since: int = BEGAN, asked: int = 10_000 * SECOND) -> EndpointHistory:
     """What was read of the Service. since: when the first reading was answered; asked: the newest one; ns after EPOCH."""
     nodes = {CART_B[0]: "b", CART_C[0]: "c"}
     found = tuple(e if isinstance(e, Endpoint) else Endpoint(*e, ("shop", "cart"), nodes.get(e[0], "b")) for e in ends)

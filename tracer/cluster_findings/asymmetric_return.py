@@ -12,7 +12,7 @@ from tracer.cluster_findings.cluster_context import AnswerWay, ClusterContext, F
 from tracer.joining import wire_headers
 from tracer.joining.wire_headers import WireHeader
 from tracer.model.endpoints import Endpoints
-from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.finding import Finding, FindingEvidence, likely_cause
 from tracer.model.hop import RewriteHop
 from tracer.model.joined_packet import Certainty, JoinedPacket, JoinKey, NodeView
 from tracer.model.namespace_name import is_host
@@ -90,7 +90,8 @@ def _note_request(joined: JoinedPacket, at: int, context: ClusterContext) -> Non
     if not before and not service_views.is_new(translator.packet):
         return  # an older connection: its first answers may have come back
     has_returned = before is not None and before.node == translator.node and before.has_returned
-    context.forwarded[key] = ForwardedRequest(translator.node, view.node, came.iface, has_returned)
+    from_translator = wire_headers.headers_of(translator.packet).arrival is None
+    context.forwarded[key] = ForwardedRequest(translator.node, view.node, came.iface, from_translator, has_returned)
 
 
 def _note_answer(node: str, protocol: str, ends: Endpoints, context: ClusterContext) -> None:
@@ -128,9 +129,7 @@ def _later_nodes(joined: JoinedPacket, at: int) -> tuple[str, ...] | None:
     return tuple(view.node for view in joined.views[at + 1 :]) if links else ()
 
 
-def _doubt(
-    suspicion: Suspicion, left: WireHeader, request: ForwardedRequest, way: AnswerWay, context: ClusterContext
-) -> str:
+def _doubt(suspicion: Suspicion, left: WireHeader, request: ForwardedRequest, way: AnswerWay, context: ClusterContext) -> str:
     """Why the answer may have been on its way to the node that translated the request, a sentence; "" = it was not."""
     if context.returned.evicted:
         return "Ways of earlier answers are no longer known."
@@ -138,6 +137,8 @@ def _doubt(
         return f"Other answers that left by {left.iface} did come to node {request.node}."
     if left.iface == request.iface and not suspicion.seen_at:
         return f"It left by {left.iface}, by which the requests come, so it may only be lost."
+    if request.from_translator and not suspicion.seen_at:
+        return f"The client is on node {request.node}, so the answers may only be lost on their way to that node."
     if context.missed[way] < FEWEST_ANSWERS:
         return "Only one answer was seen."
     ends = left.endpoints
@@ -152,7 +153,7 @@ def _finding(suspicion: Suspicion, left: WireHeader, request: ForwardedRequest, 
     what = f"{packet.protocol} {packet.tcp_flags}".strip()
     answer = f"{format_endpoint(ends.src, ends.sport)} -> {format_endpoint(ends.dst, ends.dport)}"
     text = (
-        f"nswers leave node {node} by {left.iface} and never come to node {translator}, which had translated the requests and"
+        f"Answers leave node {node} by {left.iface} and never come to node {translator}, which had translated the requests and"
         " sent them on with the address of the client: nothing translates the answers back, and the client does not know them."
     )
     proofs = [
@@ -169,7 +170,7 @@ def _finding(suspicion: Suspicion, left: WireHeader, request: ForwardedRequest, 
     return Finding(
         name="",
         key=(node, left.iface, request.iface, translator, packet.family),
-        cause=f"Perhaps a{text} {doubt}" if doubt else f"A{text}",
+        cause=likely_cause(text, doubt),
         proofs=tuple(proofs),
         check=_check(node, translator, ends, packet),
         cure=(
@@ -190,4 +191,3 @@ def _check(node: str, translator: str, ends: Endpoints, packet: Packet) -> str:
         f" {ends.dst}` shows entries without an answer (UNREPLIED, SYN_SENT). A router or firewall that drops such answers,"
         " and `sysctl net.ipv4.conf.all.rp_filter` = 1 on the way, hide them from the client, too."
     )
-

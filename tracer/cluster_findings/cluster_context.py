@@ -177,12 +177,14 @@ class ForwardedRequest(NamedTuple):
         node: The node that translated it.
         target: The other node.
         iface: The interface by which it came to the other node.
+        from_translator: The client is on the node that translated it, in a network namespace of its own.
         has_returned: Something that can be an answer of its connection has come to the node that translated it.
     """
 
     node: str
     target: str
     iface: str
+    from_translator: bool
     has_returned: bool = False
 
 

@@ -13,7 +13,7 @@ from tracer.cluster_findings.service_views import CLUSTER_IP, EndpointPlaces
 from tracer.findings.proofs import packet_proof
 from tracer.joining import wire_headers
 from tracer.joining.pair_clocks import UNKNOWN_ERROR_NS
-from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.finding import Finding, FindingEvidence, likely_cause
 from tracer.model.joined_packet import JoinedPacket
 from tracer.model.kube import Endpoint, ServicePort
 from tracer.model.packet import Packet
@@ -67,21 +67,19 @@ def _service(packet: Packet, context: ClusterContext) -> ServicePort | None:
     return found[0] if comes and service_views.is_new(packet) else None
 
 
-def _finding(
-    suspicion: Suspicion, service: ServicePort, found: EndpointPlaces, doubt: str, context: ClusterContext
-) -> Finding:
+def _finding(suspicion: Suspicion, service: ServicePort, found: EndpointPlaces, doubt: str, context: ClusterContext) -> Finding:
     packet, node = suspicion.view.packet, suspicion.view.node
     key = service_views.key_of(service, packet.family)
     to = format_endpoint(packet.endpoints.dst, packet.endpoints.dport)
     nodes = sorted({end.node for end in found.elsewhere})
     text = (
-        f"lients of Service {service.label} ask node {node} ({to}), which has no endpoint of it, and with externalTrafficPolicy"
-        f" Local the node drops their packets: the ready endpoints are on {_named(nodes)}."
+        f"Clients of Service {service.label} ask node {node} ({to}), which has no endpoint of it, and with"
+        f" externalTrafficPolicy Local the node drops their packets: the ready endpoints are on {_named(nodes)}."
     )
     return Finding(
         name="",
         key=(node, *key, packet.endpoints.dport),
-        cause=f"Perhaps c{text} {doubt}" if doubt else f"C{text}",
+        cause=likely_cause(text, doubt),
         proofs=_proofs(packet, node, key, service, found, context),
         check=_check(node, service, found),
         cure=_cure(service),

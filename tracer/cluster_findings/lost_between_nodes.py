@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from tracer.cluster_findings.cluster_context import ClusterContext, UnansweredDeparture, Undecided
-from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.finding import Finding, FindingEvidence, likely_cause
 from tracer.util.endpoint_format import format_endpoint
 
 MOST_ERROR_NS = 500_000_000
@@ -79,7 +79,7 @@ def _finding(departure: UnansweredDeparture, context: ClusterContext) -> Finding
         FindingEvidence("packet", f"node {target} was traced then, lost no events, and shows no such packet", "observed"),
     ]
     cause = (
-        f"ackets from node {node} to node {target} are lost between the two nodes: they left by {iface}, and never came to"
+        f"Packets from node {node} to node {target} are lost between the two nodes: they left by {iface}, and never came to"
         f" netfilter of node {target}."
     )
     if use:
@@ -90,7 +90,7 @@ def _finding(departure: UnansweredDeparture, context: ClusterContext) -> Finding
     return Finding(
         name="",
         key=(*departure.way, ends.dst, ends.dport) if doubt else (*departure.way,),
-        cause=f"Perhaps p{cause} {doubt}" if doubt else f"P{cause}",
+        cause=likely_cause(cause, doubt),
         proofs=tuple(proofs),
         check=_check(departure),
         cure=(

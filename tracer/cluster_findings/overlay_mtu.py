@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from tracer.cluster_findings.cluster_context import CarriedLengths, ClusterContext, LostLengths, NodePair, TooLong
 from tracer.cluster_findings.service_views import view_time
 from tracer.findings.mtu import FUNCTIONS, REASON
-from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.finding import Finding, FindingEvidence, likely_cause
 from tracer.model.hop import RewriteHop
 from tracer.model.joined_packet import NodeView
 from tracer.model.namespace_name import is_host
@@ -75,8 +75,7 @@ def _dropped(view: NodeView, pair: NodePair, carried: CarriedLengths, drops: Too
     packet, node = view.packet, pair.node
     seconds = (view_time(view) - drops.since) / 1e9
     ends = packet.endpoints
-    # A program that sends datagrams may try on purpose how long they can be.
-    is_certain = packet.protocol == "TCP"
+    doubt = "" if packet.protocol == "TCP" else "Its program may try on purpose how long datagrams can be."
     flow = f"{format_endpoint(ends.src, ends.sport)} -> {format_endpoint(ends.dst, ends.dport)}"
     proofs = (
         FindingEvidence("packet", f"{flow}, {packet.length} bytes: {packet.verdict}", "observed"),
@@ -88,15 +87,16 @@ def _dropped(view: NodeView, pair: NodePair, carried: CarriedLengths, drops: Too
     return Finding(
         name="",
         key=tuple(pair),
-        cause=(
-            f"{'P' if is_certain else 'Perhaps p'}ackets of {packet.length} bytes are too long for the way from node {node} to"
-            f" {_to(pair)}, where the longest that came had {carried.longest} bytes: node {node} drops them, and the sender"
-            f" still sends them {seconds:.0f} s later."
+        cause=likely_cause(
+            f"Packets of {packet.length} bytes are too long for the way from node {node} to {_to(pair)}, where the longest that"
+            f" came had {carried.longest} bytes: node {node} drops them, and the sender still sends them {seconds:.0f} s"
+            " later.",
+            doubt,
         ),
         proofs=proofs,
         check=_check(pair, packet, ""),
         cure=_cure(packet),
-        certain=is_certain,
+        certain=not doubt,
     )
 
 

@@ -17,7 +17,7 @@ from tracer.cluster_findings.service_views import CLUSTER_IP, EndpointChoice
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.joining.pair_clocks import UNKNOWN_ERROR_NS
 from tracer.kube import missing_endpoints
-from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.finding import Finding, FindingEvidence, likely_cause
 from tracer.model.hop import DecidingHop, owner_of
 from tracer.model.joined_packet import JoinedPacket, NodeView
 from tracer.model.kube import Endpoint, ServicePort
@@ -148,7 +148,7 @@ def _gone_endpoint(suspicion: Suspicion, choice: EndpointChoice, context: Cluste
         doubt = "No other node was seen to choose only endpoints that the API has, so the API may be wrong."
     place = format_endpoint(choice.address, choice.port)
     text = (
-        f"ode {node} sends new connections to Service {service.label} to {place}, which is no endpoint of it any more: its"
+        f"Node {node} sends new connections to Service {service.label} to {place}, which is no endpoint of it any more: its"
         " rules are older than the endpoints of the API."
     )
     proofs = [
@@ -166,7 +166,7 @@ def _gone_endpoint(suspicion: Suspicion, choice: EndpointChoice, context: Cluste
     return Finding(
         name="",
         key=("endpoint", node, *key, choice.address, choice.port),
-        cause=f"Perhaps n{text} {doubt}" if doubt else f"N{text}",
+        cause=likely_cause(text, doubt),
         proofs=tuple(proofs),
         check=_check(node, service, packet),
         cure=_cure(node),
@@ -174,9 +174,7 @@ def _gone_endpoint(suspicion: Suspicion, choice: EndpointChoice, context: Cluste
     )
 
 
-def _up_to_date(
-    node: str, key: ServiceKey, ends: tuple[Endpoint, ...], since: int, context: ClusterContext
-) -> _Other | None:
+def _up_to_date(node: str, key: ServiceKey, ends: tuple[Endpoint, ...], since: int, context: ClusterContext) -> _Other | None:
     """Another node that has chosen endpoints since a time, ns, all of which the API has."""
     known = {(end.address, end.port) for end in ends}
     for other in context.nodes.names:
@@ -213,7 +211,7 @@ def _no_translation(suspicion: Suspicion, service: ServicePort, context: Cluster
     what = "refuses them because it has no endpoints" if _is_refused(packet, service) else "does not translate them"
     to = format_endpoint(packet.endpoints.dst, packet.endpoints.dport)
     text = (
-        f"ode {node} has other rules than node {other.node} for new connections to {CLUSTER_IP} {to} of Service"
+        f"Node {node} has other rules than node {other.node} for new connections to {CLUSTER_IP} {to} of Service"
         f" {service.label}: node {other.node} sends them to endpoints, and node {node} {what}."
     )
     proofs = [
@@ -231,7 +229,7 @@ def _no_translation(suspicion: Suspicion, service: ServicePort, context: Cluster
     return Finding(
         name="",
         key=("rules", node, *key),
-        cause=f"Perhaps n{text} {doubt}" if doubt else f"N{text}",
+        cause=likely_cause(text, doubt),
         proofs=tuple(proofs),
         check=_check(node, service, packet),
         cure=_cure(node),

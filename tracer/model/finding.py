@@ -22,6 +22,16 @@ class FindingEvidence:
     evidence: str
 
 
+def likely_cause(cause: str, doubt: str) -> str:
+    """The sentence of a cause that is only likely.
+
+    Args:
+        cause: The sentence of the certain cause. Its first word is no name.
+        doubt: Why it may not be the cause, a sentence; "" = it is certain.
+    """
+    return f"Perhaps {cause[0].lower()}{cause[1:]} {doubt}" if doubt else cause
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong, with one cause.

@@ -105,11 +105,13 @@ def test_by_the_interface_of_the_requests_it_may_only_be_lost() -> None:
     assert not finding.certain and "by which the requests come, so it may only be lost" in finding.cause
 
 
-def test_by_the_interface_of_the_requests_and_seen_at_a_third_node() -> None:
-    def through_c(time: int, sport: int) -> NodeView:
-        ends = Endpoints(POD_B, 8080, CLIENT, sport)
-        return view("c", time + ARRIVED, "through", ends=ends, **ANSWER | {"seq": time % 1000 + sport})
+def through_c(time: int, sport: int) -> NodeView:
+    """The answer that left node b at a time, as it passes node c."""
+    ends = Endpoints(POD_B, 8080, CLIENT, sport)
+    return view("c", time + ARRIVED, "through", ends=ends, **ANSWER | {"seq": time % 1000 + sport})
 
+
+def test_by_the_interface_of_the_requests_and_seen_at_a_third_node() -> None:
     (finding,) = found(*BY_TUNNEL, through_c(MILLI, 40001), through_c(SECOND + MILLI, 40002), nodes="abc")
     assert finding.certain and finding.proofs[-1].text == "the answer came to node c"
 
@@ -147,11 +149,29 @@ def made_in(netns: Netns, seen: NodeView) -> NodeView:
     return replace(seen, packet=replace(seen.packet, netns=netns, hops=hops))
 
 
-@pytest.mark.parametrize(("netns", "findings"), [(Netns("container"), 1), (HOST, 0)])
-def test_a_client_on_the_node_with_an_address_that_no_object_has(netns: Netns, findings: int) -> None:
-    """Other nodes have no way to a container of Docker, say; the node's own addresses lead to the node."""
-    views = (made_in(netns, TWO[0]), *TWO[1:3], made_in(netns, TWO[3]), *TWO[4:])
-    assert len(found(*views)) == findings
+def made_on_node(netns: Netns) -> tuple[NodeView, ...]:
+    """Both requests, made in a network namespace of the node that translates them, and their answers."""
+    return made_in(netns, TWO[0]), *TWO[1:3], made_in(netns, TWO[3]), *TWO[4:]
+
+
+def test_a_client_on_the_node_with_an_address_that_no_object_has() -> None:
+    """A container of Docker, say: its answers can only go to that node, so they may be lost on another way to it."""
+    (finding,) = found(*made_on_node(Netns("container")))
+    assert not finding.certain
+    assert finding.cause.startswith("Perhaps answers leave node b by eth0 and never come to node a")
+    assert finding.cause.endswith("The client is on node a, so the answers may only be lost on their way to that node.")
+
+
+def test_a_client_on_the_node_with_answers_at_a_third_node() -> None:
+    views = made_on_node(Netns("container"))
+    third = (through_c(MILLI, 40001), through_c(SECOND + MILLI, 40002))
+    (finding,) = found(*views, *third, nodes="abc")
+    assert finding.certain and finding.proofs[-1].text == "the answer came to node c"
+
+
+def test_an_address_of_the_node_that_translates() -> None:
+    """Other nodes send what is for the node's own address to the node."""
+    assert found(*made_on_node(HOST)) == []
 
 
 @pytest.mark.parametrize("node", ["a", "b"])

@@ -100,6 +100,7 @@ def test_a_program_may_try_how_long_datagrams_can_be() -> None:
     udp: dict[str, Any] = {"protocol": "UDP", "tcp_flags": "", "seq": 0}
     (finding,) = found(*SHORT, too_long(0, **udp), too_long(3 * SECOND, **udp))
     assert not finding.certain and finding.cause.startswith("Perhaps packets of 1500 bytes")
+    assert finding.cause.endswith("Its program may try on purpose how long datagrams can be.")
 
 
 def test_a_kernel_without_reasons() -> None:
