@@ -186,13 +186,11 @@ def run(request: ClusterRequest, outputs: Sequence[OutputSpec], options: dict[st
 
 def driven(output: Output, work: Callable[[StopRequest], object]) -> int:
     """Runs work that a signal ends. Returns the exit status. output: gets notes; its stream may have lost its reader."""
-    stop = StopSignals(END_SECONDS, lambda: output.note(EXPLAINING))
-    try:
-        work(stop)
-    except BrokenPipeError:
-        hang_up(sys.stdout)
-    finally:
-        stop.restore()
+    with StopSignals(END_SECONDS, lambda: output.note(EXPLAINING)) as stop:
+        try:
+            work(stop)
+        except BrokenPipeError:
+            hang_up(sys.stdout)
     return 0
 
 

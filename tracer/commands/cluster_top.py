@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,8 +25,7 @@ def trace(nodes: ClusterRequest, request: TopRequest, options: dict[str, Any]) -
         NoAgent: No node could be traced.
         TraceError: The run is impossible.
     """
-    if request.once:
-        options["duration"] = min(options["duration"] or math.inf, request.interval)
+    options = request.limited(options)
     prepared = cluster.prepare(nodes, (), options)
     with live_view(request) as view:
         output = NodesTopOutput(view, request.seconds)

@@ -10,7 +10,7 @@ from tracer.cluster.cluster_run import END_SECONDS
 from tracer.commands import cluster, read_nodes
 from tracer.commands.cluster import ClusterRequest, result_arguments
 from tracer.commands.ui import require_screen
-from tracer.pipeline.shutdown import StopSignals
+from tracer.pipeline.shutdown import StopRequest, StopSignals
 
 
 def trace(nodes: ClusterRequest, verbose: bool, options: dict[str, Any]) -> int:
@@ -31,17 +31,15 @@ def trace(nodes: ClusterRequest, verbose: bool, options: dict[str, Any]) -> int:
 
     options["verbose"] = verbose
     prepared = cluster.prepare(nodes, result_arguments(options, ()), options)
-    feed, stop = ScreenFeed(verbose=verbose), StopSignals(END_SECONDS)
+    feed = ScreenFeed(verbose=verbose)
 
-    def work() -> int:
+    def work(stop: StopRequest) -> int:
         feed.note(prepared.sentence)
         cluster.complete(prepared, feed, options, stop)
         return 0
 
-    try:
-        return ScreenRun(feed, verbose).drive(work, stop)
-    finally:
-        stop.restore()
+    with StopSignals(END_SECONDS) as stop:
+        return ScreenRun(feed, verbose).drive(lambda: work(stop), stop)
 
 
 def replay(captures: Mapping[str, Sequence[str]], verbose: bool, options: dict[str, Any]) -> int:
@@ -60,16 +58,14 @@ def replay(captures: Mapping[str, Sequence[str]], verbose: bool, options: dict[s
     from tracer.ui.screen_run import ScreenRun
 
     options["verbose"] = verbose
-    feed, stop = ScreenFeed(verbose=verbose), StopSignals(0)
+    feed = ScreenFeed(verbose=verbose)
 
-    def work() -> int:
+    def work(stop: StopRequest) -> int:
         totals = read_nodes.replayed(captures, result_arguments(options, ()), options, feed, stop)
         feed.summary(totals.summary)
         if not stop.is_requested:
             read_nodes.require_whole(totals)
         return 0
 
-    try:
-        return ScreenRun(feed, verbose).drive(work, stop)
-    finally:
-        stop.restore()
+    with StopSignals(0) as stop:
+        return ScreenRun(feed, verbose).drive(lambda: work(stop), stop)

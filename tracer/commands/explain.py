@@ -125,15 +125,15 @@ def _compare_live(
         trace_run = builder.build(environment, kube, comparison, options, stack).run
         trace_run.begin()
         notes.ready()
-        stop, command = StopSignals(), None
-        output.note("Tracing: send the packet now. Press Ctrl-C to stop.")
-        if live.ready_file:
-            write_ready(live.ready_file, os.getpid())
+        command = None
         try:
-            command = start(live.command) if live.command else None
-            trace_run.run(stop, command)
+            with StopSignals() as stop:
+                output.note("Tracing: send the packet now. Press Ctrl-C to stop.")
+                if live.ready_file:
+                    write_ready(live.ready_file, os.getpid())
+                command = start(live.command) if live.command else None
+                trace_run.run(stop, command)
         finally:
-            stop.restore()
             end(command)
     if not comparison.checks:
         output.note("No first packet of such a connection was traced.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,15 +44,19 @@ class TopRequest:
         """Length of an interval of a live run, s; math.inf = the whole run is one."""
         return math.inf if self.once else self.interval
 
+    def limited(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of `trace`, with the end of the run after one interval if there is only one."""
+        limit = min(options["duration"] or math.inf, self.interval) if self.once else options["duration"]
+        return {**options, "duration": limit}
+
 
 def trace(cmd: Sequence[str], request: TopRequest, notes: StartNotes, options: dict[str, Any]) -> int:
     """Traces until the end of the run, and shows each interval. options: those of `trace`. Returns the exit status."""
     from tracer.commands import trace as tracing
 
-    if request.once:
-        options["duration"] = min(options["duration"] or math.inf, request.interval)
     view = _output(request, bool(cmd))
-    return tracing.trace(cmd, outputs=(), notes=notes, verbose=False, count=0, view=view, end_seconds=END_SECONDS, **options)
+    limits = request.limited(options)
+    return tracing.trace(cmd, outputs=(), notes=notes, verbose=False, count=0, view=view, end_seconds=END_SECONDS, **limits)
 
 
 @contextmanager

@@ -127,8 +127,7 @@ def trace(
         notes.report("reading rules", rules_read.phrase)
         said = _options_text(sys.argv[1:])
         request = TraceRequest(said, count, duration, no_rules, verbose, record_only, follow, live_filter)
-        stop = StopSignals(end_seconds, lambda: output.note(EXPLAINING))
-        try:
+        with StopSignals(end_seconds, lambda: output.note(EXPLAINING)) as stop:
             run = prepare(
                 stack, kernel, session, kube, environment, output, request, all_results, line, quiet, numbers_connections,
                 gives_all_syns,
@@ -143,8 +142,6 @@ def trace(
                 write_ready(ready_file, os.getpid())
             held = stack.pop_all()
             return drive(lambda: _complete(held, run, environment, output, stop, cmd), stop)
-        finally:
-            stop.restore()
 
 
 def _complete(

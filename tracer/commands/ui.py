@@ -70,8 +70,6 @@ def replay(paths: Sequence[str], verbose: bool, options: dict[str, Any]) -> int:
 
         return cluster_ui.replay(captures, verbose, options)
     request = replace(read.replay_request(options), is_by_packet=True, numbers_connections=True)
-    feed, stop = ScreenFeed(verbose=verbose), StopSignals(0)
-    try:
+    feed = ScreenFeed(verbose=verbose)
+    with StopSignals(0) as stop:
         return ScreenRun(feed, verbose).drive(lambda: read.replayed(paths, request, feed, stop), stop)
-    finally:
-        stop.restore()

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from tracer.metrics.label_sets import Labels, LabelSets
 from tracer.metrics.metric_sources import MetricSources
@@ -22,6 +22,7 @@ from tracer.model.packet import Packet
 from tracer.render.base import LostEvents
 
 PREFIX = "k8snet_trace_"
+V = TypeVar("V")
 
 
 class MetricKind(StrEnum):
@@ -136,15 +137,16 @@ class Tally:
         self.count = 0
 
 
-class CounterFamily(Family):
-    """A counter with bounded label sets."""
+class LabelledFamily(Family, Generic[V]):
+    """A metric with bounded label sets, each with a value."""
 
     def __init__(self, sources: MetricSources) -> None:
         super().__init__(sources)
-        self._sets = LabelSets(len(self.DESCRIPTION.labels), sources.label_sets, Tally)
+        self._sets = LabelSets(len(self.DESCRIPTION.labels), sources.label_sets, self._make)
 
-    def _add(self, labels: Labels, count: int = 1) -> None:
-        self._sets.value(labels).count += count
+    @abstractmethod
+    def _make(self) -> V:
+        """The value of a label set that has nothing yet."""
 
     def end_period(self) -> None:
         self._sets.end_period()
@@ -153,8 +155,32 @@ class CounterFamily(Family):
     def evicted(self) -> int:
         return self._sets.evicted
 
+
+class CounterFamily(LabelledFamily[Tally]):
+    """A counter with bounded label sets."""
+
+    def _make(self) -> Tally:
+        return Tally()
+
+    def _add(self, labels: Labels, count: int = 1) -> None:
+        self._sets.value(labels).count += count
+
     def samples(self) -> Iterable[Sample]:
         return [Sample(labels, tally.count) for labels, tally in self._sets.items()]
+
+
+class SettingFamily(Family):
+    """A gauge without labels: a number in /proc/sys, read when the metrics are read; no sample while it is not there.
+
+    Attributes:
+        SETTING: Path of its file, relative to /proc/sys.
+    """
+
+    SETTING: ClassVar[str]
+
+    def samples(self) -> Iterable[Sample]:
+        text = self._sources.host.setting(self.SETTING, kept_seconds=0)
+        return [Sample((), int(text))] if text.isdecimal() else []
 
 
 class TotalFamily(Family):
@@ -190,23 +216,14 @@ class Buckets:
         return counts
 
 
-class HistogramFamily(Family):
+class HistogramFamily(LabelledFamily[Buckets]):
     """A histogram with bounded label sets."""
 
-    def __init__(self, sources: MetricSources) -> None:
-        super().__init__(sources)
-        bounds = self.DESCRIPTION.bounds
-        self._sets = LabelSets(len(self.DESCRIPTION.labels), sources.label_sets, lambda: Buckets(bounds))
+    def _make(self) -> Buckets:
+        return Buckets(self.DESCRIPTION.bounds)
 
     def _add(self, labels: Labels, value: float) -> None:
         self._sets.value(labels).add(value)
-
-    def end_period(self) -> None:
-        self._sets.end_period()
-
-    @property
-    def evicted(self) -> int:
-        return self._sets.evicted
 
     def samples(self) -> Iterable[HistogramSample]:
         return [HistogramSample(labels, buckets.cumulated(), buckets.total) for labels, buckets in self._sets.items()]

@@ -31,9 +31,7 @@ class MetricsOutput(Output):
         self._book, self._health = book, health
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
-        for result in results:
-            if result.state != "ok":
-                self.note(f"{result.subject}: {result.text}")
+        self.note_limits(results)
         self._health.begin()
 
     def packet(self, packet: Packet) -> None:
@@ -49,7 +47,7 @@ class MetricsOutput(Output):
 
     def finding(self, finding: Finding) -> None:
         self._book.finding(finding)
-        self.note(f"Finding {finding.name}: {finding.cause}")
+        self.note_finding(finding)
 
     def end_batch(self, now: int) -> None:
         self._book.end_batch(now)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Self
 
 from tracer.errors import Interrupted
 
@@ -52,7 +53,8 @@ class StopRequest:
 class StopSignals(StopRequest):
     """Ends a run on Ctrl-C, SIGTERM or SIGHUP; a second signal ends it at once. Signals do not interrupt the current work.
 
-    SIGHUP stays ignored if it was ignored at the start, as under nohup.
+    SIGHUP stays ignored if it was ignored at the start, as under nohup. The end of its block gives the signals back their
+    earlier handlers.
 
     Args:
         seconds: maximum time that packets are explained after it, s; None = END_SECONDS.
@@ -80,7 +82,13 @@ class StopSignals(StopRequest):
             if self._on_delay:
                 self._on_delay()
 
-    def restore(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
         if self._on_delay:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, self._alarm)
@@ -108,28 +116,26 @@ class ReadingSignals(StopSignals):
         self.end_now()
         raise KeyboardInterrupt
 
-    def restore(self) -> None:
+    def _restore(self) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._previous_alarm)
-        super().restore()
+        super()._restore()
 
 
 @contextmanager
 def reading(paths: Sequence[str]) -> Iterator[ReadingSignals]:
     """A block in which captures are read. Raises Interrupted when a signal requested the end, at any point of the block."""
-    stop = ReadingSignals()
     interrupted = Interrupted(f"Interrupted while reading {' and '.join(paths)}: the answer is not complete.")
-    try:
-        yield stop
-    except KeyboardInterrupt:
-        raise interrupted from None
-    except BrokenPipeError:
-        raise  # Ctrl-C also ends the process that reads the pipe
-    except Exception:
-        if stop.is_requested:
-            raise interrupted from None  # the interrupted code may raise its own exception
-        raise
-    finally:
-        stop.restore()
+    with ReadingSignals() as stop:
+        try:
+            yield stop
+        except KeyboardInterrupt:
+            raise interrupted from None
+        except BrokenPipeError:
+            raise  # Ctrl-C also ends the process that reads the pipe
+        except Exception:
+            if stop.is_requested:
+                raise interrupted from None  # the interrupted code may raise its own exception
+            raise
     if stop.is_requested:
         raise interrupted

@@ -225,6 +225,16 @@ class Output(ABC):
             if e.errno not in NO_ROOM:
                 raise
 
+    def note_limits(self, results: Sequence[CheckResult]) -> None:
+        """Writes what this run cannot show, a line each."""
+        for result in results:
+            if result.state != "ok":
+                self.note(f"{result.subject}: {result.text}")
+
+    def note_finding(self, finding: Finding) -> None:
+        """Writes a finding in one line, for outputs that show it nowhere else."""
+        self.note(f"Finding {finding.name}: {finding.cause}")
+
     def put_escaped(self, line: str) -> None:
         """Writes one line of results in which nothing has to be escaped any more."""
         self.out.write(f"{self._marked(line) if self.node else line}\n")

@@ -93,9 +93,7 @@ class ScreenFeed(Output):
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         self.title, self.results, self.kernel = options_text, results, release
-        for result in results:
-            if result.state != "ok":
-                self.note(f"{result.subject}: {result.text}")
+        self.note_limits(results)
 
     def for_node(self, node: str) -> NodeFeed:
         return NodeFeed(self, node)

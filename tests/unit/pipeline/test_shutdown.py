@@ -31,15 +31,14 @@ def test_signals_request_a_stop_and_are_restored(number: signal.Signals) -> None
     before = signal.signal(number, lambda n, frame: seen.append(n))
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     try:
-        stop = StopSignals()
-        assert not stop.is_requested
-        os.kill(os.getpid(), number)
-        time.sleep(0)
-        assert (stop.is_requested, stop.is_overdue, seen) == (True, False, [])
-        os.kill(os.getpid(), number)
-        time.sleep(0)
-        assert (stop.is_overdue, seen) == (True, []), "the second signal stops at once"
-        stop.restore()
+        with StopSignals() as stop:
+            assert not stop.is_requested
+            os.kill(os.getpid(), number)
+            time.sleep(0)
+            assert (stop.is_requested, stop.is_overdue, seen) == (True, False, [])
+            os.kill(os.getpid(), number)
+            time.sleep(0)
+            assert (stop.is_overdue, seen) == (True, []), "the second signal stops at once"
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
         os.kill(os.getpid(), number)
         time.sleep(0)
@@ -50,12 +49,11 @@ def test_signals_request_a_stop_and_are_restored(number: signal.Signals) -> None
 
 def test_a_run_under_nohup_goes_on() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    stop = StopSignals()
     try:
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert not stop.is_requested and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        with StopSignals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.is_requested and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
-        stop.restore()
         signal.signal(signal.SIGHUP, before)
 
 
@@ -64,16 +62,13 @@ def test_a_run_that_takes_long_to_end_says_so(ends_soon: bool, monkeypatch: pyte
     """In the middle of any work; the handler of the alarm is restored with the others."""
     monkeypatch.setattr("tracer.pipeline.shutdown.ANSWER_SECONDS", 0.05)
     before, answers = signal.getsignal(signal.SIGALRM), list[bool]()
-    stop = StopSignals(on_delay=lambda: answers.append(stop.is_requested))
-    try:
+    with StopSignals(on_delay=lambda: answers.append(stop.is_requested)) as stop:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)
         if not ends_soon:
             until = time.monotonic() + 20
             while not answers and time.monotonic() < until:
                 sum(range(1000))
-    finally:
-        stop.restore()
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0 and signal.getsignal(signal.SIGALRM) == before
     assert answers == [] if ends_soon else answers == [True]
 
@@ -82,9 +77,6 @@ def test_a_stream_that_is_being_written_is_no_error(monkeypatch: pytest.MonkeyPa
     def reentrant() -> None:
         raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
 
-    stop = StopSignals(on_delay=reentrant)
-    try:
+    with StopSignals(on_delay=reentrant) as stop:
         signal.raise_signal(signal.SIGALRM)
         assert not stop.is_requested
-    finally:
-        stop.restore()

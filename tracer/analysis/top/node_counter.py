@@ -113,9 +113,7 @@ class NodeTopOutput(Output):
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         self._all_nodes.begin_node(self.node)
-        for result in results:
-            if result.state != "ok":
-                self.note(f"{result.subject}: {result.text}")
+        self.note_limits(results)
 
     def packet(self, packet: Packet) -> None:
         self._all_nodes.joined(JoinedPacket((NodeView(self.node, packet),)))
@@ -131,7 +129,7 @@ class NodeTopOutput(Output):
         self._all_nodes.not_sent_by(self.node, sum(frames.values()))
 
     def finding(self, finding: Finding) -> None:
-        self.note(f"Finding {finding.name}: {finding.cause}")
+        self.note_finding(finding)
 
     def note(self, text: str) -> None:
         self._all_nodes.note(f"{self.node}: {text}")

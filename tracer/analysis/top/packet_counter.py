@@ -67,9 +67,7 @@ class TopOutput(Output):
         self._losses = Losses()
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
-        for result in results:
-            if result.state != "ok":
-                self.note(f"{result.subject}: {result.text}")
+        self.note_limits(results)
         self._view.begin()
         self._began = time.monotonic_ns()
 
@@ -85,7 +83,7 @@ class TopOutput(Output):
         self._counter.lost(loss)
 
     def finding(self, finding: Finding) -> None:
-        self.note(f"Finding {finding.name}: {finding.cause}")
+        self.note_finding(finding)
 
     def end_batch(self, now: int) -> None:
         """Finishes the interval when it is long enough, or when the view asks for other rows."""

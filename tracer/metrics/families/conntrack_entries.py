@@ -3,23 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from tracer.metrics.family import Family, MetricDescription, MetricKind, Sample
-
-SETTING = "net/netfilter/nf_conntrack_count"
+from tracer.metrics.family import MetricDescription, MetricKind, SettingFamily
 
 
-class ConntrackEntries(Family):
-    """Reads procfs; no sample while the module nf_conntrack is not loaded."""
+class ConntrackEntries(SettingFamily):
+    """No sample while the module nf_conntrack is not loaded."""
 
     DESCRIPTION = MetricDescription(
         MetricKind.GAUGE, "Entries of conntrack in the network namespace of the agent, the node's own one.", unit="entries"
     )
-
-    def samples(self) -> Iterable[Sample]:
-        text = self._sources.host.setting(SETTING, kept_seconds=0)
-        return [Sample((), int(text))] if text.isdecimal() else []
+    SETTING = "net/netfilter/nf_conntrack_count"
 
 
 METRIC = ConntrackEntries
