@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names and addresses of a cluster: node-a, node-b ... on one wire, pods behind a bridge on each, VXLAN between them.
 
-    client ns                       node-a                                          node-b
-    192.168.56.1 -- ext0 192.168.56.10 | eth0 192.168.60.11 ------ wire ------ eth0 192.168.60.12
-                     cni0 10.244.1.1   | flannel.1 10.244.1.0  == VXLAN 1 ==  flannel.1 10.244.2.0
-       shop-a 10.244.1.12, cart-a 10.244.1.11                         cart-b 10.244.2.11, shop-b 10.244.2.12
+client ns                       node-a                                          node-b
+192.168.56.1 -- ext0 192.168.56.10 | eth0 192.168.60.11 ------ wire ------ eth0 192.168.60.12
+                 cni0 10.244.1.1   | flannel.1 10.244.1.0  == VXLAN 1 ==  flannel.1 10.244.2.0
+   shop-a 10.244.1.12, cart-a 10.244.1.11                         cart-b 10.244.2.11, shop-b 10.244.2.12
 """
 
 from __future__ import annotations

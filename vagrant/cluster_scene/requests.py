@@ -31,9 +31,7 @@ class TrafficCount:
     by: Counter[str] = field(default_factory=Counter)
 
 
-def tcp(
-    count: int, address: str, port: int, ns: str | None, seconds: float = PATIENCE_SECONDS
-) -> TrafficCount:
+def tcp(count: int, address: str, port: int, ns: str | None, seconds: float = PATIENCE_SECONDS) -> TrafficCount:
     """HTTP requests, one after the other. seconds: limit for one of them."""
     found = TrafficCount()
     for _ in range(count):
