@@ -23,6 +23,7 @@ from scenes import load
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import COMMAND, ENVIRONMENT, START_SECONDS
 from tests.kernel.untouched import settled, state
+from tests.support.waiting import until
 from tracer.pipeline.shutdown import EXPLAINING
 
 pytestmark = pytest.mark.thorough
@@ -59,8 +60,8 @@ class Traced:
             self.sent = load.drained() - forwarded
             process.send_signal(signal.SIGINT)
             began = time.monotonic()
-            until = began + ANSWER_SECONDS
-            while process.poll() is None and EXPLAINING not in err.read_text() and time.monotonic() < until:
+            latest = began + ANSWER_SECONDS
+            while process.poll() is None and EXPLAINING not in err.read_text() and time.monotonic() < latest:
                 time.sleep(0.05)
             answer = time.monotonic() - began
             self.answered = process.poll() is not None or EXPLAINING in err.read_text()
@@ -76,9 +77,9 @@ class Traced:
 
 def wait_for(ready: Path, process: subprocess.Popen[Any], err: Path) -> None:
     """Waits until the probes are attached."""
-    until = time.monotonic() + START_SECONDS
+    latest = time.monotonic() + START_SECONDS
     while not ready.exists():
-        assert process.poll() is None and time.monotonic() < until, err.read_text()
+        assert process.poll() is None and time.monotonic() < latest, err.read_text()
         time.sleep(0.2)
 
 
@@ -138,6 +139,7 @@ def test_screen_is_restored(node: None, tmp_path: Path) -> None:
     try:
         wait_for(ready, process, tmp_path / "err")
         load.udp_stream(RATE, SHORT_SECONDS, port=UNSERVED).result()
+        until(lambda: b"192.168.56.1" in screen, lambda: screen[-3000:].decode(errors="replace"), patience=END_SECONDS)
         process.send_signal(signal.SIGINT)
         assert process.wait(END_SECONDS) == 0, (tmp_path / "err").read_text()
         assert termios.tcgetattr(stream) == before

@@ -10,9 +10,11 @@ PATIENCE = 60.0
 """Limit of each wait, s: a machine can be busy with other work."""
 
 
-def until(true: Callable[[], object], missed: Callable[[], str] | None = None, pause: float = 0.005) -> None:
-    """Returns when true() is true; AssertionError after PATIENCE. missed: makes its message. pause: s between two checks."""
-    end = time.monotonic() + PATIENCE
+def until(
+    true: Callable[[], object], missed: Callable[[], str] | None = None, pause: float = 0.005, patience: float = PATIENCE
+) -> None:
+    """Returns when true() is true; AssertionError after patience, s. missed: makes its message. pause: s between two checks."""
+    end = time.monotonic() + patience
     while not true():
         assert time.monotonic() < end, missed() if missed else "the expected condition did not become true"
         time.sleep(pause)
