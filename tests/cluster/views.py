@@ -17,6 +17,7 @@ REQUESTS = 6
 """Requests through the NodePort of the first node, half of which are answered on another node, more or less."""
 SHOWN_SECONDS = 120.0
 """Limit until the packets of these requests are shown, s: emulated nodes explain slowly."""
+DOWN = b"\x1b[B"
 TOP, UI = "top counts a packet of two nodes once", "ui shows a packet on two nodes"
 Line = dict[str, Any]
 
@@ -99,7 +100,8 @@ def _ui(bed: TestBed) -> tuple[str, str]:
         ways = (f"{first} > {last}", f"{last} > {first}")
         until = time.monotonic() + SHOWN_SECONDS
         while not any(way in terminal.text for way in ways) and time.monotonic() < until and process.poll() is None:
-            time.sleep(0.5)
+            terminal.type(DOWN)  # only the packets of the chosen connection are listed, and half of them stay on one node
+            time.sleep(2)
         is_shown = any(way in terminal.text for way in ways)
         terminal.type(b"q")
         status = process.wait(END_SECONDS)
