@@ -151,3 +151,9 @@ class MetricsNotServed(TraceError):
     """The agent cannot listen at the address at which it should serve its metrics."""
 
     status = 30
+
+
+class StoreUnreachable(TraceError):
+    """The object storage of a store does not answer, refuses, or has no such store."""
+
+    status = 32

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer.analysis import tables
-from tracer.analysis.table_schema import TableSchema
+from tracer.analysis.table_schema import NODE, TableSchema
 
 BEGIN, END = "<!-- data dictionary: begin -->", "<!-- data dictionary: end -->"
 ORDER = ("packets", "connections", "syns", "hops", "rule_hits", "drops", "findings", "counters", "losses")
@@ -30,7 +30,7 @@ def lines() -> Iterator[str]:
 
 def _table(name: str, table: TableSchema[Any]) -> Iterator[str]:
     yield from (f"### {name}", "", f"{table.description}.", "", "| column | type | unit | meaning |", "|---|---|---|---|")
-    for column in table.columns:
+    for column in (NODE, *table.columns):
         yield f"| `{column.name}` | {column.type} | {column.unit} | {column.meaning} |"
     yield ""
 

@@ -8,6 +8,7 @@ open other files, the network, extensions or variables of this program.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import date, datetime
 from decimal import Decimal
@@ -57,14 +58,31 @@ def ask(directory: Path, sql: str, stop: StopRequest | None = None) -> QueryResu
         for name in names():
             source = _quoted(directory / f"{name}.parquet")
             connection.execute(f"CREATE TABLE {name} AS SELECT * FROM read_parquet({source})")
-        connection.execute(f"SET temp_directory = {_quoted(directory)}")
-        for setting in LOCKED:
-            connection.execute(f"SET {setting}")
-        try:
-            columns, rows = _answer(connection, sql, stop or StopRequest())
-        except duckdb.Error as e:
-            raise _refusal(str(e)) from e
-    return QueryResult(_distinct(columns), [tuple(map(_plain, row)) for row in rows[:MOST_ROWS]], len(rows) > MOST_ROWS)
+        lock(connection, directory)
+        return answer(connection, sql, stop or StopRequest(), names())
+
+
+def lock(connection: Any, scratch: Path) -> None:
+    """Restricts a connection: it reads only the tables that it has. scratch: where it may write what needs more memory."""
+    connection.execute(f"SET temp_directory = {_quoted(scratch)}")
+    for setting in LOCKED:
+        connection.execute(f"SET {setting}")
+
+
+def answer(connection: Any, sql: str, stop: StopRequest, tables: Sequence[str]) -> QueryResult:
+    """Runs one query on a connection with these tables.
+
+    Raises:
+        BadQuery: DuckDB refuses the query.
+        UnknownTable: The query names a table or a column that does not exist.
+        KeyboardInterrupt: The user stopped the query.
+    """
+    duckdb: Any = require_optional("duckdb", "query")
+    try:
+        columns, rows = _answer(connection, sql, stop)
+    except duckdb.Error as e:
+        raise _refusal(str(e), tables) from e
+    return QueryResult(_distinct(columns), [tuple(map(plain, row)) for row in rows[:MOST_ROWS]], len(rows) > MOST_ROWS)
 
 
 def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
@@ -86,12 +104,12 @@ def _answer(connection: Any, sql: str, stop: StopRequest) -> tuple[tuple[str, ..
         return found.result()
 
 
-def _refusal(message: str) -> BadQuery | UnknownTable:
+def _refusal(message: str, tables: Sequence[str]) -> BadQuery | UnknownTable:
     """The error for a message of DuckDB, as one sentence."""
     table, column = _NO_TABLE.search(message), _NO_COLUMN.search(message)
     if table:
         name = table[1].strip('"')
-        return UnknownTable(f"There is no table {name!r}; the tables are {', '.join(names())}.")
+        return UnknownTable(f"There is no table {name!r}; the tables are {', '.join(tables)}.")
     if column:
         name = column[1] or column[2]
         return UnknownTable(f'There is no column {name!r} in the tables of this query; "DESCRIBE packets" lists those of one.')
@@ -114,7 +132,8 @@ def _distinct(columns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _plain(value: Any) -> Value:
+def plain(value: Any) -> Value:
+    """A value of an engine as a value of a result."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Decimal):

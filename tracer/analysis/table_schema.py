@@ -69,6 +69,10 @@ class TableSchema(Generic[Source]):
             yield tuple(column.value(source) for column in self.columns)
 
 
+NODE: Column[object] = Column("node", VARCHAR, "Name of the node; the first column of every table", lambda source: None)
+"""The column that a writer of tables fills itself: no packet has the name of its node."""
+
+
 def text(value: str) -> str | None:
     """The text; None for an empty one, which stands for "not known" in the model."""
     return str(value) if value else None

@@ -13,9 +13,10 @@ import click
 from tracer import export as exports
 from tracer.analysis import formats, queries
 from tracer.analysis import stats as statistics
-from tracer.cli import filters
+from tracer.cli import filters, store_commands
 from tracer.cli.help import GroupedCommand
 from tracer.cli.options import alternatives
+from tracer.errors import BadOption
 
 FILTERS = filters.NAMES | {"no_rules", "count"}
 """The options of `trace` that select packets."""
@@ -54,6 +55,8 @@ def commands(trace: click.Command) -> list[click.Command]:
             click.Option(["--as-it-came"], is_flag=True, help="pcapng: one copy of each packet, without the rewritten ones."),
             form=False,
         ),
+        make("store", store_commands.store, files, *store_commands.STORE_OPTIONS, form=False),
+        *store_commands.commands(),
     ]
 
 
@@ -66,6 +69,8 @@ def _query(make: Callable[..., click.Command], files: click.Argument) -> click.C
         files,
         click.Argument(["sql"], metavar="SQL|NAME"),
         click.Option(["-o", "--output", "form"], type=click.Choice(formats.names()), default="table", help="Output format."),
+        *store_commands.SELECTING,
+        click.Option(["--engine"], type=click.Choice(store_commands.ENGINES), help="Of a store; default duckdb."),
         click.Option(["--param"], multiple=True, metavar="NAME=VALUE", help="Value of a saved query's parameter; repeatable."),
         click.Option(["--list"], is_flag=True, help="List the saved queries.", callback=_list, **instead),
         click.Option(["--show"], metavar="NAME", help="Print the SQL of a saved query.", callback=_show, **instead),
@@ -103,7 +108,6 @@ def _replay_request(options: dict[str, Any]) -> Any:
 def stats(files: tuple[str, ...], only: tuple[str, ...], form: str, **options: Any) -> int:
     """Count the contents of a capture: outcomes, deciding rules and their owners, SYNs, latencies."""
     from tracer.commands import analyze
-    from tracer.errors import BadOption
 
     for name in only:
         if name not in statistics.names():
@@ -125,12 +129,21 @@ def diff(one: str, other: str, form: str, **options: Any) -> int:
     return analyze.diff(one, other, form, _replay_request(options))
 
 
-def query(files: tuple[str, ...], sql: str, form: str, param: tuple[str, ...], **options: Any) -> int:
-    """Query a capture in SQL (DuckDB), or by the name of a saved query.
+def query(
+    files: tuple[str, ...], sql: str, form: str, param: tuple[str, ...], since: str | None, until: str | None,
+    node: tuple[str, ...], engine: str | None, **options: Any,
+) -> int:  # fmt: skip
+    """Query a capture, or a store of many nodes (s3://, gs://, file://), in SQL or by the name of a saved query.
 
     Tables: packets, connections, syns, hops, rule_hits, drops, findings, counters, losses. "DESCRIBE hops" lists the columns of
-    one; docs/sql.md says what they mean.
+    one; docs/sql.md says what they mean. A store has `rulesets`, too: docs/fleet.md.
     """
+    if any(map(store_commands.is_url, files)):
+        return store_commands.query(files, sql, form, param, (since, until, node), engine)
+    if since or until or node or engine:
+        raise BadOption(
+            "--since, --until, --node and --engine are for a store: s3://BUCKET/PATH, gs://BUCKET/PATH, file:///PATH."
+        )
     from tracer.commands import analyze
 
     return analyze.query(files, sql, param, form, _replay_request(options))

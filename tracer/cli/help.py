@@ -14,6 +14,7 @@ GROUPS = {
     "Kubernetes objects": ("kubeconfig", "objects", "no_kube"),
     "Output": ("by", "sort", "rows", "interval", "once", "outputs", "oneline", "form", "quiet", "verbose", "follow",
                "times", "color"),
+    "Of a store": ("since", "until", "node", "engine"),
     "Captures": ("write", "read", "ring", "rotate_size", "rotate_time", "snaplen", "redact"),
 }  # fmt: skip
 """The options of each group, by the names of their parameters. An option that no group names is in the last group."""

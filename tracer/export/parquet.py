@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Parquet export: a directory with a file for each table of tracer/analysis/tables, for DuckDB, pandas and Spark.
 
-Times are UTC without a time zone. With a zone, each of these programs would need a further library.
+Each table begins with the column `node`, so that the tables of several captures can be read together.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tracer.analysis import arrow_columns
 from tracer.analysis.connection_totals import OpenConnections
-from tracer.analysis.table_schema import Column, ColumnType, Value
+from tracer.analysis.table_schema import NODE, Value, text
 from tracer.analysis.tables import tables
 from tracer.analysis.tables.losses import DatedLoss
 from tracer.export import CaptureInfo, Export, ExportOptions
@@ -22,7 +22,6 @@ from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
-from tracer.util.escape import escaped
 from tracer.util.new_file import fresh
 from tracer.util.optional import require_optional
 
@@ -39,10 +38,11 @@ class Parquet(Export):
         files: Any = require_optional("pyarrow.parquet", "Parquet")
         target.mkdir(mode=0o700)
         directory = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._node = text(about.host)
         self._offset, self._connections, self._tables = about.clock_offset, OpenConnections(), tables()
         metadata = {"k8snet-trace.host": about.host, "k8snet-trace.kernel": about.kernel, "k8snet-trace.options": about.options}
         self._schemas = {
-            name: self._arrow.schema([self._field(column) for column in table.columns], metadata)
+            name: self._arrow.schema([arrow_columns.field(self._arrow, c) for c in (NODE, *table.columns)], metadata)
             for name, table in self._tables.items()
         }
         try:
@@ -80,23 +80,12 @@ class Parquet(Export):
             writer.close()
             self._files[name].close()
 
-    def _field(self, column: Column[Any]) -> Any:
-        """The field of a column, with its meaning and unit. Spark reads no timestamps in ns."""
-        arrow = self._arrow
-        types = {
-            ColumnType.BIGINT: arrow.int64(),
-            ColumnType.BOOLEAN: arrow.bool_(),
-            ColumnType.TIMESTAMP: arrow.timestamp("us"),
-            ColumnType.VARCHAR: arrow.string(),
-        }
-        return arrow.field(column.name, types[column.type], metadata={"meaning": column.meaning, "unit": column.unit})
-
     def _add(self, read: object) -> None:
         """Adds the rows of every table that is made of objects of this class."""
         for name, table in self._tables.items():
             if table.reads is type(read):
                 kept = self._rows[name]
-                kept += table.rows(read)
+                kept += [(self._node, *row) for row in table.rows(read)]
                 if len(kept) >= GROUP:
                     self._flush(name)
 
@@ -104,23 +93,10 @@ class Parquet(Export):
         kept = self._rows[name]
         if kept:
             schema = self._schemas[name]
-            arrays = [self._array(values, field.type) for values, field in zip(zip(*kept, strict=True), schema, strict=True)]
+            columns = zip(zip(*kept, strict=True), schema, strict=True)
+            arrays = [arrow_columns.array(self._arrow, values, field.type) for values, field in columns]
             self._writers[name].write_table(self._arrow.table(arrays, schema=schema))
             kept.clear()
-
-    def _array(self, values: Sequence[Value], kind: Any) -> Any:
-        """The values of one column of a group. Values that Arrow refuses are changed: a capture can contain any of them."""
-        try:
-            return self._arrow.array(values, kind)
-        except (UnicodeEncodeError, OverflowError, self._arrow.ArrowInvalid):
-            return self._arrow.array([_storable(value) for value in values], kind)
-
-
-def _storable(value: Value) -> Value:
-    """A text that is no Unicode with escapes; None for a number of more than 64 bits."""
-    if isinstance(value, str):
-        return value if value.isascii() else escaped(value)
-    return value if value is None or -(2**63) <= value < 2**63 else None
 
 
 EXPORT = Parquet

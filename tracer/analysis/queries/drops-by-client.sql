@@ -4,5 +4,5 @@
 SELECT COUNT(*) AS packets, src, client_workload AS client, protocol, dst, dport, date_trunc('second', MAX(seen_at)) AS last_seen
 FROM drops
 GROUP BY src, client_namespace, client_workload, protocol, dst, dport
-ORDER BY packets DESC, src, protocol, dst, dport
+ORDER BY packets DESC, src NULLS LAST, client NULLS LAST, protocol NULLS LAST, dst NULLS LAST, dport NULLS LAST
 LIMIT :most

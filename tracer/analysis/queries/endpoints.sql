@@ -9,5 +9,5 @@ SELECT
 FROM connections
 WHERE endpoint_address IS NOT NULL
 GROUP BY namespace, service, workload, endpoint_address, endpoint_port
-ORDER BY connections DESC, namespace, service, workload, address, port
+ORDER BY connections DESC, namespace NULLS LAST, service NULLS LAST, workload NULLS LAST, address, port NULLS LAST
 LIMIT :most

@@ -6,9 +6,9 @@ SELECT
     COUNT(*) AS syns,
     SUM(CASE WHEN is_accepted THEN 1 ELSE 0 END) AS accepted,
     SUM(CASE WHEN is_accepted THEN 0 ELSE 1 END) AS not_accepted,
-    ROUND(MAX(after_ns) / 1000000.0, 3) AS max_ms
+    FLOOR(MAX(after_ns) / 1e3 + 0.5) / 1e3 AS max_ms
 FROM syns
 WHERE listener IS NOT NULL
 GROUP BY listener_netns, listener, reached_dport
-ORDER BY not_accepted DESC, syns DESC, listener_netns, listener, port
+ORDER BY not_accepted DESC, syns DESC, listener_netns NULLS LAST, listener, port NULLS LAST
 LIMIT :most

@@ -5,4 +5,4 @@ SELECT
     SUM(CASE WHEN is_complete THEN 0 ELSE 1 END) AS incomplete
 FROM packets
 GROUP BY outcome, protocol
-ORDER BY packets DESC, outcome, protocol
+ORDER BY packets DESC, outcome, protocol NULLS LAST

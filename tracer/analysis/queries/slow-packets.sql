@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Packets that took longest through the node.
 -- :most = 20  rows
-SELECT packet, ROUND(duration_ns / 1000000.0, 3) AS duration_ms, protocol, src, dst, dport, service, verdict
+SELECT node, packet, FLOOR(duration_ns / 1e3 + 0.5) / 1e3 AS duration_ms, protocol, src, dst, dport, service, verdict
 FROM packets
-ORDER BY duration_ns DESC, packet
+ORDER BY duration_ns DESC NULLS LAST, node NULLS LAST, packet
 LIMIT :most

@@ -14,10 +14,10 @@ SELECT
     namespace, service, service_port,
     COUNT(*) AS syns,
     MAX(answers) AS answered,
-    ROUND(MIN(CASE WHEN answer = 'SYN ACK' AND place * 100 >= answers * 50 THEN after_ns END) / 1000000.0, 3) AS p50_ms,
-    ROUND(MIN(CASE WHEN answer = 'SYN ACK' AND place * 100 >= answers * 99 THEN after_ns END) / 1000000.0, 3) AS p99_ms,
-    ROUND(MAX(CASE WHEN answer = 'SYN ACK' THEN after_ns END) / 1000000.0, 3) AS max_ms
+    FLOOR(MIN(CASE WHEN answer = 'SYN ACK' AND place * 100 >= answers * 50 THEN after_ns END) / 1e3 + 0.5) / 1e3 AS p50_ms,
+    FLOOR(MIN(CASE WHEN answer = 'SYN ACK' AND place * 100 >= answers * 99 THEN after_ns END) / 1e3 + 0.5) / 1e3 AS p99_ms,
+    FLOOR(MAX(CASE WHEN answer = 'SYN ACK' THEN after_ns END) / 1e3 + 0.5) / 1e3 AS max_ms
 FROM ranked
 GROUP BY namespace, service, service_port
-ORDER BY CASE WHEN MAX(answers) = 0 THEN 1 ELSE 0 END, p99_ms DESC, namespace, service, service_port
+ORDER BY CASE WHEN MAX(answers) = 0 THEN 1 ELSE 0 END, p99_ms DESC NULLS LAST, namespace NULLS LAST, service NULLS LAST, service_port NULLS LAST
 LIMIT :most

@@ -16,5 +16,5 @@ ranked AS (
 SELECT dropped, namespace, service, service_port, drop_reason AS main_reason, packets AS for_this_reason
 FROM ranked
 WHERE place = 1
-ORDER BY dropped DESC, namespace, service, service_port
+ORDER BY dropped DESC, namespace NULLS LAST, service NULLS LAST, service_port NULLS LAST
 LIMIT :most

@@ -20,6 +20,8 @@ TABLE: TableSchema[Finding] = TableSchema(
         Column("to_check", VARCHAR, "What to look at", lambda f: text(f.check)),
         Column("cure", VARCHAR, "What would mend it", lambda f: text(f.cure)),
         Column("packets", BIGINT, "Packets that show it; 0: found without traffic", lambda f: f.packets),
+        Column("packet", BIGINT, "`packets.packet` of the first of them; NULL: found without traffic",
+               lambda f: f.numbers[0] if f.packets and f.numbers else None),
         *_packet_columns.times(lambda f: f.first, "Time of the first of them", "first"),
         *_packet_columns.times(lambda f: f.last, "Time of the last of them", "last"),
     ),

@@ -143,7 +143,7 @@ def test_a_saved_query_is_portable(name: str) -> None:
         "sum",
         "min",
         "max",
-        "round",
+        "floor",
         "abs",
         "coalesce",
         "row_number",

@@ -14,7 +14,7 @@ import pytest
 from tests.support import reserved_words, sample_packets, syns
 from tracer.analysis import dictionary
 from tracer.analysis.connection_totals import ConnectionTotals
-from tracer.analysis.table_schema import ColumnType
+from tracer.analysis.table_schema import NODE, ColumnType
 from tracer.analysis.tables import names, tables
 from tracer.analysis.tables.losses import DatedLoss
 from tracer.model.connection import ConnectionKey
@@ -31,7 +31,7 @@ from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 from tracer.model.timeline import Timeline
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/sql.md"
-COLUMNS = [(name, column) for name, table in tables().items() for column in table.columns]
+COLUMNS = [(name, column) for name, table in tables().items() for column in (NODE, *table.columns)]
 RULE = Rule("ip", "filter", "KUBE-FIREWALL", 1, "-m mark --mark 0x8000 -j DROP", "kubernetes firewall", "DROP")
 
 
