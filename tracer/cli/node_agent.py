@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tracer.cli.help import GroupedCommand
-from tracer.cli.options import check_replay_options, live_options
+from tracer.cli.options import Bytes, check_replay_options, live_options
 from tracer.errors import BadOption
 
 DEFAULT_ADDRESS = "127.0.0.1:9849"
@@ -36,6 +36,9 @@ def command(trace: click.Command) -> click.Command:
             metavar="N",
             help="Most series of a metric beside `other`; default 100.",
         ),
+        click.Option(["--store"], metavar="URL", help="Also store results: s3://BUCKET/PATH, gs://..., file:///PATH."),
+        click.Option(["--spool"], metavar="DIR", help="Where rows wait for the store."),
+        click.Option(["--spool-size"], type=Bytes(), metavar="SIZE", help="Bound of the spool; default 1G."),
         click.Option(["--stdio"], is_flag=True, help="Frames to standard output, on credit from standard input."),
         click.Option(["--record", "records"], is_flag=True, help="Also send a capture of all that is traced."),
         click.Option(["--all-results"], is_flag=True, help="Also send the results of `doctor` that are good."),
@@ -47,18 +50,26 @@ def command(trace: click.Command) -> click.Command:
 
 
 def agent(
-    stdio: bool, all_results: bool, records: bool, metrics: str | None, label_sets: int, **options: Any
+    stdio: bool, all_results: bool, records: bool, metrics: str | None, label_sets: int, store: str | None, spool: str | None,
+    spool_size: int | None, **options: Any,
 ) -> int:  # fmt: skip
     """Count drops and SYNs all the time, as metrics for Prometheus.
 
     Answers /metrics, /healthz and /readyz until SIGTERM. Only packets that fail, and those that open connections, are
-    traced: docs/metrics.md.
+    traced: docs/metrics.md. With --store they also go to an object storage, for `query` and `recall`: docs/fleet.md.
 
     With --stdio it serves one client, `kubectl k8snet-trace`, which starts it on each node: it explains packets, and sends
     them as frames (docs/protocol.md) while the client gives credit. It ends when the client ends, or says nothing for 15 s.
     """
+    if (spool or spool_size) and not store:
+        raise BadOption("--spool and --spool-size need --store.")
     if not stdio:
-        return _always_on(metrics or DEFAULT_ADDRESS, label_sets, options | {"records": records, "all_results": all_results})
+        place = (store, spool or "", spool_size or 0) if store else None
+        return _always_on(
+            metrics or DEFAULT_ADDRESS, label_sets, options | {"records": records, "all_results": all_results}, place
+        )
+    if store:
+        raise BadOption("--store cannot be combined with --stdio: the client has the results.")
     if metrics:
         raise BadOption("--metrics cannot be combined with --stdio: an agent for a client ends with its client.")
     from tracer.commands import agent as agents
@@ -79,7 +90,7 @@ STDIO_ONLY = {
 """Options that need --stdio: metrics are the same with and without them, or there are no results to which they apply."""
 
 
-def _always_on(metrics: str, label_sets: int, options: dict[str, Any]) -> int:
+def _always_on(metrics: str, label_sets: int, options: dict[str, Any], store: tuple[str, str, int] | None) -> int:
     """Runs the agent that serves metrics."""
     from tracer.commands import always_on
 
@@ -87,4 +98,4 @@ def _always_on(metrics: str, label_sets: int, options: dict[str, Any]) -> int:
     if given:
         raise BadOption(f"agent without --stdio prints no packets: it cannot be combined with {', '.join(given)}.")
     plain = {name: value for name, value in options.items() if name not in ("read", "records", "all_results")}
-    return always_on.run(metrics, label_sets, live_options(plain | {"write": None}))
+    return always_on.run(metrics, label_sets, live_options(plain | {"write": None}), store)

@@ -16,23 +16,28 @@ from tracer.metrics.metric_book import MetricBook
 from tracer.metrics.metric_sources import MetricSources
 from tracer.metrics.metrics_output import MetricsOutput
 from tracer.node.identity import node_name
+from tracer.render.base import Output
 from tracer.util.optional import require_optional
 from tracer.util.status_line import StatusLine
 
+StoreOptions = tuple[str, str, int]
+"""URL of the store, directory of the spool and its bound in bytes, as in AgentStore."""
 END_SECONDS = 2.0
 """Longest time that packets are explained after SIGTERM, s. With the removal of the probes it is within the grace period."""
 
 
-def run(address: str, label_sets: int, options: dict[str, Any]) -> int:
+def run(address: str, label_sets: int, options: dict[str, Any], store: StoreOptions | None = None) -> int:
     """Traces until SIGTERM, and serves metrics from before its start on. Returns the exit status.
 
     Args:
         address: Where metrics are served: ADDRESS:PORT.
         label_sets: Largest number of series of a metric, beside `other`.
         options: Those of `trace`.
+        store: Where results are stored, too; None = nowhere.
 
     Raises:
         MetricsNotServed: The address cannot be used.
+        OutputNotWritten: The spool of the store cannot be used.
         TraceError: The run is impossible.
     """
     listen = listen_address(address)
@@ -44,10 +49,20 @@ def run(address: str, label_sets: int, options: dict[str, Any]) -> int:
     book = MetricBook(sources)
     with MetricsEndpoint(listen, health, Exposition(book).text) as endpoint:
         print(f"Metrics at http://{endpoint.address}/metrics", file=sys.stderr, flush=True)
-        return _trace(MetricsOutput(book, health), options)
+        return _trace(_with_store(MetricsOutput(book, health), store), options | {"numbers_connections": store is not None})
 
 
-def _trace(output: MetricsOutput, options: dict[str, Any]) -> int:
+def _with_store(output: MetricsOutput, store: StoreOptions | None) -> Output:
+    """The output with that to the store beside it."""
+    if store is None:
+        return output
+    from tracer.pipeline.joint_output import JointOutput
+    from tracer.store.agent_store import AgentStore
+
+    return JointOutput((output, AgentStore(*store).output(node_name())))
+
+
+def _trace(output: Output, options: dict[str, Any]) -> int:
     """Traces this machine: what fails, and the packets that open connections."""
     with StartNotes(StatusLine(is_wanted=False)) as notes:
         from tracer.commands import trace as tracing

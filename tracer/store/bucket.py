@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A directory of an object storage or of this machine, by its URL: `s3://`, `gs://` or `file://`, through pyarrow.
 
-An object becomes visible whole or not at all. S3 and GCS show an object when its upload is complete, and it is uploaded in one
-call; on this machine a file gets its name when it is on the disk.
+An object becomes visible whole or not at all: one request uploads it; a larger one, and a file of this machine, gets its name
+when it is complete.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from tracer.errors import BadOption, StoreUnreachable
 from tracer.util.optional import require_optional
 
 SCHEMES = ("s3", "gs", "file")
-CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 30.0
+CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 15.0
 ATTEMPTS = 2
 """Attempts of one request to S3. The uploader repeats a failed upload itself, and with longer pauses."""
+ONE_REQUEST_BYTES = 4 << 20
+"""Objects up to this size, bytes, are uploaded by one request, so that no part of one can become visible."""
+UPLOAD_PREFIX = "_upload-"
+"""First characters of the name of a larger object during its upload."""
 HIDDEN = (".", "_")
 """First characters of the names that no reader of Parquet takes for data."""
 
@@ -108,12 +112,22 @@ class Bucket:
             if self.is_local:
                 self._put_file(Path(self.full(path)), content)
                 return
-            # Not as a context manager: after an error the upload must not be completed. What was sent of it is never visible.
-            stream = self._system.open_output_stream(self.full(path), buffer_size=0)
-            stream.write(content)
-            stream.close()
+            if len(content) <= ONE_REQUEST_BYTES:
+                self._upload(path, content)
+                return
+            # pyarrow ends a broken upload when the stream is freed, and what was sent of it becomes an object. A hidden one.
+            directory, _, name = path.rpartition("/")
+            hidden = f"{directory}/{UPLOAD_PREFIX}{name}"
+            self._upload(hidden, content)
+            self._system.move(self.full(hidden), self.full(path))
         except OSError as e:
             raise StoreUnreachable(f"{path} cannot be written to {self.url}: {_first_line(e)}.") from e
+
+    def _upload(self, path: str, content: bytes) -> None:
+        """Not as a context manager, which would end the upload also after an error."""
+        stream = self._system.open_output_stream(self.full(path), buffer_size=0)
+        stream.write(content)
+        stream.close()
 
     @staticmethod
     def _put_file(target: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracer.store import parquet_file
-from tracer.store.bucket import Bucket, StoredObject, is_hidden
+from tracer.store.bucket import UPLOAD_PREFIX, Bucket, StoredObject, is_hidden
 from tracer.store.partition import HOUR_US, Partition, parse
 from tracer.store.selected_files import NOTE_PREFIX, read_note
 from tracer.store.stored_tables import arrow_schema, names
@@ -80,6 +80,9 @@ def compact(bucket: Bucket, now_us: int, hours: int = SETTLED_HOURS) -> Compacti
 
 def _finished(bucket: Bucket, objects: Sequence[StoredObject]) -> list[StoredObject]:
     """The data files of a directory, after what an earlier compaction did not finish."""
+    for each in objects:
+        if each.path.rpartition("/")[2].startswith(UPLOAD_PREFIX):
+            bucket.remove(each.path)  # an upload that broke
     files = {e.path: e for e in objects if not is_hidden(e.path) and parquet_file.check_version(e.path)}
     for note in (each.path for each in objects if each.path.rpartition("/")[2].startswith(NOTE_PREFIX)):
         into, merged = read_note(bucket, note)

@@ -137,7 +137,11 @@ def _rows(
     for name, value in equal.items():
         one = compute.field(name) == value
         condition = one if condition is None else condition & one
-    yield from arrow_dataset.make(bucket, files, table).to_table(columns=columns, filter=condition).to_pylist()
+    yield from (
+        arrow_dataset.make(bucket, files, table)
+        .to_table(columns=list(columns) if columns else None, filter=condition)
+        .to_pylist()
+    )
 
 
 def _is_selected(row: Row, selection: StoreSelection) -> bool:

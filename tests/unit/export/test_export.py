@@ -122,7 +122,8 @@ def test_parquet_has_the_data_dictionary(run: Any, capture: captures.Printed, tm
     assert {path.stem for path in target.iterdir()} == set(tables())
     for name, table in tables().items():
         schema = files.read_schema(target / f"{name}.parquet")
-        assert schema.names == [column.name for column in table.columns]
+        assert schema.names == ["node", *(column.name for column in table.columns)]
+        assert set(files.read_table(target / f"{name}.parquet").column("node").to_pylist()) <= {os.uname().nodename}
         for column in table.columns:
             metadata = schema.field(column.name).metadata
             assert (metadata[b"meaning"].decode(), metadata[b"unit"].decode()) == (column.meaning, column.unit)

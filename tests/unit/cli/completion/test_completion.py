@@ -50,7 +50,7 @@ def values(lines: list[tuple[str, str, str]]) -> list[str]:
 
 def test_the_first_word_is_a_command_or_an_option(complete: Complete) -> None:
     assert set(values(complete(""))) == main.command.commands.keys() - {"trace"}
-    assert values(complete("st")) == ["stats"]
+    assert values(complete("st")) == ["stats", "store"]
     assert values(complete("--net")) == ["--netns"]
     assert values(complete("--port", "80", "st")) == [], "a command is the first word"
 
