@@ -46,6 +46,8 @@
 #              a capture cut at every byte and damaged at random: its reader must not crash, and must report the damage; then hostile
 #              captures with correct checksums, files of --objects and answers of the API: no crash, no hang, bounded memory
 # make owners  the owner of each rule of many real nodes, compared with the API objects
+# make fleet   captures of several nodes go to an S3 bucket; a finding is reconstructed from it alone, and the saved queries run on
+#              DuckDB, Spark and ClickHouse: equal rows. It installs what it needs: pip packages, and Debian's Java for Spark
 # make report-check
 #              exports, read by other programs: the HTML report in headless Chromium, pcapng by tshark and capinfos (Debian's
 #              packages, which it installs; without them `make test` skips these tests)
@@ -101,7 +103,7 @@ PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
 .PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
-	bench owners joining-check cluster metrics-check report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
+	bench owners fleet joining-check cluster metrics-check report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
 
 demo: setup
 	@$(if $(CLUSTER),$(PYTHON) -u -m tests.cluster.demo $(DEMO_KERNEL),$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py))
@@ -225,6 +227,16 @@ cluster: setup
 
 owners: setup
 	@$(PYTHON) -m tests.support.check_owners
+
+FLEET := $(VENV)/fleet-ready
+fleet: setup $(FLEET)
+	@command -v java >/dev/null || { $(if $(filter 0,$(shell id -u)),,sudo) apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+		$(if $(filter 0,$(shell id -u)),,sudo) apt-get install -y -qq --no-install-recommends default-jre-headless >/dev/null; }
+	@$(PYTHON) -m tests.support.fleet_check
+
+$(FLEET): .venv/ready pyproject.toml
+	@$(PYTHON) -m pip install -qqq --disable-pip-version-check -e '.[fleet]'
+	@touch $@
 
 deb:
 	@package/deb

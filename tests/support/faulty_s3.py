@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import os
 import threading
 import time
@@ -46,6 +47,7 @@ def running() -> Iterator[FaultyS3]:
     """A block with a bucket, and the environment of a client that uses it."""
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     storage = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     storage.start()
     _, port = storage.get_host_and_port()

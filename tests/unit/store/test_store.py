@@ -98,11 +98,11 @@ def test_a_finding_is_reconstructed_from_the_store_alone(run: Any, filled: str) 
     status, out, _ = run("recall", filled, "--node", "node-b", "--finding", "syn_dropped", "-o", "json")
     head, packet = map(json.loads, out.splitlines()[:2])
     assert packet["type"] == "packet" and packet["number"] == head["finding"]["packet"] == 42
-    (rules,) = head["rules"]
     deciding = next(hit for hit in head["rule_hits"] if hit["is_deciding"] and hit["verdict"] == "DNAT")
+    (rules,) = (each for each in head["rules"] if each["ruleset"] == deciding["ruleset"])
     lines = [line for line in rules["text"].splitlines() if line.startswith(f"-A {deciding['nf_chain']} ")]
     assert lines[deciding["rule_number"] - 1] == f"-A {deciding['nf_chain']} {deciding['rule_text']}"
-    assert deciding["ruleset"] == rules["ruleset"]
+    assert {hit["ruleset"] for hit in head["rule_hits"]} == {each["ruleset"] for each in head["rules"]}
 
 
 def test_a_packet_is_recalled_as_a_capture_shows_it(run: Any, filled: str, captures: dict[str, Path]) -> None:
