@@ -44,7 +44,7 @@ class StoreRows:
     def __init__(self, clock_offset: int = 0) -> None:
         self.clock_offset, self.latest = clock_offset, 0
         self._connections = OpenConnections()
-        self._digests: LruDict[tuple[int, str, str], tuple[Ruleset, str, int, str]] = LruDict(64, "rule texts for the store")
+        self._digests: LruDict[tuple[int, str, str], tuple[Ruleset, str]] = LruDict(16, "digests of rules for the store")
         self._stored: LruDict[tuple[str, int], bool] = LruDict(1024, "rulesets in the store")
 
     def packet(self, packet: Packet) -> Iterator[StoredRow]:
@@ -82,21 +82,22 @@ class StoreRows:
         self, ruleset: Ruleset, family: str, table: str, netns: str, at: int
     ) -> tuple[str | None, Sequence[StoredRow]]:
         """The digest of the rules of one table, and their row if the store does not have them in this hour."""
-        known = self._digests.get((id(ruleset), family, table))
+        lines: list[str] = []
+        known = self._digests.get((id(ruleset), family, table))  # the entry keeps the ruleset, so no other one has its id
         if known is None:
             lines = list(_lines(ruleset, family, table))
-            text, kept = _bounded(lines)
             key = "\n".join((ruleset.backend, netns, family, table, *lines))
-            digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:24]
-            known = ruleset, text, kept, digest
+            digest = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()[:24] if lines else ""
+            known = ruleset, digest
             self._digests[id(ruleset), family, table] = known
-        _, text, kept, digest = known
-        if not text:
+        digest = known[1]
+        if not digest:
             return None, ()
         if (digest, at // HOUR_US) in self._stored:
             return digest, ()
         self._stored[digest, at // HOUR_US] = True
-        count = sum(len(rules) for key, rules in ruleset.chains.items() if key[:2] == (family, table))
+        text, kept = _bounded(lines or list(_lines(ruleset, family, table)))
+        count = sum(len(rules) for chain, rules in ruleset.chains.items() if chain[:2] == (family, table))
         values = digest, netns, ruleset.backend, ruleset.generation, family, table, count, kept, text
         return digest, (StoredRow(RULESETS, at, values),)
 

@@ -18,7 +18,7 @@ from tracer.store.spool import SPOOL_BYTES, Spool
 from tracer.store.uploader import Uploader
 from tracer.util.worker import Worker
 
-SEGMENT_BYTES = 8 << 20
+SEGMENT_BYTES = 4 << 20
 """Size at which a segment is closed, bytes. To make Parquet files of one takes some 12 times as much memory."""
 SEGMENT_SECONDS = 300.0
 """Age at which a segment is closed, s: rows are that much later in the store, at most."""

@@ -31,6 +31,15 @@ TYPES = {
     ColumnType.VARCHAR: "STRING",
 }
 MEMORY = "2g"
+LOGGING = """rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %m%n
+"""
+"""Spark's messages: errors only."""
 
 
 @contextmanager
@@ -71,6 +80,8 @@ def _answer(session: Any, sql: str) -> QueryResult:
 
 def _session(pyspark_sql: Any, scratch: Path) -> Any:
     """A session that listens on this machine only, writes below the scratch directory, and counts in UTC."""
+    logging = scratch / "log4j2.properties"
+    logging.write_text(LOGGING, encoding="utf-8")
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -81,7 +92,7 @@ def _session(pyspark_sql: Any, scratch: Path) -> Any:
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch),
-        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}",
         "spark.ui.showConsoleProgress": "false",
     }
     builder = pyspark_sql.SparkSession.builder.master("local[*]").appName("k8snet-trace")
