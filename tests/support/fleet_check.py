@@ -37,9 +37,13 @@ def answers_of(bucket: Bucket, engine: str, scratch: Path, names: tuple[str, ...
     with engines.find(engine)(bucket, select(bucket, selection), selection, scratch, StopRequest()) as ask:
         for name in names or queries.names():
             result = ask(queries.sql_of(name))
-            rows = [tuple(round(v, PLACES) if isinstance(v, float) else v for v in row) for row in result.rows]
+            rows: list[tuple[object, ...]] = [tuple(map(_rounded, row)) for row in result.rows]
             found[name] = result.columns, rows
     return found
+
+
+def _rounded(value: object) -> object:
+    return round(value, PLACES) if isinstance(value, float) else value
 
 
 def tracer(*args: str) -> str:

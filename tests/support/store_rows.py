@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tracer.analysis.table_schema import Value
 from tracer.store.bucket import Bucket
 from tracer.store.segment import StoredRow
 from tracer.store.selected_files import StoreSelection, select
@@ -18,10 +19,12 @@ NIGHT = 1_795_660_200_000_000
 def losses(count: int, first: int = 0, at: int = NIGHT) -> list[StoredRow]:
     """Rows of the table `losses`, which differ in `lost`."""
     names = [column.name for column in columns("losses")[len(ORIGIN) :]]
-    return [
-        StoredRow("losses", at + n, tuple({"probe": "table", "lost": n, "reason": "x"}.get(name) for name in names))
-        for n in range(first, first + count)
-    ]
+
+    def values(number: int) -> tuple[Value, ...]:
+        given: dict[str, Value] = {"probe": "table", "lost": number, "reason": "x"}
+        return tuple(given.get(name) for name in names)
+
+    return [StoredRow("losses", at + n, values(n)) for n in range(first, first + count)]
 
 
 def stored(bucket: Bucket, table: str = "losses", selection: StoreSelection = StoreSelection()) -> list[dict[str, Any]]:  # noqa: B008
@@ -29,8 +32,10 @@ def stored(bucket: Bucket, table: str = "losses", selection: StoreSelection = St
     from tracer.store import arrow_dataset
 
     files = select(bucket, selection, (table,))
-    rows: list[dict[str, Any]] = arrow_dataset.make(bucket, files, table)
-    return rows.to_table().to_pylist() if files.tables[table] else []  # type: ignore[attr-defined]
+    if not files.tables[table]:
+        return []
+    rows: list[dict[str, Any]] = arrow_dataset.make(bucket, files, table).to_table().to_pylist()
+    return rows
 
 
 def numbers(bucket: Bucket) -> list[int]:

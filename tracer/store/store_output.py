@@ -20,6 +20,9 @@ from tracer.store.store_writer import StoreWriter
 
 END_SECONDS = 5.0
 """Longest time that the end of a run waits for the store, s. What it does not get then stays in the spool."""
+PACKETS_PER_SECOND, PACKETS_AT_ONCE = 20.0, 500.0
+"""Packets that an agent stores whole, on average, and at most at once: each takes some 2.5 ms of CPU time."""
+TOO_MANY = "so many failed that only their rows in `drops` were stored"
 NOTE_NS = 60_000_000_000
 """Shortest time between two notes about lost rows, ns."""
 
@@ -48,6 +51,7 @@ class StoreOutput(Output):
         self._writer, self._url, self._end_seconds, self._has_final_findings = writer, url, end_seconds, has_final_findings
         self._rows = StoreRows()
         self._is_urgent = self._is_away = False
+        self._room, self._room_at = PACKETS_AT_ONCE, time.monotonic()
         self._not_noted = self._noted = 0
 
     def set_clock(self, offset: int) -> None:
@@ -58,7 +62,20 @@ class StoreOutput(Output):
             self.note(f"The spool has rows of {self._writer.adopted} earlier runs: they go to {self._url}, too.")
 
     def packet(self, packet: Packet) -> None:
-        self._writer.add(self._rows.packet(packet))
+        is_whole = self._has_final_findings or self._has_room()
+        if not is_whole:
+            self._writer.leave_out("packets", TOO_MANY)
+        self._writer.add(self._rows.packet(packet, is_whole))
+
+    def _has_room(self) -> bool:
+        """Whether one more packet may be stored whole."""
+        now = time.monotonic()
+        self._room = min(PACKETS_AT_ONCE, self._room + (now - self._room_at) * PACKETS_PER_SECOND)
+        self._room_at = now
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
 
     def syn(self, verdict: HandshakeVerdict) -> None:
         self._writer.add(self._rows.syn(verdict))
@@ -86,9 +103,10 @@ class StoreOutput(Output):
     def _say_what_is_lost(self, now: int) -> None:
         for (table, why), count in self._writer.read_lost().items():
             self._not_noted += count
+            if why != TOO_MANY:
+                self._rows.forget_rulesets()
             if table != "losses":  # a row about a row that says so would never end
                 self._writer.add([self._rows.rows_not_stored(table, count, why)])
-            self._rows.forget_rulesets()
         if self._not_noted and (not self._noted or now - self._noted >= NOTE_NS):
             causes = " and ".join(sorted({why for _, why in self._writer.lost}))
             self.note(f"{self._not_noted} rows are lost for {self._url}: {causes}. The table `losses` counts them.")

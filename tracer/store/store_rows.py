@@ -47,13 +47,18 @@ class StoreRows:
         self._digests: LruDict[tuple[int, str, str], tuple[Ruleset, str]] = LruDict(16, "digests of rules for the store")
         self._stored: LruDict[tuple[str, int], bool] = LruDict(1024, "rulesets in the store")
 
-    def packet(self, packet: Packet) -> Iterator[StoredRow]:
-        """The rows of a packet, and of the rules in force where they are new in this hour."""
+    def packet(self, packet: Packet, is_whole: bool = True) -> Iterator[StoredRow]:
+        """The rows of a packet, and of the rules in force where they are new in this hour.
+
+        Args:
+            packet: The packet.
+            is_whole: All of them. If not, only that of `drops`, which takes a tenth of the time.
+        """
         self._connections.feed(packet)
         at = _at(packet.time)
         self.latest = max(self.latest, packet.time)
         for name, table in tables().items():
-            if table.reads is not Packet:
+            if table.reads is not Packet or not (is_whole or name == "drops"):
                 continue
             if name == "rule_hits":
                 yield from self._rule_hits(packet, at)

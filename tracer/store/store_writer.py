@@ -115,6 +115,10 @@ class StoreWriter:
             self.rotate()
         return is_whole
 
+    def leave_out(self, table: str, why: str) -> None:
+        """Counts a row that is not written because it would cost too much. why: a clause."""
+        self._spool.count_lost(table, why)
+
     def rotate(self) -> None:
         """Closes the segment: its rows can be uploaded."""
         try:

@@ -143,6 +143,26 @@ def test_rows_that_are_dropped_are_said_and_stored_as_a_loss(tmp_path: Path) -> 
     assert said and all("the spool was full" in row["reason"] for row in said)
 
 
+def test_a_flood_of_failures_is_stored_as_drops_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each dropped packet has its row in `drops`; whole packets are stored as many as there is room for."""
+    now = [100.0]
+    monkeypatch.setattr("tracer.store.store_output.time.monotonic", lambda: now[0])
+    err, bucket = io.StringIO(), local(tmp_path / "s")
+    output, _ = output_of(bucket, tmp_path / "spool", err)
+    packet = next(p for p in sample_packets.every() if p.outcome is Outcome.DROPPED)
+    for number in range(700):
+        output.packet(evolve(packet, number=number))
+    now[0] += 5
+    for number in range(700, 1000):
+        output.packet(evolve(packet, number=number))
+    output.end_batch(1)
+    output.summary(RunSummary())
+    assert len(stored(bucket, "drops")) == 1000 and len(stored(bucket, "packets")) == 600
+    (row,) = stored(bucket)
+    assert (row["probe"], row["lost"]) == ("store", 400) and "so many failed" in row["reason"]
+    assert "400 rows are lost" in " ".join(err.getvalue().split())
+
+
 class Recorder(Output):
     """Notes the names of the calls."""
 
@@ -167,7 +187,7 @@ def test_a_joint_output_passes_every_call_to_each_output() -> None:
     """Also those that a later version of the interface adds: this test names none of them."""
     outputs = Recorder(), Recorder()
     joint = JointOutput(outputs)
-    arguments = {"begin": ([], ""), "note": ("x",), "begin_batch": ()}
+    arguments: dict[str, tuple[Any, ...]] = {"begin": ([], ""), "note": ("x",), "begin_batch": ()}
     names = [n for n in JointOutput.__dict__ if not n.startswith("_") and n not in ("outputs", "doctor")]
     for name in names:
         getattr(joint, name)(*arguments.get(name, (0,)))
