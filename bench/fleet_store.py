@@ -15,6 +15,7 @@ import lzma
 import random
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,18 @@ from tracer.analysis.collector import PacketCollector
 from tracer.capture.replay import runner
 from tracer.capture.replay.file_series import opened
 from tracer.capture.replay.runner import ReplayRequest
+from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Packet
+from tracer.model.timeline import Timeline
 from tracer.pipeline.shutdown import StopRequest
 from tracer.store import engines
 from tracer.store.bucket import Bucket
 from tracer.store.partition import HOUR_US, Partition
+from tracer.store.segment import StoredRow
 from tracer.store.selected_files import StoreSelection, select
 from tracer.store.store_rows import StoreRows
 from tracer.store.store_writer import StoreWriter
-from tracer.store.stored_tables import arrow_schema
+from tracer.store.stored_tables import ORIGIN, arrow_schema, columns
 from tracer.util.frozen import evolve
 
 REAL = Path(__file__).resolve().parents[1] / "tests/data/real"
@@ -50,22 +54,76 @@ def report(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-def recorded_packets() -> list[Packet]:
-    """The packets of the recorded nodes."""
-    found: list[Packet] = []
+@dataclass
+class Recorded:
+    """Results of the recorded nodes."""
+
+    packets: list[Packet] = field(default_factory=list)
+    syns: list[HandshakeVerdict] = field(default_factory=list)
+    connections: list[StoredRow] = field(default_factory=list)
+
+
+def recorded() -> Recorded:
+    """The packets, verdicts and rows of connections of the recorded nodes."""
+    found = Recorded()
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("B", "H", "I", "J"):
             path = Path(scratch) / f"{name}.k8st"
             path.write_bytes(lzma.decompress((REAL / f"{name}.k8st.xz").read_bytes()))
             with opened([str(path)]) as capture:
-                request = ReplayRequest(is_by_packet=True, numbers_connections=True)
-                runner.replay(capture, PacketCollector(found.append), request, StopRequest())
+                rows, request = StoreRows(), ReplayRequest(is_by_packet=True, numbers_connections=True)
+
+                def take(packet: Packet, rows: StoreRows = rows) -> None:
+                    found.packets.append(packet)
+                    for _ in rows.packet(packet, is_whole=False):
+                        pass
+
+                def close(timeline: Timeline, rows: StoreRows = rows) -> None:
+                    found.connections.extend(rows.connection(timeline))
+
+                runner.replay(capture, PacketCollector(take, found.syns.append, close), request, StopRequest())
     return found
 
 
-def measure_writing(count: int) -> None:
+def measure_syns(syns: list[HandshakeVerdict], count: int) -> None:
+    """CPU time of a SYN's row, from its verdict to the bucket."""
+    with tempfile.TemporaryDirectory() as scratch:
+        bucket = Bucket(f"file://{scratch}/store")
+        writer = StoreWriter(bucket, Path(scratch) / "spool", "node", is_timed=False, has_thread=False)
+        rows, began = StoreRows(), time.process_time()
+        for number in range(count):
+            writer.add(rows.syn(syns[number % len(syns)]))
+            if number % 200 == 199:
+                writer.commit()
+        writer.close(0)
+        report(measured="syns", rows=count, cpu_ms_per_row=round((time.process_time() - began) / count * 1000, 3))
+
+
+def measure_connections(connections: list[StoredRow], count: int) -> None:
+    """Bytes of a connection's row, with other times, ports and lengths."""
+    names = [column.name for column in columns("connections")[len(ORIGIN) :]]
+    chance = random.Random(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        bucket = Bucket(f"file://{scratch}/store")
+        writer = StoreWriter(bucket, Path(scratch) / "spool", "node", is_timed=False, has_thread=False)
+        for number in range(count):
+            start, lasts = BEGAN_US * 1000 + number * 10_000_000 + chance.randrange(10_000_000), chance.randrange(10**6, 10**9)
+            changed = {
+                "connection": number, "started_ns": start, "started_at": start // 1000, "ended_ns": start + lasts,
+                "ended_at": (start + lasts) // 1000, "duration_ns": lasts, "sport": chance.randrange(1024, 65536),
+                "length": chance.randrange(100, 10**6),
+            }  # fmt: skip
+            values = zip(names, connections[number % len(connections)].values, strict=True)
+            row = StoredRow("connections", (start + lasts) // 1000, tuple(changed.get(name, value) for name, value in values))
+            writer.add([row])
+        writer.close(0)
+        size = sum(each.size for each in bucket.objects(""))
+        report(measured="connections", rows=count, bytes_per_row=round(size / count, 1))
+
+
+def measure_writing(originals: list[Packet], count: int) -> None:
     """Bytes a packet and rows a second, from packets to the bucket, in one thread."""
-    originals, chance = recorded_packets(), random.Random(1)
+    chance = random.Random(1)
     with tempfile.TemporaryDirectory() as scratch:
         bucket = Bucket(f"file://{scratch}/store")
         writer = StoreWriter(bucket, Path(scratch) / "spool", "node", is_timed=False, has_thread=False)
@@ -196,7 +254,10 @@ def main() -> None:
     parser.add_argument("--engines", default="duckdb", help="duckdb,spark,clickhouse")
     given = parser.parse_args()
     if given.packets:
-        measure_writing(given.packets)
+        results = recorded()
+        measure_writing(results.packets, given.packets)
+        measure_syns(results.syns, given.packets)
+        measure_connections(results.connections, given.packets)
     if given.rows:
         with tempfile.TemporaryDirectory(prefix="fleet-bench-") as scratch:
             measure_queries(given.rows, given.engines.split(","), Path(scratch))
