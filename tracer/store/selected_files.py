@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -40,14 +40,15 @@ class StoreSelection:
     def has_node(self, node: str) -> bool:
         return not self.nodes or node in self.nodes
 
-    @property
-    def conditions(self) -> str:
-        """The condition on rows in SQL, for every engine; "" = none. Times are those of the column `event_at`."""
-        found = []
-        if self.since:
-            found.append(f"event_at >= {_literal(self.since)}")
-        if self.until:
-            found.append(f"event_at < {_literal(self.until)}")
+    def condition(self, literal: Callable[[int], str] | None = None) -> str:
+        """The condition on rows in SQL; "" = none. Times are those of the column `event_at`.
+
+        Args:
+            literal: Gives the SQL of a time, us since the epoch; None = that of the SQL standard.
+        """
+        spelled = literal or _literal
+        found = [f"event_at >= {spelled(self.since)}"] if self.since else []
+        found += [f"event_at < {spelled(self.until)}"] if self.until else []
         return " AND ".join(found)
 
 

@@ -78,7 +78,7 @@ class StoreWriter:
         self._rows: list[StoredRow] = []
         self.accepted: Counter[str] = Counter()
         self.lost: Counter[tuple[str, str]] = Counter()
-        self._is_over, self._woken = Event(), Event()
+        self._is_over, self._is_abandoned, self._woken = Event(), Event(), Event()
         self._thread = Worker("store: rows to the bucket", self._work).start() if has_thread else None
 
     def add(self, rows: Iterable[StoredRow]) -> None:
@@ -142,10 +142,12 @@ class StoreWriter:
         self._woken.clear()
         is_over = self._is_over.is_set()
         is_done = self.uploader.step(self._clock())
-        return not (is_over and (is_done or self.uploader.problem))
+        return not (is_over and is_done) and not self._is_abandoned.is_set()
 
     def close(self, seconds: float) -> int:
-        """Ends: uploads what is there. Returns the number of segments that wait in the spool for the next run.
+        """Ends: uploads what is there, again after a failure while there is time.
+
+        Returns the number of segments that wait in the spool for the next run.
 
         Args:
             seconds: Longest time that this waits for the store, s.
@@ -157,6 +159,7 @@ class StoreWriter:
         self._woken.set()
         if self._thread:
             self._thread.join(seconds)
+            self._is_abandoned.set()
         else:
             self.upload()
         self.read_lost()

@@ -6,7 +6,7 @@ The name of a file follows from its segment, so a segment that is uploaded twice
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from tracer.analysis.table_schema import Value
 from tracer.errors import StoreUnreachable
@@ -78,27 +78,32 @@ class Uploader:
         if content is None or content.version > VERSION:
             self._spool.count_lost("", UNREADABLE)
         else:
-            for partition, rows in self._groups(content).items():
+            groups, unreadable = self._groups(content)
+            for partition, rows in groups.items():
                 name = parquet_file.file_name(f"{content.run}-{file.stem}")
                 data = parquet_file.encode(partition.table, rows)
                 self._bucket.put(f"{partition.directory}/{name}", data)
                 self.uploaded += 1
                 self.uploaded_bytes += len(data)
                 self.rows += len(rows)
+            for table, count in unreadable.items():
+                self._spool.count_lost(table, UNREADABLE, count)
             if content.lost:
                 self._spool.count_lost("", "the run was killed while it wrote them", content.lost)
         self._spool.remove(file)
 
-    def _groups(self, content: SegmentContent) -> dict[Partition, list[tuple[Value, ...]]]:
-        """The rows of a segment by partition, with the columns of origin."""
+    @staticmethod
+    def _groups(content: SegmentContent) -> tuple[dict[Partition, list[tuple[Value, ...]]], Counter[str]]:
+        """The rows of a segment by partition, with the columns of origin; the number of those that are damaged, by table."""
+        unreadable: Counter[str] = Counter()
         groups: dict[Partition, list[tuple[Value, ...]]] = defaultdict(list)
         widths = {name: len(columns(name)) - len(ORIGIN) for name in names()}
         for row in content.rows:
             missing = widths.get(row.table, -1) - len(row.values)
             if missing < 0:
-                self._spool.count_lost(row.table, UNREADABLE)
+                unreadable[row.table] += 1
                 continue
             partition = Partition(row.table, row.at // HOUR_US, content.node)
             # A segment of an older version lacks the columns at the end.
             groups[partition].append((content.run, row.at, *row.values, *(None,) * missing))
-        return groups
+        return groups, unreadable

@@ -53,6 +53,20 @@ def test_engines_give_equal_rows(bucket: Bucket, expected: Answers, tmp_path: Pa
     assert sum(len(rows) for _, rows in found.values()) > 100
 
 
+SINCE, UNTIL = "2026-11-22T17:36:08.926001", "2026-11-22T17:36:10.5"
+"""Of the packets of node B 3 are in this time, one is some ms earlier."""
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_each_engine_selects_by_microseconds(bucket: Bucket, tmp_path: Path, engine: str) -> None:
+    if engine in NEEDS and (not importlib.util.find_spec(NEEDS[engine]) or (engine == "spark" and not shutil.which("java"))):
+        pytest.skip("not installed: `make fleet` installs it")
+    selection = StoreSelection(store_commands.moment(SINCE, 0), store_commands.moment(UNTIL, 0))
+    with engines.find(engine)(bucket, select(bucket, selection), selection, tmp_path, StopRequest()) as ask:
+        result = ask("SELECT COUNT(*) AS n, MIN(event_at) AS first FROM packets")
+    assert result.rows == [(3, "2026-11-22 17:36:08.926781")]
+
+
 @pytest.mark.parametrize("engine", engines.names())
 def test_what_an_engine_refuses_is_one_sentence(bucket: Bucket, tmp_path: Path, engine: str) -> None:
     if engine in NEEDS and (not importlib.util.find_spec(NEEDS[engine]) or (engine == "spark" and not shutil.which("java"))):

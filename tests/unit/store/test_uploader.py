@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ pytest.importorskip("moto", reason="moto[server] is not installed: pip install '
 from tests.support import faulty_s3
 from tests.support.faulty_s3 import FaultyS3
 from tests.support.store_rows import losses, numbers
+from tests.support.waiting import until
 from tracer.errors import StoreUnreachable
 from tracer.store.bucket import Bucket, is_hidden
 from tracer.store.store_writer import StoreWriter
@@ -93,6 +95,20 @@ def test_a_slow_bucket_holds_nobody_up(s3: FaultyS3, tmp_path: Path) -> None:
     with_thread.commit()
     assert with_thread.accepted["losses"] == 10
     assert with_thread.close(30) == 0 and numbers(Bucket(s3.url)) == list(range(10))
+
+
+def test_the_end_of_a_run_tries_again_while_there_is_time(s3: FaultyS3, tmp_path: Path) -> None:
+    writer = StoreWriter(Bucket(s3.url), tmp_path, "node-a")
+    s3.fault = "skewed"
+    writer.add(losses(5))
+
+    def mend() -> None:
+        until(lambda: writer.uploader.failures > 0)
+        s3.fault = ""
+
+    threading.Thread(target=mend).start()
+    assert writer.close(30) == 0 and writer.uploader.failures > 0
+    assert numbers(Bucket(s3.url)) == list(range(5))
 
 
 def test_a_large_object_is_whole_or_not_there(s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> None:

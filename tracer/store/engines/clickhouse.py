@@ -73,7 +73,9 @@ def _view(table: str, copies: Path, selection: StoreSelection) -> str:
     structure = ", ".join(f"{name} {TYPES[types[name]]}" for name in names)
     source = f"file('{_text(str(copies / table))}/*/*.parquet', 'Parquet', '{_text(structure)}')"
     node = "toNullable(decodeURLComponent(extract(_path, '/node=([^/]+)/'))) AS node"
-    where = f" WHERE {selection.conditions}" if selection.conditions else ""
+    # Its TIMESTAMP '...' has whole seconds.
+    condition = selection.condition(lambda us: f"fromUnixTimestamp64Micro({us}, 'UTC')")
+    where = f" WHERE {condition}" if condition else ""
     return f"CREATE VIEW {table} AS SELECT {node}, {', '.join(names)} FROM {source}{where}"
 
 

@@ -33,7 +33,8 @@ def _opened(
         KeyboardInterrupt: The user stopped the query.
     """
     duckdb: Any = require_optional("duckdb", "query")
-    where = f" WHERE {selection.conditions}" if selection.conditions else ""
+    condition = selection.condition()
+    where = f" WHERE {condition}" if condition else ""
     with duckdb.connect(":memory:") as connection:
         for table in files.tables:
             connection.register(f"{table}_files", arrow_dataset.make(bucket, files, table))

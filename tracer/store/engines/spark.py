@@ -57,11 +57,12 @@ def _opened(
     copies = scratch / "spark-files"
     local_copy.make(bucket, files, copies)
     session = _session(pyspark_sql, scratch)
+    condition = selection.condition()
     try:
         for table in files.tables:
             types = ", ".join(f"`{name}` {TYPES[kind]}" for name, kind in column_types(table).items())
             frame = session.read.schema(types).option("basePath", str(copies / table)).parquet(str(copies / table))
-            (frame.where(selection.conditions) if selection.conditions else frame).createOrReplaceTempView(table)
+            (frame.where(condition) if condition else frame).createOrReplaceTempView(table)
         yield lambda sql: _answer(session, sql)
     finally:
         session.stop()
