@@ -10,7 +10,7 @@ matches that compare its ports. These are looked up for each packet. Any change 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -248,8 +248,7 @@ class PathTemplates:
     ) -> tuple[PathTemplate, ConnectionPath] | None:
         """Does what the packet does with translations. Returns its template for the rules behind them, None = none."""
         repeat = self._rules.repeat
-        rules = [repeat(use, times[at], identity) for use, at in connection.uses]
-        name = tuple([(id(trace), from_conntrack) for trace, from_conntrack in rules])
+        name = _rules_key([repeat(use, times[at], identity) for use, at in connection.uses])
         found = connection.ways.get(name)
         if found is None:
             template = connection.variant.templates.get(name)
@@ -297,7 +296,8 @@ class PathTemplates:
         elif not _is_same_use(variant.uses, uses):
             return
         if len(variant.templates) < VARIANTS_KEPT:
-            variant.templates[_rules_key(rules)] = _template(packet, rows, events, signature.ports, rules)
+            rules_key = _rules_key([(resolved.trace, resolved.from_conntrack) for resolved in rules])
+            variant.templates[rules_key] = _template(packet, rows, events, signature.ports, rules)
             self._count += 1
         if self._count >= TEMPLATES_KEPT:
             evictions.add("templates of packets", self._count)
@@ -452,8 +452,9 @@ def _is_same_use(before: Sequence[_Use], uses: Sequence[TranslationUse]) -> bool
     )
 
 
-def _rules_key(rules: Sequence[ResolvedRules]) -> Hashable:
-    return tuple([(id(resolved.trace), resolved.from_conntrack) for resolved in rules])
+def _rules_key(rules: Iterable[tuple[RuleTrace | None, bool]]) -> Hashable:
+    """The identities of the rules behind translations, and whether an earlier packet decided each."""
+    return tuple([(id(trace), from_conntrack) for trace, from_conntrack in rules])
 
 
 def _seen_owner(socket: Socket, evidence: Evidence) -> _SocketOwner:
