@@ -147,7 +147,10 @@ class PacketAssembler:
 
     def feed(self, batch: EventArray) -> None:
         """Takes a batch of events (rows of the record's dtype) in the order in which the kernel wrote them."""
-        batch, pieces = payload.split(self._rules.feed(batch))
+        batch = self._rules.feed(batch)
+        if not len(batch):
+            return
+        batch, pieces = payload.split(batch)
         for packet, first, piece in pieces:
             self._bytes.add(packet, first, piece)
         self.events += len(batch)

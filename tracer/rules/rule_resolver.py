@@ -153,6 +153,11 @@ class RuleResolver:
         """Takes all rows but events out of a batch; returns the events. Must be called for every drain, also an empty one."""
         if self._nft:
             self._nft.refresh()
+        if not len(batch):  # most batches of a node without matching packets
+            if self._legacy:
+                self._legacy.add_changes([])
+            self.is_settled = True
+            return batch
         events, rows, rulesets = table_trace.split(batch)
         if self._legacy:
             if len(rows):

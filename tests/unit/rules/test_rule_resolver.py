@@ -77,6 +77,22 @@ def rule_traces(packet: Packet) -> list[tuple[str, str, bool]]:
     ]
 
 
+def test_a_drain_without_rows_takes_the_rules_that_were_read() -> None:
+    assembler, rules, node, reader = assembler_with_rules()
+    assembler.feed(first_packet().batch)
+    assert not rules.is_settled and assembler.is_waiting_for_rules
+    assert reader.requests == [NAT]
+    table = build({"PREROUTING": [R("A")], "POSTROUTING": [], "A": [R("ACCEPT")]}, name="nat").table()
+    reader.ready.append(TableSnapshot(NAT, READER_THREAD, 100, 200, table, SavedRules(table, None)))
+    assembler.feed(np.zeros(0, DTYPE))
+    assert not reader.ready
+    node.add_changes([TableLookup(110, READER_THREAD, NODE, "ip", "nat", 0x1000)])
+    assert rules.is_settled and not assembler.is_waiting_for_rules
+    assert assembler.open == 1 and assembler.events == len(first_packet().batch)
+    (packet,) = assembler.flush()
+    assert rule_traces(packet)[0] == ("table", "PREROUTING 1 > A 1", False)
+
+
 def test_a_translation_has_the_rule_that_decided_it() -> None:
     assembler, _, node, reader = assembler_with_rules()
     assembler.feed(first_packet().batch)
