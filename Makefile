@@ -47,7 +47,8 @@
 #              captures with correct checksums, files of --objects and answers of the API: no crash, no hang, bounded memory
 # make owners  the owner of each rule of many real nodes, compared with the API objects
 # make fleet   captures of several nodes go to an S3 bucket; a finding is reconstructed from it alone, and the saved queries run on
-#              DuckDB, Spark and ClickHouse: equal rows. It installs what it needs: pip packages, and Debian's Java for Spark
+#              DuckDB, Spark and ClickHouse: equal rows. Before: the tests of the store with its faulty S3 server and all engines. It
+#              installs what it needs: pip packages, and Debian's Java for Spark
 # make report-check
 #              exports, read by other programs: the HTML report in headless Chromium, pcapng by tshark and capinfos (Debian's
 #              packages, which it installs; without them `make test` skips these tests)
@@ -232,6 +233,7 @@ FLEET := $(VENV)/fleet-ready
 fleet: setup $(FLEET)
 	@command -v java >/dev/null || { $(if $(filter 0,$(shell id -u)),,sudo) apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 		$(if $(filter 0,$(shell id -u)),,sudo) apt-get install -y -qq --no-install-recommends default-jre-headless >/dev/null; }
+	@$(PYTHON) -m pytest -q tests/unit/store
 	@$(PYTHON) -m tests.support.fleet_check
 
 $(FLEET): .venv/ready pyproject.toml
