@@ -68,16 +68,22 @@ def arrival(view: Line) -> WireHead | None:
 
 
 def departure(view: Line) -> WireHead | None:
-    """The header with which a packet left for the wire; None: it did not."""
+    """The header with which a packet left for the wire; None: it did not, or the run ended before it was seen to leave."""
     last: Line = {}
-    ends: Line = view
     for hop in view["hops"]:
         last = hop if "hook" in hop else last
-        if "nat" in hop:
-            ends = hop["nat"]["after"]
     is_last_hook = last.get("hook") == "POSTROUTING" and last["netns"] == NODE
     if not is_last_hook or last.get("out_ifname") not in WIRE_INTERFACES or view["outcome"] == "dropped":
         return None
+    return last_head(view)
+
+
+def last_head(view: Line) -> WireHead:
+    """The last header of a packet that was seen."""
+    ends: Line = view
+    for hop in view["hops"]:
+        if "nat" in hop:
+            ends = hop["nat"]["after"]
     return _head(view, ends)
 
 
