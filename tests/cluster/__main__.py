@@ -33,8 +33,8 @@ OUTPUT = Path("build/cluster")
 """Directory of the machines' console output, the plugin's lines and the wire's log."""
 SHOWN_DIFFERENCES = 20
 """Most differences that are printed."""
-QUIET_SECONDS = 15 * JOIN_SECONDS
-"""Time without a line after which none comes any more, s: emulated nodes read rules and explain slowly, and the host may be busy."""
+QUIET_SECONDS = 12 * JOIN_SECONDS
+"""Time without a line after which none comes any more, s: emulated nodes explain slowly, and the host may be busy."""
 SETTLE_SECONDS = 300.0
 """Longest wait for the last line, s."""
 LOSSY = Faults(dropped=0.04, doubled=0.02, held=0.04)
