@@ -133,10 +133,11 @@ def query(
     files: tuple[str, ...], sql: str, form: str, param: tuple[str, ...], since: str | None, until: str | None,
     node: tuple[str, ...], engine: str | None, **options: Any,
 ) -> int:  # fmt: skip
-    """Query a capture, or a store of many nodes (s3://, gs://, file://), in SQL or by the name of a saved query.
+    """Query a capture, or a store of many nodes, by SQL or a saved query.
 
-    Tables: packets, connections, syns, hops, rule_hits, drops, findings, counters, losses. "DESCRIBE hops" lists the columns of
-    one; docs/sql.md says what they mean. A store has `rulesets`, too: docs/fleet.md.
+    The URL of a store begins with s3://, gs:// or file://. Tables: packets, connections, syns, hops, rule_hits, drops,
+    findings, counters, losses. "DESCRIBE hops" lists the columns of one; docs/sql.md says what they mean. A store has
+    `rulesets`, too: docs/fleet.md.
     """
     if any(map(store_commands.is_url, files)):
         return store_commands.query(files, sql, form, param, (since, until, node), engine)

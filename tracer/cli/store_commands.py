@@ -68,7 +68,7 @@ def store(files: tuple[str, ...], url: str, node: str | None, **options: Any) ->
 
 
 def compact(url: str, hours: int) -> int:
-    """Compact a store: the small files of each table, hour and node become one. For hours that are over."""
+    """Merge the small files of a store: one for each table, hour and node. Only hours that are over."""
     from tracer.commands import stored
 
     return stored.compact(url, hours)
@@ -78,7 +78,10 @@ def recall(
     url: str, since: str | None, until: str | None, node: tuple[str, ...], finding: str | None, packet: str | None, rules: bool,
     form: str,
 ) -> int:  # fmt: skip
-    """Show findings of a store as they were: the packet's path, the rule, its owner, and the rules in force then."""
+    """Show the findings of a store with packets and rules of that time.
+
+    The path of the packet, the rule that decided, its owner, and the rules in force then.
+    """
     from tracer.commands import stored
 
     key = None
