@@ -116,6 +116,7 @@ class ClusterRun:
         self._agents: dict[str, AgentProcess] = {}
         self._ending: list[AgentProcess] = []
         self._offsets: dict[str, tuple[int | None, int]] = {}
+        self._shown_offsets: dict[str, int] = {}
         self._open_batches: set[str] = set()
         self._probes: set[str] = set()
         self._summarized: set[str] = set()
@@ -363,10 +364,19 @@ class ClusterRun:
                 self._captures.feed(node, content, *agent.stream.clock.read(self._now()))
             case Packet():
                 self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
+                self._show_clock(node, offset, error)
                 self._stage.feed(NodeView(node, content, offset, error))
                 self._fed[node] += 1
                 if not self._waits:
                     self._write_packets(self._now())
+
+    def _show_clock(self, node: str, offset: int | None, error: int) -> None:
+        """Shows times of a node in the reference clock. The shown offset only changes by more than its error: so one packet has
+        the same time wherever it is shown.
+        """
+        if offset is not None and abs(offset - self._shown_offsets.get(node, 0)) > max(error, 1_000_000):
+            self._shown_offsets[node] = offset
+            self._of(node).set_node_clock(offset)
 
     def _traced_now(self) -> list[str]:
         """The nodes of which packets can still come."""

@@ -18,6 +18,11 @@ def first_packet(shown: ShownPacket) -> Packet:
     return shown.views[0].packet if isinstance(shown, JoinedPacket) else shown
 
 
+def first_time(shown: ShownPacket) -> int:
+    """When the packet came to the first node, ns since the epoch, in the reference clock if it is known."""
+    return first_packet(shown).time + ((isinstance(shown, JoinedPacket) and shown.views[0].offset) or 0)
+
+
 def last_packet(shown: ShownPacket) -> Packet:
     """The packet as it ended."""
     return ending_view(shown).packet if isinstance(shown, JoinedPacket) else shown

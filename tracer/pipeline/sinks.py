@@ -118,6 +118,9 @@ class Sinks(Output):
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         self._each(lambda output: output.begin(results, options_text, release))
 
+    def set_node_clock(self, offset: int) -> None:
+        self._each(lambda output: output.set_node_clock(offset))
+
     def packet(self, packet: Packet) -> None:
         self._each(lambda output: output.packet(packet))
 

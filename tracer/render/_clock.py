@@ -17,15 +17,19 @@ class Clock:
 
     Args:
         form: How they are shown.
+
+    Attributes:
+        shift: What is added to each time, ns: of packets of a node whose clock is not that of the reader.
     """
 
     def __init__(self, form: TimeForm = TimeForm.LOCAL) -> None:
         self._format = _POINTS.get(form)
         self._is_delta = form is TimeForm.DELTA
-        self._before = 0
+        self._before = self.shift = 0
 
     def stamp(self, ns: int) -> str:
         """The time in front of a packet; "" = the form shows none. ns: since the epoch; the next difference is to it."""
+        ns += self.shift
         if self._format:
             return self._format(ns)
         if not self._is_delta:
@@ -35,7 +39,7 @@ class Clock:
 
     def point(self, ns: int) -> str:
         """A point in time, ns since the epoch, such as that of an earlier packet; "" = the form has no points in time."""
-        return self._format(ns) if self._format else ""
+        return self._format(ns + self.shift) if self._format else ""
 
 
 def local(ns: int) -> str:

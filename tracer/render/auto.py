@@ -18,6 +18,7 @@ from tracer.model.joined_packet import JoinedPacket
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 from tracer.model.time_form import TimeForm
+from tracer.packets.joined_views import first_time
 from tracer.packets.shared_packet import SharedPacket
 from tracer.render.oneline import FIELDS, OneLineOutput
 from tracer.render.text import TextOutput
@@ -59,7 +60,7 @@ class AutoOutput(OneLineOutput):
         (OneLineOutput if self._is_oneline else TextOutput).repeat(self, packet)
 
     def joined(self, joined: JoinedPacket) -> None:
-        self._choose(joined.views[0].packet.time)
+        self._choose(first_time(joined))
         (OneLineOutput if self._is_oneline else TextOutput).joined(self, joined)
 
     def _choose(self, time: int) -> None:

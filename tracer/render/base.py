@@ -115,6 +115,13 @@ class Output(ABC):
         """The clock of the run's packets. offset: ns to add to CLOCK_MONOTONIC to get their times. Optional for a format."""
         return
 
+    def set_node_clock(self, offset: int) -> None:
+        """The clock of the node of this output. A format for people shows all nodes' times in one clock; optional for a format.
+
+        offset: What is added to the node's times to get times of the reference clock, ns.
+        """
+        return
+
     @abstractmethod
     def packet(self, packet: Packet) -> None:
         """A packet is closed."""

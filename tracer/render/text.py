@@ -158,7 +158,11 @@ class TextOutput(Output):
         before = self._paths.setdefault(path, packet.time)
         return before if before != packet.time else 0
 
+    def set_node_clock(self, offset: int) -> None:
+        self._clock.shift = offset
+
     def joined(self, joined: JoinedPacket) -> None:
+        self.set_node_clock(joined.views[0].offset or 0)
         self._write([*joined_lines(joined, self._lines, self._style), ""])
 
     def lost(self, loss: LostEvents) -> None:

@@ -31,12 +31,16 @@ class NodeFeed(Output):
         super().__init__(verbose=feed.verbose)
         self.node, self.has_nodes = node, True
         self._feed = feed
+        self._offset: int | None = None
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         self._feed.begin_node(self.node, NodeBegin(options_text, results, release))
 
+    def set_node_clock(self, offset: int) -> None:
+        self._offset = offset
+
     def packet(self, packet: Packet) -> None:
-        self._feed.joined(JoinedPacket((NodeView(self.node, packet),)))
+        self._feed.joined(JoinedPacket((NodeView(self.node, packet, self._offset),)))
 
     def syn(self, verdict: HandshakeVerdict) -> None:
         self._feed.verdicts.append(NodeVerdict(self.node, verdict))

@@ -8,7 +8,7 @@ from rich.text import Text
 from tracer.analysis.packet_attribution import attribution_of
 from tracer.model.joined_packet import JoinedPacket, ShownPacket
 from tracer.model.packet import Packet
-from tracer.packets.joined_views import first_packet, last_packet
+from tracer.packets.joined_views import first_packet, first_time, last_packet
 from tracer.packets.outcome import BAD
 from tracer.render.parts.terminal_text import STYLES, local, outcome_style, plain
 from tracer.ui.kept_connections import KeptConnection
@@ -28,12 +28,12 @@ class ConnectionRows:
 
     def draw(self, connection: KeptConnection, width: int) -> Text:
         """Time of the newest packet, protocol, number of packets, endpoints, outcome, Service."""
-        start, last, line = first_packet(connection.start), first_packet(connection.last), Text()
+        start, line = first_packet(connection.start), Text()
         ends = start.flow.orig if start.flow else start.endpoints
         both = plain(f"{format_endpoint(ends.src, ends.sport)} > {format_endpoint(ends.dst, ends.dport)}")
         self._ends_columns = min(MOST_ENDS_COLUMNS, max(self._ends_columns, len(both)))
         line.append("x " if connection.bad else "  ", STYLES["bad"])
-        line.append(f"{local(last.time)[:8]} ", STYLES["quiet"])
+        line.append(f"{local(first_time(connection.last))[:8]} ", STYLES["quiet"])
         line.append(f"{plain(start.protocol.upper())[:6]:<5}")
         line.append(f"{short_number(connection.packets):>5} ")
         line.append(f"{both:<{self._ends_columns}} ", STYLES["strong"])
@@ -65,7 +65,7 @@ def packet_row(shown: ShownPacket, width: int) -> Text:
     """Time, direction, flags, length, nodes, verdict."""
     line, packet, last = Text(), first_packet(shown), last_packet(shown)
     line.append("x " if last.outcome in BAD else "  ", STYLES["bad"])
-    line.append(f"{local(packet.time)} ", STYLES["quiet"])
+    line.append(f"{local(first_time(shown))} ", STYLES["quiet"])
     line.append("reply   " if packet.flow and packet.flow.is_reply else "request ")
     line.append(f"{plain(packet.protocol.upper())} {plain(packet.tcp_flags)}".ljust(12), STYLES["change"])
     line.append(f"{packet.length:>5} B  ")

@@ -11,7 +11,7 @@ from pathlib import Path
 from tracer.errors import OutputNotWritten
 from tracer.model.joined_packet import JoinedPacket, ShownPacket
 from tracer.model.summary import RunSummary
-from tracer.packets.joined_views import first_packet, last_packet
+from tracer.packets.joined_views import first_time, last_packet
 from tracer.render.parts.terminal_text import count
 from tracer.ui.feed import ScreenFeed
 from tracer.ui.node_results import NodeFinding, views_of
@@ -74,7 +74,7 @@ def _order(shown: ShownPacket) -> int:
     """In which order packets are written: that of their numbers, on several nodes that of their times."""
     if not isinstance(shown, JoinedPacket):
         return shown.number
-    return shown.views[0].packet.time + (shown.views[0].offset or 0)
+    return first_time(shown)
 
 
 def _summary(packets: Sequence[ShownPacket], findings: Sequence[NodeFinding], feed: ScreenFeed) -> RunSummary:
@@ -86,6 +86,6 @@ def _summary(packets: Sequence[ShownPacket], findings: Sequence[NodeFinding], fe
         summary.packets += 1
         summary.incomplete += not all(view.packet.complete for view in views_of(packet))
         summary.outcomes[outcome] = summary.outcomes.get(outcome, 0) + 1
-    times = [first_packet(packet).time for packet in packets]
+    times = [first_time(packet) for packet in packets]
     summary.seconds = (max(times) - min(times)) / 1e9 if times else 0.0
     return summary

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import captures, known_capture
+from tests.support import captures, known_capture, two_nodes
 from tests.support.builders import POD, SECOND, Ends, Trail, swapped
 from tests.support.fake_kubectl import ROOT
 from tracer.capture.record import environment
@@ -185,3 +186,15 @@ def test_the_horizon_is_that_of_the_slowest_capture() -> None:
     horizon.end("a")
     horizon.advance("a", SECOND)
     assert horizon.read((), 0) > 1 << 60
+
+
+def test_times_of_all_nodes_are_of_one_clock(tmp_path: Path) -> None:
+    """The clock of node-b is an hour slow, and its capture says so: lines for people show its packets an hour later."""
+    hour = timedelta(hours=1)
+    made = two_nodes.make(tmp_path, offsets={"node-a": 0, "node-b": hour // timedelta(microseconds=1) * 1000})
+    told = [line for line in lines(run(made, "-o", "json").stdout) if line["type"] == "packet" and line["node"] == "node-b"]
+    own = sorted(datetime.fromisoformat(line["time"][:26] + "+00:00") for line in told)
+    done = run(made, "-o", "oneline", "--time", "epoch")
+    shown = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("node-b  1")]
+    assert len(own) == 4 and sorted(map(float, shown)) == [(time + hour).timestamp() for time in own]
+    assert f"of {shown[-1]}  " in done.stdout, "the cause of a SYN names the time of its packet's line"

@@ -7,14 +7,16 @@ import io
 import json
 from typing import Any
 
+import pytest
 from jsonschema import Draft202012Validator
 
-from tests.support.node_views import ENDS, INSIDE_NS, MICRO, MILLI, view
+from tests.support.node_views import ENDS, EPOCH, INSIDE_NS, MICRO, MILLI, SECOND, view
 from tests.unit.render.test_json import SCHEMA
 from tracer import render
 from tracer.joining.packet_joiner import PacketJoiner
 from tracer.model.endpoints import Endpoints
 from tracer.model.joined_packet import Certainty, JoinedPacket, JoinKey, JoinLink, NodeView
+from tracer.model.time_form import TimeForm
 from tracer.render.json import JsonOutput
 
 BEHIND = Endpoints("192.168.56.11", 40001, "10.244.3.9", 80)
@@ -145,3 +147,10 @@ def test_names_of_nodes_are_escaped() -> None:
         found = written(form, strange)
         assert "\x1b" not in found
         assert all("[2J" not in line or "a" in line for line in found.splitlines())
+
+
+@pytest.mark.parametrize("form", ["text", "oneline", "auto"])
+def test_the_time_is_that_of_the_reference_clock(form: str) -> None:
+    early, out = view("node-a", offset=-5 * SECOND), io.StringIO()
+    render.find(form)(out, io.StringIO(), times=TimeForm.EPOCH).joined(JoinedPacket((early, view("node-b", MILLI, "in"))))
+    assert out.getvalue().startswith(f"{EPOCH // SECOND - 5}.000000 ")

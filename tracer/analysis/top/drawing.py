@@ -19,7 +19,7 @@ from tracer.analysis.top.orders import Ranking
 from tracer.analysis.top.row import Row
 from tracer.model.joined_packet import JoinedPacket
 from tracer.model.loss import LEFT_OUT
-from tracer.packets.joined_views import first_packet, last_packet
+from tracer.packets.joined_views import first_packet, first_time, last_packet
 from tracer.render.parts.terminal_text import STYLES, count, local, outcome_style, plain
 from tracer.util.endpoint_format import format_endpoint
 
@@ -185,7 +185,7 @@ def packets(key: str, row: Row, most: int, width: int) -> RenderableType:
         way = f"{format_endpoint(ends.src, ends.sport)} -> {format_endpoint(ends.dst, ends.dport)}"
         verdict = plain(f"{nodes}{last.verdict or last.outcome}") + incomplete
         flags = packet.tcp_flags or packet.protocol
-        cells = (local(packet.time), plain(way), plain(flags))
+        cells = (local(first_time(shown)), plain(way), plain(flags))
         drawn.add_row(*map(Text, cells), Text(verdict, style=STYLES[outcome_style(last.outcome)]))
     return drawn
 

@@ -110,13 +110,17 @@ class NodeTopOutput(Output):
         super().__init__(all_nodes.out, all_nodes.err)
         self.node, self.has_nodes = node, True
         self._all_nodes = all_nodes
+        self._offset: int | None = None
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         self._all_nodes.begin_node(self.node)
         self.note_limits(results)
 
+    def set_node_clock(self, offset: int) -> None:
+        self._offset = offset
+
     def packet(self, packet: Packet) -> None:
-        self._all_nodes.joined(JoinedPacket((NodeView(self.node, packet),)))
+        self._all_nodes.joined(JoinedPacket((NodeView(self.node, packet, self._offset),)))
 
     def syn(self, verdict: HandshakeVerdict) -> None:
         self._all_nodes.syn_of(self.node, verdict)
