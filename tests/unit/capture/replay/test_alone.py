@@ -27,10 +27,12 @@ from tracer import export
 from tracer.cli.main import command
 
 REAL = PROGRAM / "tests/data/real"
-READERS = {"trace", "top", "ui", "stats", "findings", "diff", "query", "export"}
+READERS = {"trace", "top", "ui", "stats", "findings", "diff", "query", "export", "store"}
 """The commands that read a capture; `trace`, `top` and `ui` with -r."""
 OTHERS = {"doctor", "audit", "explain", "record"}
 """The commands that look at the machine."""
+STORES = {"recall", "compact"}
+"""The commands on a store, of which the URL may be on the network. No capture is read."""
 STREAMS = {"agent"}
 """The command that writes frames for another program; with -r it runs what `trace` runs."""
 ITS_OWN = (
@@ -98,6 +100,7 @@ def commands(place: Path) -> list[list[str]]:
         ["-r", one, "--node-port", "31555"], ["-r", one, "--iface", "ens5", "--netns", "node"],
         ["stats", one], ["stats", one, "-o", "json"], ["findings", one], ["findings", one, "-o", "json"],
         ["ui", "-r", one],
+        ["store", one, (place / "store").as_uri()],
         ["diff", one, other], ["query", one, "SELECT count(*) FROM hops"], ["top", "-r", one], ["top", "-r", one, "-o", "json"],
     ]  # fmt: skip
     for form in sorted(export.names()):
@@ -116,7 +119,8 @@ def run(api: Api, *before: str) -> dict[str, Any]:
 
 
 def test_every_command_either_reads_a_capture_or_looks_at_the_machine() -> None:
-    assert set(command.commands) == READERS | OTHERS | STREAMS, "add a new command to one of these lists, and to the test below"
+    known = READERS | OTHERS | STREAMS | STORES
+    assert set(command.commands) == known, "add a new command to one of these lists, and to the test below"
 
 
 def test_reading_a_capture_asks_the_machine_nothing(api: Api) -> None:
