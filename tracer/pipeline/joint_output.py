@@ -33,6 +33,10 @@ class JointOutput(Output):
         for each in self._outputs:
             each.set_clock(offset)
 
+    def set_node_clock(self, offset: int) -> None:
+        for each in self._outputs:
+            each.set_node_clock(offset)
+
     def packet(self, packet: Packet) -> None:
         for each in self._outputs:
             each.packet(packet)
