@@ -49,6 +49,8 @@
 # make fleet   captures of several nodes go to an S3 bucket; a finding is reconstructed from it alone, and the saved queries run on
 #              DuckDB, Spark and ClickHouse: equal rows. Before: the tests of the store with its faulty S3 server and all engines. It
 #              installs what it needs: pip packages, and Debian's Java for Spark
+# make store-check KERNEL=6.12
+#              the agent with a store, on a real kernel, ended and killed: its drops are there with their rules
 # make report-check
 #              exports, read by other programs: the HTML report in headless Chromium, pcapng by tshark and capinfos (Debian's
 #              packages, which it installs; without them `make test` skips these tests)
@@ -104,7 +106,7 @@ PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
 .PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
-	bench owners fleet joining-check cluster metrics-check report-check replay-check questions fuzz untouched stress deb deb-check image-check setup clean
+	bench owners fleet joining-check cluster metrics-check report-check replay-check questions fuzz untouched stress store-check deb deb-check image-check setup clean
 
 demo: setup
 	@$(if $(CLUSTER),$(PYTHON) -u -m tests.cluster.demo $(DEMO_KERNEL),$(LAB) run --kernel $(DEMO_KERNEL) -- python3 $(if $(INCIDENT),vagrant/incidents/demo.py $(INCIDENT) $(STATE),vagrant/scenes/demo.py))
@@ -235,6 +237,15 @@ fleet: setup $(FLEET)
 		$(if $(filter 0,$(shell id -u)),,sudo) apt-get install -y -qq --no-install-recommends default-jre-headless >/dev/null; }
 	@$(PYTHON) -m pytest -q tests/unit/store
 	@$(PYTHON) -m tests.support.fleet_check
+
+# pyarrow for the Python of the machine, which is not the one here. Not a package of Debian.
+GUEST_PYTHON ?= 3.13
+GUEST_LIBRARIES := build/guest-python-$(GUEST_PYTHON)
+store-check: setup
+	@[ -d $(GUEST_LIBRARIES) ] || $(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --only-binary=:all: \
+		--python-version $(GUEST_PYTHON) --platform manylinux_2_28_$(shell uname -m) --target $(GUEST_LIBRARIES) pyarrow
+	@$(LAB) run --kernel $(KERNEL) --timeout 1500 -- env PYTHONPATH=$(GUEST_LIBRARIES) python3 -m pytest -s $(PYTEST_OPTIONS) \
+		tests/kernel/test_store.py
 
 $(FLEET): .venv/ready pyproject.toml
 	@$(PYTHON) -m pip install -qqq --disable-pip-version-check -e '.[fleet]'
