@@ -371,8 +371,8 @@ class ClusterRun:
                     self._write_packets(self._now())
 
     def _show_clock(self, node: str, offset: int | None, error: int) -> None:
-        """Shows times of a node in the reference clock. The shown offset only changes by more than its error: so one packet has
-        the same time wherever it is shown.
+        """Shows times of a node in the reference clock. The shown offset changes only by more than its error, or 1 ms: the
+        lines of one node then do not jump by the error of each measurement.
         """
         if offset is not None and abs(offset - self._shown_offsets.get(node, 0)) > max(error, 1_000_000):
             self._shown_offsets[node] = offset

@@ -227,7 +227,7 @@ class ClusterFindings:
         left = wire_headers.headers_of(earlier.packet).departure
         if left and (owner := self.context.nodes.owner(left.endpoints.dst)):
             way = NodeWay(earlier.packet.family, earlier.node, left.iface, later.node, owner.is_pod)
-            self.context.note_way(way, earlier.packet.length, left.time + (earlier.offset or 0))
+            self.context.note_way(way, earlier.packet.length, left.time + earlier.shift)
 
     def _departure(self, view: NodeView) -> UnansweredDeparture | None:
         """The departure of a packet for another traced node; None = it stays, goes elsewhere, or its time is not known."""
@@ -238,7 +238,7 @@ class ClusterFindings:
         owner = nodes.owner(left.endpoints.dst)
         if not owner or owner.node == view.node or not nodes.is_traced(owner.node):
             return None
-        return UnansweredDeparture(view.node, packet, left, owner, left.time + (view.offset or 0), _error(view))
+        return UnansweredDeparture(view.node, packet, left, owner, left.time + view.shift, _error(view))
 
 
 def _since(seen: UnansweredDeparture | Suspicion) -> int:

@@ -314,7 +314,7 @@ class ClusterContext:
         """Notes what a packet shows of nodes and ways."""
         for at, view in enumerate(joined.views):
             packet, node = view.packet, view.node
-            ends, time = packet.endpoints, packet.time + (view.offset or 0) - view.error
+            ends, time = packet.endpoints, view.time - view.error
             for address, port, is_source in ((ends.src, ends.sport, True), (ends.dst, ends.dport, False)):
                 for end in (ShownEnd(node, address, port, is_source), ShownEnd(node, address, ANY_PORT, is_source)):
                     self.ends[end] = max(time, self.ends.get(end, time))

@@ -37,7 +37,7 @@ def suspect(joined: JoinedPacket, at: int, context: ClusterContext) -> Suspicion
     if context.note_turned_away(node, service_views.key_of(service, packet.family)) < FEWEST_DROPPED:
         return None
     error = view.error if view.offset is not None else UNKNOWN_ERROR_NS
-    return Suspicion(view, service_views.view_time(view), error)
+    return Suspicion(view, view.time, error)
 
 
 def find(suspicion: Suspicion, context: ClusterContext) -> Finding | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.cluster_findings.cluster_context import CarriedLengths, ClusterContext, LostLengths, NodePair, TooLong
-from tracer.cluster_findings.service_views import view_time
 from tracer.findings.mtu import FUNCTIONS, REASON
 from tracer.model.finding import Finding, FindingEvidence, likely_cause
 from tracer.model.hop import RewriteHop
@@ -39,7 +38,7 @@ def find(view: NodeView, context: ClusterContext) -> Finding | None:
     owner = context.nodes.owner(_destination(packet))
     if not is_host(packet.hops[-1].netns) or not owner or owner.node == node:
         return None
-    key, time = (node, packet.protocol, packet.endpoints, packet.seq), view_time(view)
+    key, time = (node, packet.protocol, packet.endpoints, packet.seq), view.time
     before = context.too_long.get(key, TooLong(time, 0))
     context.too_long[key] = TooLong(before.since, before.packets + 1)
     pair = NodePair(packet.family, node, owner.node, owner.is_pod)
@@ -73,7 +72,7 @@ def _to(pair: NodePair) -> str:
 
 def _dropped(view: NodeView, pair: NodePair, carried: CarriedLengths, drops: TooLong, context: ClusterContext) -> Finding:
     packet, node = view.packet, pair.node
-    seconds = (view_time(view) - drops.since) / 1e9
+    seconds = (view.time - drops.since) / 1e9
     ends = packet.endpoints
     doubt = "" if packet.protocol == "TCP" else "Its program may try on purpose how long datagrams can be."
     flow = f"{format_endpoint(ends.src, ends.sport)} -> {format_endpoint(ends.dst, ends.dport)}"

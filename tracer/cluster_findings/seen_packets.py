@@ -106,7 +106,7 @@ class SeenPackets:
         ended = bool(packet.continues) or packet.outcome in (Outcome.DROPPED, Outcome.UNKNOWN)
         if is_own and not ended:
             return
-        seen = SeenPacket(view.node, packet.time + (view.offset or 0), _error(view), PacketHeader.of(packet), known, ended)
+        seen = SeenPacket(view.node, view.time, _error(view), PacketHeader.of(packet), known, ended)
         keys = tuple((view.node, *key) for key in _keys(packet.protocol, packet.endpoints, packet))
         self._order.append((seen, keys))
         for key in keys:

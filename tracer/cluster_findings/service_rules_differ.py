@@ -55,7 +55,7 @@ def suspect(joined: JoinedPacket, at: int, context: ClusterContext) -> Suspicion
     packet, node = view.packet, view.node
     if not service_views.is_new(packet) or not packet.complete or view.offset is None:
         return None
-    time = service_views.view_time(view)
+    time = view.time
     choice = service_views.choice_of(packet, context.nodes)
     if choice:
         service = choice.service

@@ -23,7 +23,6 @@ from tracer.model.hop import (
     decision_of,
     trace_of,
 )
-from tracer.model.joined_packet import NodeView
 from tracer.model.kube import Endpoint, Owner, ServicePort
 from tracer.model.namespace_name import is_host
 from tracer.model.netfilter import REFUSALS, Hook, Verdict
@@ -62,11 +61,6 @@ class EndpointPlaces(NamedTuple):
     here: tuple[Endpoint, ...]
     elsewhere: tuple[Endpoint, ...]
     asked: int
-
-
-def view_time(view: NodeView) -> int:
-    """When a node saw a packet, ns, of the reference clock."""
-    return view.packet.time + (view.offset or 0)
 
 
 def key_of(service: ServicePort, family: str) -> ServiceKey:

@@ -62,7 +62,7 @@ class PacketJoiner:
         """A node has seen a packet. Views may come in any order up to the horizon."""
         node, packet = view.node, view.packet
         self.clocks.set_offset(node, view.offset, view.error)
-        shift = view.offset or 0
+        shift = view.shift
         time = packet.time + shift
         entry = WaitingView(view, time)
         self._number += 1
@@ -166,7 +166,7 @@ class PacketJoiner:
                 for key in end.second_keys():
                     self._add_second(key, end)
             elif not is_whole and end.is_departure:
-                time = end.time + (entry.view.offset or 0)
+                time = end.time + entry.view.shift
                 self._given_up.add(entry.view.node, time, time)
 
     def _add_second(self, key: Hashable, end: WireEnd) -> None:
@@ -175,7 +175,7 @@ class PacketJoiner:
         if group is None:
             group = self._groups[key] = SynGroup(key) if end.is_syn else SegmentGroup(key)
         # Its partner may be so much younger, and then comes out of its own group so much later.
-        self._join_group(group, end, end.time + (end.entry.view.offset or 0) + self._transit + 2 * self._error)
+        self._join_group(group, end, end.time + end.entry.view.shift + self._transit + 2 * self._error)
 
     def _note(self, match: Match, is_whole: bool) -> None:
         """Notes a match at its views. is_whole: False = another end with the key may come."""
@@ -199,7 +199,7 @@ class PacketJoiner:
         if not is_whole and not earlier.is_sure:
             return True
         node, view = earlier.entry.view.node, later.entry.view
-        until = later.time + (view.offset or 0) + self._error
+        until = later.time + view.shift + self._error
         since = until - self._transit - 2 * self._error
         if self._given_up and self._given_up.concerns(node, since, until):
             return True

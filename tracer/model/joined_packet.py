@@ -46,6 +46,16 @@ class NodeView:
     offset: int | None = None
     error: int = 0
 
+    @property
+    def shift(self) -> int:
+        """What is added to the node's times as far as it is known, ns: `offset`, or 0."""
+        return self.offset or 0
+
+    @property
+    def time(self) -> int:
+        """When the packet came to the node, ns since the epoch, in the reference clock as far as it is known."""
+        return self.packet.time + self.shift
+
 
 @dataclass(frozen=True, slots=True)
 class JoinLink:

@@ -20,7 +20,7 @@ def first_packet(shown: ShownPacket) -> Packet:
 
 def first_time(shown: ShownPacket) -> int:
     """When the packet came to the first node, ns since the epoch, in the reference clock if it is known."""
-    return first_packet(shown).time + ((isinstance(shown, JoinedPacket) and shown.views[0].offset) or 0)
+    return shown.views[0].time if isinstance(shown, JoinedPacket) else shown.time
 
 
 def last_packet(shown: ShownPacket) -> Packet:

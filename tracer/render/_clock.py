@@ -17,15 +17,16 @@ class Clock:
 
     Args:
         form: How they are shown.
+        shift: What is added to each time, ns; not 0 for a node whose clock is not that of the reader.
 
     Attributes:
-        shift: What is added to each time, ns: of packets of a node whose clock is not that of the reader.
+        shift: As above. It may change.
     """
 
-    def __init__(self, form: TimeForm = TimeForm.LOCAL) -> None:
+    def __init__(self, form: TimeForm = TimeForm.LOCAL, shift: int = 0) -> None:
         self._format = _POINTS.get(form)
         self._is_delta = form is TimeForm.DELTA
-        self._before = self.shift = 0
+        self._before, self.shift = 0, shift
 
     def stamp(self, ns: int) -> str:
         """The time in front of a packet; "" = the form shows none. ns: since the epoch; the next difference is to it."""

@@ -115,7 +115,7 @@ class OneLineOutput(TextOutput):
 
     def joined(self, joined: JoinedPacket) -> None:
         """Writes one line: what all nodes show in each field, and the outcome on the last one."""
-        self.set_node_clock(joined.views[0].offset or 0)
+        self.set_node_clock(joined.views[0].shift)
         first, last = joined.views[0].packet, joined.views[-1].packet
         when = (first.time and self._clock.stamp(first.time)) or ABSENT
         fields = [list(self._fields(view.packet)) for view in joined.views]

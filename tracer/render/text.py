@@ -162,7 +162,7 @@ class TextOutput(Output):
         self._clock.shift = offset
 
     def joined(self, joined: JoinedPacket) -> None:
-        self.set_node_clock(joined.views[0].offset or 0)
+        self.set_node_clock(joined.views[0].shift)
         self._write([*joined_lines(joined, self._lines, self._style), ""])
 
     def lost(self, loss: LostEvents) -> None:

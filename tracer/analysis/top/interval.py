@@ -202,7 +202,7 @@ class IntervalCounter:
         return next(filter(self._kind.is_known, keys), keys[0])
 
     def _add_joined(self, row: Row, joined: JoinedPacket, views: Sequence[NodeView]) -> None:
-        self._began = self._began or views[0].packet.time + (views[0].offset or 0)
+        self._began = self._began or views[0].time
         row.add_joined(joined, views)
         for view in views:
             row.add_ways(view.node, self._durations.legs(view.packet))

@@ -50,9 +50,7 @@ def joined_text(
         verdicts: The verdicts on the packet, if it is a SYN: the node, and its verdict.
     """
     ink = _PaneStyler(columns)
-    clock = Clock()
-    clock.shift = joined.views[0].offset or 0
-    lines = PacketLines(ink, verbose, clock)
+    lines = PacketLines(ink, verbose, Clock(shift=joined.views[0].shift))
     causes = (_cause(verdict, ink, f"{node}: ") for node, verdict in verdicts)
     return _text([*joined_lines(joined, lines, ink), *causes])
 
