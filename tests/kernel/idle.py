@@ -36,6 +36,8 @@ VOLATILE = re.compile(
 )
 """sysctls that change on an idle node: current figures, not settings."""
 FILES = ("/tmp", "/run", "/var/tmp", "/dev/shm", "/etc", "/root", "/home", "/sys/fs/bpf", "/sys/kernel/tracing/instances")
+MARKER = "idle-marker"
+"""Name of a device of a namespace that ends."""
 LAB = "/run/lab"
 """Directory of the virtual machine's own files."""
 NETS = (
@@ -127,6 +129,28 @@ def quiet() -> State:
         why = f"{waiting} connections in TIME_WAIT\n{differences(before, now)}"
         assert time.monotonic() < until, f"the node is not idle: {why}"
         before = now
+
+
+def wait_for_removed_namespaces() -> None:
+    """Waits until the kernel has freed every namespace that is unused now, with its inode and its use of modules.
+
+    One kernel thread does that, in batches. A namespace of this function ends, and the other end of its pair of devices
+    disappears in the middle of a batch. When that has happened a second time, the batch of the first time is done.
+    Raises AssertionError when the kernel does not do it in time.
+    """
+    for _ in range(2):
+        with subprocess.Popen(["unshare", "-n", "sleep", "infinity"]) as process:
+            try:
+                own, until = os.readlink("/proc/self/ns/net"), time.monotonic() + PATIENCE
+                while os.readlink(f"/proc/{process.pid}/ns/net") == own and time.monotonic() < until:
+                    time.sleep(0.1)
+                peer = ("peer", "name", MARKER, "netns", str(process.pid))
+                subprocess.run(["ip", "link", "add", MARKER, "type", "veth", *peer], check=True)
+            finally:
+                process.kill()
+        while Path("/sys/class/net", MARKER).exists():
+            assert time.monotonic() < until, "the kernel does not remove a namespace"
+            time.sleep(0.1)
 
 
 def _in_time_wait() -> int:
