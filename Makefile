@@ -65,7 +65,7 @@
 #              builds it, checks it with lintian, which it installs, installs and uses it in clean roots of Debian 12 and 13; as
 #              root, without a virtual machine; SUITES=trixie for one of them
 # make image-check
-#              builds the container image with buildah, and runs it; as root
+#              builds the container images, without and with a store, with buildah, and runs them; as root
 # make joining-check JOINED_PACKETS=2000000
 #              views of made packets on three nodes, joined and compared with the truth: none may be wrong, nor any packet that
 #              is called lost (LOOKED_AT_PACKETS=200000)

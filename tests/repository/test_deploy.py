@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +15,16 @@ import yaml
 
 from tracer import __version__
 from tracer.cli import node_agent
+from tracer.cli.store_commands import is_url
 from tracer.commands import always_on
 from tracer.kernel import program_cache
 from tracer.kube import watch
 from tracer.metrics.endpoint import listen_address
 from tracer.node import capabilities
+from tracer.store.agent_store import SPOOL_DIRECTORY
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = sorted((ROOT / "deploy").glob("*.yaml"))
+FILES = sorted(set((ROOT / "deploy").glob("*.yaml")) - {ROOT / "deploy/kustomization.yaml"})
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
@@ -156,6 +161,43 @@ def test_the_risk_of_exec_is_documented_first() -> None:
 def test_the_base_of_the_image_is_pinned_by_a_digest() -> None:
     text = (ROOT / "Containerfile").read_text()
     assert re.search(r"^ARG BASE=docker\.io/library/debian:trixie-\d{8}-slim@sha256:[0-9a-f]{64}$", text, re.M)
-    assert re.findall(r"^FROM (\S+)", text, re.M) == ["$BASE", "$BASE"]
+    assert re.findall(r"^FROM (\S+)", text, re.M) == ["$BASE", "$BASE", "$BASE", "node", "node"]
+    assert "--no-deps --only-binary=:all: --require-hashes -r /arrow.txt" in text
     labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", text))
     assert labels == {"title", "description", "licenses", "version"}, "there is no address to name"
+
+
+def with_store(place: Path) -> list[dict[str, Any]]:
+    """What `kubectl kustomize` makes of a copy of deploy/, in which the store is enabled as the comment there says."""
+    shutil.copytree(ROOT / "deploy", place / "deploy")
+    kustomization = place / "deploy/kustomization.yaml"
+    enabled = re.sub(r"^#(components:|- store)$", r"\1", kustomization.read_text(), flags=re.M)
+    kustomization.write_text(enabled)
+    kubectl = Path(sys.executable).with_name("kubectl")
+    made = subprocess.run([kubectl, "kustomize", kustomization.parent], stdout=subprocess.PIPE, text=True, check=True)
+    return [each for each in yaml.safe_load_all(made.stdout) if each]
+
+
+def test_the_store_adds_an_option_an_environment_and_the_spool(tmp_path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    made = with_store(tmp_path)
+    for one in made:
+        validate.validate(one, "1.37", strict=True)
+    (daemons,) = (each for each in made if each["kind"] == "DaemonSet")
+    (settings,) = (each for each in made if each["kind"] == "ConfigMap")
+    pod = daemons["spec"]["template"]["spec"]
+    (one,) = pod["containers"]
+    plain_pod, plain = container()
+    assert one["command"][2].rstrip("\n") == f'{plain["command"][2]} --store "$STORE"'
+    assert set(settings["data"]) == {"STORE"} and is_url(settings["data"]["STORE"])
+    assert one["envFrom"] == [
+        {"configMapRef": {"name": settings["metadata"]["name"]}},
+        {"secretRef": {"name": "k8snet-trace-store", "optional": True}},
+    ]
+    spool = str(Path(SPOOL_DIRECTORY).parent)
+    added = [each for each in one["volumeMounts"] if each not in plain["volumeMounts"]]
+    assert added == [{"name": "spool", "mountPath": spool}]
+    assert [each for each in pod["volumes"] if each not in plain_pod["volumes"]] == [
+        {"name": "spool", "hostPath": {"path": spool, "type": "DirectoryOrCreate"}}
+    ]
+    assert one["securityContext"] == plain["securityContext"]
