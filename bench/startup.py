@@ -55,15 +55,17 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
     with steps.step("import"):
         import tracer.cli.main
         import tracer.commands.trace  # noqa: F401  (everything that the command imports)
-        from tracer.kernel import attach_plan, bcc_library, generated_headers, program_cache, program_source, xt_extensions
+        from tracer.kernel import attach_plan, bcc_library, cache_directory, generated_headers, program_source, xt_extensions
         from tracer.kernel.btf import KernelTypes
         from tracer.kernel.kallsyms import Symbols
         from tracer.kernel.loaded_programs import LoadedPrograms
         from tracer.kernel.program_cache import ProgramCache
+        from tracer.kernel.symbol_cache import SymbolCache
     with steps.step("BTF"):
         types = KernelTypes(directory / "btf" if directory else SYS_BTF)
     with steps.step("symbols"):
-        symbols = Symbols.running(directory / "kallsyms" if directory else KALLSYMS)
+        kept = SymbolCache(cache_directory.directory_of_environment()) if directory is None else None
+        symbols = Symbols.running(directory / "kallsyms" if directory else KALLSYMS, cache=kept)
     with steps.step("plan and headers"):
         library, can = bcc_library.installed(), attach_plan.KernelAbilities(False, False)
         if not way:
@@ -73,7 +75,7 @@ def measure(way: str, directory: Path | None) -> dict[str, float]:
         watched = xt_extensions.plan(types, symbols, can)
         texts = generated_headers.headers(types, symbols, planned, watched, RING_PAGES, os.cpu_count() or 1)
     with steps.step("cached programs"):
-        cache = ProgramCache(program_cache.directory_of_environment())
+        cache = ProgramCache(cache_directory.directory_of_environment())
         source = program_source.ProgramSource(texts, types.digests(()), library, cache, print, lambda _: None)
         stored = source.stored()
         code = stored.code if stored else None

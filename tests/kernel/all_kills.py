@@ -33,7 +33,7 @@ sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 from scenes import nfnetlink, rules, scene, topology, traffic  # noqa: E402
 from tests.kernel import idle, modules  # noqa: E402
 from tests.kernel.kill_points import EARLY, EARLY_WARM, NOT_REACHED, POINTS  # noqa: E402
-from tracer.kernel import program_cache  # noqa: E402
+from tracer.kernel import cache_directory  # noqa: E402
 
 BY_NFT = """*filter
 :INPUT ACCEPT [0:0]
@@ -152,7 +152,7 @@ def bare(options: tuple[str, ...], compared: Comparison) -> None:
 
 def one_by_one(options: tuple[str, ...], compared: Comparison, selected: list[str]) -> None:
     before = idle.quiet()
-    for name in EARLY_WARM if program_cache.directory_of_environment() else EARLY:
+    for name in EARLY_WARM if cache_directory.directory_of_environment() else EARLY:
         if not selected or name in selected:
             start = PreparedStart(options, name)
             compared.check(name, int(start.read()["status"]), before, idle.settled(before))
@@ -188,14 +188,14 @@ def main() -> int:
     parser.add_argument("--no-bare", action="store_true", help="not on a node without rules")
     parser.add_argument("--warm", action="store_true", help="starts with programs from the cache")
     arguments = parser.parse_args()
-    os.environ[program_cache.VARIABLE] = program_cache.OFF
+    os.environ[cache_directory.VARIABLE] = cache_directory.OFF
     options, compared = (*TRACED, "--attach", arguments.attach, "--ready-file", "/var/lib/untouched.ready"), Comparison()
     if not arguments.no_bare:
         bare(TRACED[:-2], compared)
     with node():
         began = time.monotonic()
         if arguments.warm:
-            os.environ[program_cache.VARIABLE] = str(program_cache.DIRECTORY)
+            os.environ[cache_directory.VARIABLE] = str(cache_directory.DIRECTORY)
             run = [sys.executable, "-B", "-W", "ignore", "-m", "tracer", "--port", "1", *options[2:]]
             subprocess.run(run, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         one_by_one(options, compared, [name for name in arguments.only.split(",") if name])

@@ -90,7 +90,8 @@ EARLY = {
 """The early points of a start that compiles."""
 EARLY_WARM = {
     "BTF read": Point("tracer.kernel.session", "Kernel.running"),
-    "cache opened": Point("tracer.kernel.program_cache", "_Directory.__init__"),
+    "symbols read": Point("tracer.kernel.symbol_cache", "SymbolCache.read"),
+    "cache opened": Point("tracer.kernel.cache_directory", "_Directory.__init__"),
     "programs read": Point("tracer.kernel.program_cache", "ProgramCache.read"),
 }
 """The early points of a start with programs from the cache."""
@@ -202,12 +203,12 @@ def main(first: str, options: list[str]) -> None:
     sys.argv[1:] = options
     from tracer.cli import main as command_line
     from tracer.commands import trace  # noqa: F401  # imported before the text is compiled
-    from tracer.kernel import bcc_compiler, program_cache
+    from tracer.kernel import bcc_compiler, cache_directory
     from tracer.kernel.program_source import ProgramSource
 
     if first != "-":
         early(first)
-    elif program_cache.directory_of_environment():
+    elif cache_directory.directory_of_environment():
         stored = ProgramSource.stored
         server = ForkServer(stored)
         _replace(ProgramSource, stored, lambda self: server(self))

@@ -19,14 +19,17 @@ from scenes import topology, traffic
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_command import ASK, COMMAND, ENVIRONMENT
 from tests.kernel.watching import NOTHING, Watch
-from tracer.kernel import bcc_compiler, program_cache
+from tracer.kernel import bcc_compiler, cache_directory, program_cache
 from tracer.kernel.attach_plan import DIRECT
 from tracer.kernel.bytecode import Bytecode
 from tracer.kernel.loaded_programs import LoadedPrograms
-from tracer.kernel.program_cache import CacheEntry
+from tracer.kernel.program_cache import PROGRAMS, CacheEntry
 from tracer.kernel.session import Announcements, Session
+from tracer.kernel.symbol_cache import SYMBOLS
 from tracer.model.filter import Filter
 
+HEAD_BYTES = len(PROGRAMS.magic) + 64
+"""Length of what comes before an entry's content: magic, key and checksum, bytes."""
 PORTS = ("--port", str(traffic.NODEPORT_HTTP), "--port", str(traffic.NODEPORT_LONELY))
 
 
@@ -38,7 +41,7 @@ def run(cache: Path) -> tuple[list[tuple[Any, ...]], str, float, float]:
     began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [*COMMAND, "-o", "json", "--no-kube", *PORTS, "--", *ASK],
-        capture_output=True, text=True, env=ENVIRONMENT | {program_cache.VARIABLE: str(cache)}, cwd=ROOT,
+        capture_output=True, text=True, env=ENVIRONMENT | {cache_directory.VARIABLE: str(cache)}, cwd=ROOT,
     )  # fmt: skip
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 10, done.stderr
@@ -71,7 +74,7 @@ def shown(packet: dict[str, Any]) -> tuple[Any, ...]:
 def test_a_warm_start_traces_the_same(node: None, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     cache = tmp_path / "cache"
     cold, cold_said, cold_cpu, cold_seconds = run(cache)
-    (entry,) = cache.iterdir()
+    (entry,) = cache.glob("*.bpf")
     before = entry.stat()
     warm, warm_said, warm_cpu, warm_seconds = run(cache)
     print(f"cold: {cold_cpu:.1f} CPU s, {cold_seconds:.1f} s in all, {cold_said!r}")
@@ -91,7 +94,7 @@ def test_a_warm_start_traces_the_same(node: None, tmp_path: Path, record_propert
 def cached(watch: Watch, tmp_path: Path) -> Iterator[Path]:
     """A cache with the programs of the session of the tests; the compiler gives them again instead of compiling."""
     own = tmp_path / "cache"
-    kept = sorted(program_cache.DIRECTORY.glob("*.bpf"), key=lambda path: path.stat().st_mtime)[-1]
+    kept = sorted(cache_directory.DIRECTORY.glob("*.bpf"), key=lambda path: path.stat().st_mtime)[-1]
     own.mkdir(mode=0o700)
     (own / kept.name).write_bytes(kept.read_bytes())
     (own / kept.name).chmod(0o600)
@@ -114,7 +117,7 @@ class Start:
 
         monkeypatch.setattr(bcc_compiler, "compile_texts", compile_texts)
         monkeypatch.setattr(LoadedPrograms, "watch", lambda self, rows: [])
-        monkeypatch.setenv(program_cache.VARIABLE, cache)
+        monkeypatch.setenv(cache_directory.VARIABLE, cache)
         says = Announcements(warn=self.said.append)
         only = "" if any(row.way in DIRECT for row in watch.session.planned) else "kprobe"
         with Session(watch.kernel, NOTHING, only=only, snaplen=snaplen, announcements=says) as session:
@@ -129,7 +132,7 @@ def programs(cache: Path) -> tuple[Path, bytes, Bytecode]:
     """The entry in a cache, its content, and its programs."""
     (path,) = cache.glob("*.bpf")
     data = path.read_bytes()
-    return path, data, CacheEntry.from_bytes(data[program_cache._HEAD.size :]).code
+    return path, data, CacheEntry.from_bytes(data[HEAD_BYTES:]).code
 
 
 def truncated(path: Path, data: bytes) -> None:
@@ -146,13 +149,13 @@ def flipped(path: Path, data: bytes) -> None:
 
 def of_another_kernel(path: Path, data: bytes) -> None:
     """The entry of another key under this name."""
-    program_cache.ProgramCache(path.parent).write(bytes(32), CacheEntry.from_bytes(data[program_cache._HEAD.size :]))
+    program_cache.ProgramCache(path.parent).write(bytes(32), CacheEntry.from_bytes(data[HEAD_BYTES:]))
     (path.parent / f"{bytes(32).hex()}.bpf").rename(path)
 
 
 def refused_by_the_kernel(path: Path, data: bytes) -> None:
     """Programs with a right checksum that the verifier does not accept."""
-    entry = CacheEntry.from_bytes(data[program_cache._HEAD.size :])
+    entry = CacheEntry.from_bytes(data[HEAD_BYTES:])
     broken = Bytecode(entry.code.maps, {name: code[:-8] for name, code in entry.code.programs.items()})
     program_cache.ProgramCache(path.parent).write(bytes.fromhex(path.stem), CacheEntry(broken, entry.refused))
 
@@ -227,6 +230,21 @@ def test_a_good_cache_is_used(cached: Path, watch: Watch, monkeypatch: pytest.Mo
     assert other.has_compiled and len(list(cached.iterdir())) == 2, "other programs have an entry of their own"
 
 
+def test_spoiled_symbols_are_read_anew(node: None, cached: Path) -> None:
+    """The second start takes what the first one asked; a damaged file and that of another boot are not used."""
+    first, said, _, _ = run(cached)
+    (symbols,) = cached.glob("*.symbols")
+    kept = symbols.read_bytes()
+    assert "anew" not in said and kept.startswith(SYMBOLS.magic)
+    symbols.write_bytes(kept[:-100])
+    second, said, _, _ = run(cached)
+    assert said.count("anew") == 1 and f"The kernel's symbols are read anew: {symbols} is damaged." in said, said
+    assert symbols.read_bytes() == kept
+    third, said, _, _ = run(cached)
+    assert "anew" not in said
+    assert sorted(map(repr, first)) == sorted(map(repr, second)) == sorted(map(repr, third)) and len(first) >= 4
+
+
 @pytest.mark.parametrize(
     "options", [pytest.param("size=64k", id="full"), pytest.param("ro", id="read-only", marks=pytest.mark.thorough)]
 )
@@ -247,5 +265,5 @@ def test_a_disk_that_takes_nothing(
 
 def test_no_cache_is_wanted(cached: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, code = programs(cached)
-    start = Start(watch, program_cache.OFF, monkeypatch, code)
+    start = Start(watch, cache_directory.OFF, monkeypatch, code)
     assert start.has_compiled and start.said == [] and start.events > 20

@@ -17,7 +17,7 @@ from tracer import __version__
 from tracer.cli import node_agent
 from tracer.cli.store_commands import is_url
 from tracer.commands import always_on
-from tracer.kernel import program_cache
+from tracer.kernel import cache_directory
 from tracer.kube import watch
 from tracer.metrics.endpoint import listen_address
 from tracer.node import capabilities
@@ -119,10 +119,11 @@ def test_the_container_has_no_more_rights_than_it_needs() -> None:
     assert context["capabilities"]["drop"] == ["ALL"] and "privileged" not in context
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert context["readOnlyRootFilesystem"] is True
-    assert {v["mountPath"]: v["name"] for v in one["volumeMounts"]} == {"/tmp": "tmp", str(program_cache.DIRECTORY): "programs"}
+    cache = str(cache_directory.DIRECTORY)
+    assert {v["mountPath"]: v["name"] for v in one["volumeMounts"]} == {"/tmp": "tmp", cache: "programs"}
     volumes = {v["name"]: v for v in pod["volumes"]}
     assert volumes["tmp"]["emptyDir"]["sizeLimit"]
-    host_path = {"path": str(program_cache.DIRECTORY), "type": "DirectoryOrCreate"}
+    host_path = {"path": cache, "type": "DirectoryOrCreate"}
     assert volumes == {"tmp": volumes["tmp"], "programs": {"name": "programs", "hostPath": host_path}}, "no other of the node's"
     assert one["command"][2].startswith("chmod 1777 /tmp && install -d -m 700 /tmp/captures && "), "an emptyDir has mode 0777"
     assert {"hostIPC", "shareProcessNamespace"}.isdisjoint(pod)

@@ -18,9 +18,10 @@ from tracer.kernel import struct_layouts
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, abilities, plan
 from tracer.kernel.bcc_library import installed, load_bcc
 from tracer.kernel.btf import KernelTypes
+from tracer.kernel.cache_directory import OFF, VARIABLE, directory_of_environment
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.probes import PROBES
-from tracer.kernel.program_cache import OFF, VARIABLE, ProgramCache, directory_of_environment
+from tracer.kernel.program_cache import ProgramCache
 from tracer.kernel.session import Kernel
 from tracer.model.check import CheckResult, State
 from tracer.node.capabilities import NEEDED, held, lockdown_mode, lost, mask

@@ -6,7 +6,7 @@ of each function, not the end: an address in a module that was loaded later woul
 the addresses are read again after the modules have changed.
 
 The file has 200,000 lines, and a start looks up a few hundred names. So the lines stay bytes, numpy finds where they begin, and
-only lines that are asked for are decoded.
+only lines that are asked for are decoded. What was asked is kept for later starts (symbol_cache.py), which do not read it then.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from tracer.kernel.cache_directory import BadEntry
+from tracer.kernel.symbol_cache import SymbolAnswers, SymbolCache
 
 VARIABLES = frozenset({"nf_tables_net_id", "page_offset_base", "vmemmap_base"})
 """Variables that `bpf/` reads by address: ADDRESS_name in C."""
@@ -122,36 +125,65 @@ class Symbols:
     """Functions of the running kernel.
 
     Attributes:
-        variables: Addresses of the VARIABLES that exist, by name.
+        rejected: Why answers of an earlier start are not used, or cannot be kept, as a clause; "" = nothing is wrong.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
         parts = (line.rstrip().partition(" ") for line in lines)
-        self._set("".join(f"{address:0>16} {rest}\n" for address, _, rest in parts).encode())
+        self._set(SymbolLines("".join(f"{address:0>16} {rest}\n" for address, _, rest in parts).encode()))
 
-    def _set(self, data: bytes) -> None:
+    def _set(self, lines: SymbolLines | None, kept: SymbolAnswers | None = None) -> None:
         self._read: Callable[[], bytes] | None = None
-        self._lines: SymbolLines | None
-        self._by_address: SymbolLines | None
+        self._lines = self._by_address = lines
         self._fingerprint: Callable[[], str] = str
         self._last_fingerprint, self._checked_at = "", 0.0
-        self._lines = self._by_address = lines = SymbolLines(data)
-        self.variables = {name: at for name in sorted(VARIABLES) if (at := lines.variable(name))}
+        self._cache, self._key = SymbolCache(None), ""
+        self._kept, self._answers = kept, dict(kept.homes) if kept else {}
+        self.rejected = ""
 
     @classmethod
-    def running(cls, path: Path = Path("/proc/kallsyms"), modules: Path = Path("/proc/modules")) -> Symbols:
-        """The symbols of this machine. modules: file whose content changes when modules are loaded or removed."""
+    def running(
+        cls,
+        path: Path = Path("/proc/kallsyms"),
+        modules: Path = Path("/proc/modules"),
+        cache: SymbolCache | None = None,
+    ) -> Symbols:
+        """The symbols of this machine.
+
+        Args:
+            path: The file with the symbols; it is not read where earlier answers suffice.
+            modules: File whose content changes when modules are loaded or removed.
+            cache: Answers of earlier starts; None = none.
+        """
 
         def fingerprint() -> str:
             # Name and address; the other columns are counters.
             rows = [line.split() for line in modules.read_text().splitlines()] if modules.exists() else []
             return " ".join(f"{row[0]}@{row[5]}" for row in rows)
 
-        seen = fingerprint()
+        seen, kept, rejected = fingerprint(), None, ""
+        cache = cache or SymbolCache(None)
+        try:
+            kept = cache.read(seen)
+        except BadEntry as e:
+            rejected = str(e)
         symbols = cls.__new__(cls)
-        symbols._set(path.read_bytes())
+        symbols._set(None if kept else SymbolLines(path.read_bytes()), kept)
         symbols._read, symbols._fingerprint, symbols._last_fingerprint = path.read_bytes, fingerprint, seen
+        symbols._cache, symbols._key, symbols.rejected = cache, seen, rejected
         return symbols
+
+    def keep(self) -> None:
+        """Keeps what was asked for later starts, if these modules are still the loaded ones, and anything is new."""
+        is_new = self._kept is None or self._answers.keys() > self._kept.homes.keys()
+        if not is_new or self._fingerprint() != self._key:
+            return
+        answers = SymbolAnswers(dict(self._answers), self.variables, self.loaded)
+        try:
+            self._cache.write(self._key, answers)
+        except BadEntry as e:
+            self.rejected = self.rejected or str(e)
+        self._kept = answers
 
     def free(self) -> None:
         """Frees the lines, 10 MB. They are read again when something is asked."""
@@ -184,17 +216,26 @@ class Symbols:
                 self._by_address = SymbolLines(self._read())
 
     @cached_property
+    def variables(self) -> dict[str, int]:
+        if self._kept:
+            return self._kept.variables
+        return {name: at for name in sorted(VARIABLES) if (at := self._present().variable(name))}
+
+    @cached_property
     def loaded(self) -> frozenset[str]:
         """Modules with symbols, and "vmlinux"."""
-        return self._present().modules()
+        return self._kept.loaded if self._kept else self._present().modules()
 
     def module_of(self, name: str) -> str | None:
         """The module of a function, "vmlinux" for the kernel itself; None = no such function."""
-        return next(iter(self._present().homes(name)), None)
+        return next(iter(self.modules_of(name)), None)
 
     def modules_of(self, name: str) -> tuple[str, ...]:
         """All modules with a function of that name; () = none."""
-        return self._present().homes(name)
+        found = self._answers.get(name)
+        if found is None:
+            found = self._answers[name] = self._present().homes(name)
+        return found
 
     def containing(self, address: int) -> str:
         """The function that contains an address; "" = not known.

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tracer.events import bpf_source
-from tracer.kernel import bcc_compiler, program_cache
+from tracer.kernel import bcc_compiler, cache_directory
 from tracer.kernel.bcc_library import BccLibrary
 from tracer.kernel.bytecode import Bytecode
-from tracer.kernel.program_cache import BadEntry, CacheEntry, ProgramCache
+from tracer.kernel.cache_directory import BadEntry
+from tracer.kernel.program_cache import CacheEntry, ProgramCache
 
 NOTES = Path("/sys/kernel/notes")
 """The kernel's build id."""
@@ -45,7 +46,7 @@ class ProgramSource:
         self._is_cached = True
         flags = [*bcc_compiler.FLAGS, os.environ.get("ARCH", "")]
         machine = (platform.machine(), platform.release(), platform.version())
-        self._key = program_cache.key((self._text, *flags, *machine, _build_id(), *digests, *library.identity))
+        self._key = cache_directory.key((self._text, *flags, *machine, _build_id(), *digests, *library.identity))
 
     def stored(self) -> CacheEntry | None:
         """The programs that an earlier start has compiled; None = there are none, or they cannot be used."""
@@ -54,6 +55,11 @@ class ProgramSource:
         except BadEntry as e:
             self.reject(str(e))
             return None
+
+    @property
+    def uses_cache(self) -> bool:
+        """Whether nothing was wrong with the cache so far."""
+        return self._is_cached
 
     def reject(self, why: str) -> None:
         """Warns that the cache is not used, unless this was done before. why: a clause."""

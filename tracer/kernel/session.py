@@ -22,14 +22,16 @@ from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, Unavailable
 from tracer.kernel.bcc_library import installed
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.bytecode import Bytecode
+from tracer.kernel.cache_directory import directory_of_environment
 from tracer.kernel.generated_headers import headers
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.loaded_programs import LoadedPrograms
 from tracer.kernel.loss_counters import Loss, LossCounters
-from tracer.kernel.program_cache import ProgramCache, directory_of_environment
+from tracer.kernel.program_cache import ProgramCache
 from tracer.kernel.program_source import ProgramSource
 from tracer.kernel.ring_buffer import PAGE, RingBuffer
 from tracer.kernel.struct_layouts import LAYOUTS
+from tracer.kernel.symbol_cache import SymbolCache
 from tracer.kernel.xt_extensions import PlannedExtension
 from tracer.model.filter import Filter
 from tracer.util.worker import user_warnings
@@ -56,7 +58,8 @@ class Kernel:
 
     @classmethod
     def running(cls) -> Kernel:
-        return cls(KernelTypes(), Symbols.running(), os.uname().release)
+        symbols = Symbols.running(cache=SymbolCache(directory_of_environment()))
+        return cls(KernelTypes(), symbols, os.uname().release)
 
     def free(self) -> None:
         """Frees types and symbols, which a run rarely needs after its start; they are read again when they are."""
@@ -179,7 +182,11 @@ class Session:
             texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
             modules = {row.module for row in planned} | {row.module for row in watched} | {row.module for row in LAYOUTS}
             source = ProgramSource(texts, kernel.types.digests(modules), library, cache, says.warn, says.report)
-            return refused + self._start(source, planned, watched)
+            refused += self._start(source, planned, watched)
+            kernel.symbols.keep()
+            if kernel.symbols.rejected and source.uses_cache:
+                says.warn(f"The kernel's symbols are read anew: {kernel.symbols.rejected}.")
+            return refused
 
         supported = KPROBES_ONLY if only == "kprobe" else abilities(library, kernel.symbols)
         try:

@@ -13,7 +13,7 @@ import pytest
 
 from tracer.commands import doctor
 from tracer.errors import NoBcc, NoBtf
-from tracer.kernel import program_cache
+from tracer.kernel import cache_directory
 from tracer.kernel.attach_plan import KernelAbilities
 from tracer.kernel.bcc_library import BccLibrary
 from tracer.kernel.btf import KernelTypes
@@ -263,7 +263,7 @@ def test_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("tracer.kernel.struct_layouts.header", lambda types: "")
     library = BccLibrary("0.31.0", Path("/usr/lib/python3/dist-packages/bcc"), (), True)
     monkeypatch.setattr(doctor, "installed", lambda: library)
-    monkeypatch.setenv(program_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(cache_directory.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(doctor, "abilities", lambda *_: ALL)
     lines = "".join(f"ffffffff81000000 T {name}\n" for name in FUNCTIONS if name != "nft_do_chain")
     root = machine(tmp_path, proc__kallsyms=lines, proc__self__status=capable("CAP_SYS_ADMIN", *LOSES))
@@ -290,12 +290,12 @@ def test_damaged_btf_of_a_module_raises_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_program_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(program_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(cache_directory.VARIABLE, str(tmp_path / "cache"))
     assert doctor.program_cache() == CheckResult("program cache", "ok", f"in {tmp_path / 'cache'}")
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
     found = doctor.program_cache()
     assert found.state == "degraded" and found.status == 0
     assert found.text == f"not usable: others may write to {tmp_path / 'cache'}; each start compiles the programs"
-    monkeypatch.setenv(program_cache.VARIABLE, "off")
+    monkeypatch.setenv(cache_directory.VARIABLE, "off")
     assert doctor.program_cache() == CheckResult("program cache", "ok", "off: K8SNET_TRACE_CACHE=off")

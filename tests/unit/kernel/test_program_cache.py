@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tracer.kernel import program_cache
+from tracer.kernel import cache_directory
 from tracer.kernel.bpf_syscall import MapDefinition
 from tracer.kernel.bytecode import Bytecode
-from tracer.kernel.program_cache import BadEntry, CacheEntry, ProgramCache, key
+from tracer.kernel.cache_directory import BadEntry, key
+from tracer.kernel.program_cache import PROGRAMS, CacheEntry, ProgramCache
 
 KEY, OTHER = key(["text", b"BTF"]), key(["tex", b"tBTF"])
 ENTRY = CacheEntry(Bytecode((MapDefinition("events", 27, 0, 0, 4096, 0),), {"on_hook": bytes(16)}), frozenset({"on_nat for x"}))
@@ -123,14 +125,14 @@ def test_paths_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_an_entry_is_bounded(cache: ProgramCache, tmp_path: Path) -> None:
     cache.write(KEY, ENTRY)
-    os.truncate(path_of(tmp_path), program_cache.MAX_ENTRY_BYTES + 1)
+    os.truncate(path_of(tmp_path), PROGRAMS.entry_bytes + 1)
     with pytest.raises(BadEntry, match="larger than any entry"):
         cache.read(KEY)
 
 
 def test_the_directory_is_bounded(cache: ProgramCache, tmp_path: Path) -> None:
     """The entries used last stay, and so does everything that is no entry."""
-    keys = [key([str(number)]) for number in range(program_cache.MAX_ENTRIES + 3)]
+    keys = [key([str(number)]) for number in range(PROGRAMS.most + 3)]
     cache.write(keys[0], ENTRY)
     (tmp_path / "cache" / "notes.txt").touch()
     long_ago = time.time() - 1000
@@ -139,15 +141,15 @@ def test_the_directory_is_bounded(cache: ProgramCache, tmp_path: Path) -> None:
         os.utime(path_of(tmp_path, each), (long_ago + age, long_ago + age))
         os.utime(path_of(tmp_path, keys[0]))
     left = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert "notes.txt" in left and len(left) == program_cache.MAX_ENTRIES + 1
+    assert "notes.txt" in left and len(left) == PROGRAMS.most + 1
     assert path_of(tmp_path, keys[0]).name in left and path_of(tmp_path, keys[1]).name not in left
 
 
-def test_a_large_directory_loses_its_oldest(cache: ProgramCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_directory_loses_its_oldest(cache: ProgramCache, tmp_path: Path) -> None:
     cache.write(OTHER, ENTRY)
     os.utime(path_of(tmp_path, OTHER), (1, 1))
-    monkeypatch.setattr(program_cache, "MAX_TOTAL_BYTES", path_of(tmp_path, OTHER).stat().st_size + 1)
-    cache.write(KEY, ENTRY)
+    small = replace(PROGRAMS, most_bytes=path_of(tmp_path, OTHER).stat().st_size + 1)
+    ProgramCache(tmp_path / "cache", small).write(KEY, ENTRY)
     assert cache.read(OTHER) is None and cache.read(KEY) == ENTRY
 
 
@@ -169,9 +171,9 @@ def test_use_keeps_an_entry_young(cache: ProgramCache, tmp_path: Path) -> None:
 
 
 def test_the_directory_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, directory in (("", program_cache.DIRECTORY), ("/srv/x", Path("/srv/x")), (program_cache.OFF, None)):
-        monkeypatch.setenv(program_cache.VARIABLE, text)
-        assert program_cache.directory_of_environment() == directory
+    for text, directory in (("", cache_directory.DIRECTORY), ("/srv/x", Path("/srv/x")), (cache_directory.OFF, None)):
+        monkeypatch.setenv(cache_directory.VARIABLE, text)
+        assert cache_directory.directory_of_environment() == directory
 
 
 def test_nothing_is_kept_without_a_directory() -> None:
