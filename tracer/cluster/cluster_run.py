@@ -161,7 +161,7 @@ class ClusterRun:
         summary.not_written += self._losses()
         self._add_findings(summary)
         if self._count:
-            summary.packets, summary.outcomes = self._printed, dict(self._outcomes)
+            summary.packets, summary.outcomes, summary.joined = self._printed, dict(self._outcomes), 0
         for output in self._output.outputs():
             for node in self._outputs.values():
                 output.lost_by_probe.update(next(node.outputs()).lost_by_probe)
@@ -458,6 +458,7 @@ class ClusterRun:
                 return
             self._printed += 1
             self._outcomes[joined.views[-1].packet.outcome] += 1
+            self.totals.summary.joined += len(set(joined.nodes)) > 1
             self._write(joined)
             if self._findings:
                 self._findings.look(joined)

@@ -43,6 +43,7 @@ class RunSummary:
         differences: Kernel counters that the packets do not explain in full.
         timelines: Number of timelines, and of those that aged out.
         unexplained: Packets that were seen but not explained, because the run was ended.
+        joined: Packets that several nodes saw, and that `packets` and `outcomes` count once for each of them.
         unaddressed: Packets that were not written, because no event had their addresses.
         not_written: What outputs could not take, when the run ended.
     """
@@ -59,5 +60,6 @@ class RunSummary:
     timelines: dict[str, int] = field(default_factory=dict)
     unexplained: int = 0
     unaddressed: int = 0
+    joined: int = 0
     not_written: list[OutputLoss] = field(default_factory=list)
     drops_without_finding: int = 0

@@ -95,6 +95,7 @@ class JsonOutput(Output):
             **({"drops_without_finding": summary.drops_without_finding} if summary.drops_without_finding else {}),
             **({"unexplained": summary.unexplained} if summary.unexplained else {}),
             **({"unaddressed": summary.unaddressed} if summary.unaddressed else {}),
+            **({"joined": summary.joined} if summary.joined else {}),
         )
 
     def node_summary(self, summary: RunSummary) -> None:

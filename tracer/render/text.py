@@ -234,6 +234,8 @@ class TextOutput(Output):
         if summary.incomplete:
             parts.append(ink("doubt", f"{summary.incomplete} incomplete"))
         lines += ["  " + ", ".join(parts)] if parts else []
+        if summary.joined:
+            lines.append(f"  {count(summary.joined, 'packet')} passed several nodes, each of which counts it")
         probes = ", ".join(
             f"{n} whole packets" if probe == LEFT_OUT else f"{n} of {probe}" for probe, n in self.lost_by_probe.most_common()
         )

@@ -269,7 +269,7 @@ class Run:
         self.output.summary(self.summary)
     summary = SimpleNamespace(packets=1, seconds=1.0, outcomes={"dropped": 1}, incomplete=0, lost=0, events=1, findings=[],
                              causes={}, differences=[], timelines={}, unexplained=0, unaddressed=0, not_written=[],
-                             drops_without_finding=0)
+                             drops_without_finding=0, joined=0)
 
 trace.require_tracing = lambda: None
 trace.give_up = lambda *but: None

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,16 @@ def test_packets_pass_the_stage_with_their_node(tmp_path: Path) -> None:
 
     totals, lines, _ = run({"n": stream_of([sample_packets.ping()])}, tmp_path, stage=Doubling())
     assert [line["node"] for line in lines] == ["n", "n"] and not totals.failed
+    assert totals.summary.joined == 0
+
+
+def test_packets_of_several_nodes_are_counted_once_as_such(tmp_path: Path) -> None:
+    class Joining(SingleViews):
+        def feed(self, view: NodeView) -> None:
+            self._views.append(JoinedPacket((replace(view, node="m"), replace(view, node="n"))))
+
+    totals, _, _ = run({name: stream_of([sample_packets.ping()]) for name in "mn"}, tmp_path, stage=Joining())
+    assert totals.summary.joined == 2 and not totals.failed
 
 
 def test_more_nodes_than_are_started_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

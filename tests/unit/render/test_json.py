@@ -112,12 +112,13 @@ def test_a_whole_run() -> None:
     form.lost(SimpleNamespace(probe="hook", cpu=-1, count=3, why="the ring buffer was full"))
     form.lost(SimpleNamespace(probe="hook", cpu=0, count=2, why="the ring buffer was full"))
     form.note("a note")
-    form.summary(RunSummary(1, 0, 7, 5, {"delivered": 1}, 1.23456, unexplained=3, unaddressed=2))
+    form.summary(RunSummary(1, 0, 7, 5, {"delivered": 1}, 1.23456, unexplained=3, unaddressed=2, joined=4))
     found = [json.loads(text) for text in out.getvalue().splitlines()]
     for each in found:
         VALIDATOR.validate(each)
     assert [each["type"] for each in found] == ["run", "packet", "lost", "lost", "summary"]
     assert (found[-1]["findings"], found[-1]["unexplained"], found[-1]["unaddressed"]) == ([], 3, 2)
+    assert found[-1]["joined"] == 4
     assert (found[0]["version"], found[0]["kernel"]) == (__version__, "6.1.0")
     assert found[0]["facts"][1] == {"subject": "bcc", "state": "missing", "text": "install it"}
     assert found[2] == {"type": "lost", "probe": "hook", "cpu": -1, "count": 3, "why": "the ring buffer was full"}

@@ -338,6 +338,8 @@ def test_loss_and_summary() -> None:
     assert out.getvalue().endswith("\n  the run ended before it could explain 8123 more packets\n")
     text.summary(RunSummary(3, events=42, unaddressed=1))
     assert out.getvalue().endswith("\n  1 packet not shown: no event with the addresses was received\n")
+    text.summary(RunSummary(4, outcomes={"forwarded": 4}, events=42, joined=2))
+    assert "\n  4 forwarded\n  2 packets passed several nodes, each of which counts it\n" in out.getvalue()
     text.summary(RunSummary(3, events=42, drops_without_finding=2))
     assert "\n  2 dropped packets without a finding: each one's own line has the reason\n" in out.getvalue()
     notes = err.getvalue().splitlines()
