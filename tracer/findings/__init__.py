@@ -38,6 +38,7 @@ from tracer.util.registry import Registry
 T = TypeVar("T")
 Finder = Callable[[Packet, FindingContext], Finding | None]
 SynFinder = Callable[[HandshakeVerdict, FindingContext], Finding | None]
+Again = Callable[[Finding], None]
 
 _HELPERS = ("context", "found", "proofs")
 _FINDERS: Registry[Finder] = Registry(__name__, "find", _HELPERS, instead=("find_syn",))
@@ -99,14 +100,19 @@ class Findings:
         """All findings: certain ones first, then in the order in which they were found."""
         return self._found.all
 
-    def look(self, packet: Packet) -> list[Finding]:
-        """Processes a packet with owners; returns the findings that have become certain."""
+    def look(self, packet: Packet, again: Again | None = None) -> list[Finding]:
+        """Processes a packet with owners; returns the findings that have become certain.
+
+        Args:
+            packet: The packet.
+            again: Called with each finding that was certain before and that this packet shows again.
+        """
         hops = shared_hops(packet)
         earlier = self._earlier(hops.path) if hops else None
         if earlier:
             found = [(name, find(packet, self._contexts[name])) for name, find in earlier.looking]
             self._count(packet, found)
-            return self._join(found, packet) if found else []
+            return self._join(found, packet, again) if found else []
         cluster, found, looking, lookups = self._context.cluster, [], [], 0
         version = cluster.version
         for name, find in finders():
@@ -120,7 +126,7 @@ class Findings:
         if hops and version == cluster.version:
             hops.path.kept[self] = _LookedAt(version, lookups, tuple(looking))
         self._count(packet, found)
-        return self._join(found, packet)
+        return self._join(found, packet, again)
 
     def repeats_nothing(self, packet: SharedPacket) -> bool:
         """Whether nothing is found in a packet, because no finding has to look at packets on its path again."""
@@ -158,8 +164,8 @@ class Findings:
 
         return ask
 
-    def look_syn(self, verdict: HandshakeVerdict) -> list[Finding]:
-        """Processes a SYN's verdict; returns the findings that have become certain."""
+    def look_syn(self, verdict: HandshakeVerdict, again: Again | None = None) -> list[Finding]:
+        """Processes a SYN's verdict; returns the findings that have become certain. again: as in `look`."""
         if not verdict.attempt:
             return []
         found = [(name, finding) for name, find in syn_finders() if (finding := find(verdict, self._contexts[name]))]
@@ -167,8 +173,8 @@ class Findings:
             if packet.number in self._waiting:
                 del self._waiting[packet.number]
                 self.drops_without -= 1
-        return self._join(found, verdict.attempt.syn)
+        return self._join(found, verdict.attempt.syn, again)
 
-    def _join(self, found: Iterable[tuple[str, Finding | None]], packet: Packet) -> list[Finding]:
-        added = (self._found.add(name, finding, packet) for name, finding in found if finding)
+    def _join(self, found: Iterable[tuple[str, Finding | None]], packet: Packet, again: Again | None) -> list[Finding]:
+        added = (self._found.add(name, finding, packet, again) for name, finding in found if finding)
         return [finding for finding in added if finding]

@@ -62,4 +62,5 @@ def _finding(packet: Packet, hop: RuleHop, hit: RuleHit, owner: Owner | None) ->
         proofs=(packet_proof(packet), rule_proof(hit, owner.text if owner else "")),
         check=check,
         cure=f"{cure[0].upper()}{cure[1:]}.",
+        subject=owner.reference if owner else None,
     )

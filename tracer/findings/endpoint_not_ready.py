@@ -76,6 +76,7 @@ def _finding(port: ServicePort, cause: str, shown: Sequence[FindingEvidence], en
         proofs=(*shown, FindingEvidence("object", f"not ready: {not_ready}", "Kubernetes API")),
         check=_check(port.namespace, next((e.pod[1] for e in ends if e.pod[1]), "")),
         cure=CURE,
+        subject=port.reference,
     )
 
 

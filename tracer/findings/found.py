@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tracer.model.finding import Finding
@@ -26,20 +27,27 @@ class FoundFindings:
         """All findings: certain ones first, then in the order in which they were found."""
         return sorted(self._found.values(), key=lambda f: not f.certain)
 
-    def add(self, name: str, finding: Finding, packet: Packet) -> Finding | None:
+    def add(
+        self, name: str, finding: Finding, packet: Packet, again: Callable[[Finding], None] | None = None
+    ) -> Finding | None:
         """Adds what a packet shows. Returns the finding if it has become certain now.
 
         Args:
             name: Name of the finding's file.
             finding: The finding.
             packet: The packet that shows it.
+            again: Called with the finding if it was certain before.
         """
         key = (name, *finding.key)
         if not self._has_room(key):
             return None
         before = self._found.get(key)
         self._found[key] = now = merge(before, replace(finding, name=name), packet)
-        return now if now.certain and not (before and before.certain) else None
+        if before and before.certain:
+            if again:
+                again(now)
+            return None
+        return now if now.certain else None
 
     def _has_room(self, key: tuple[object, ...]) -> bool:
         if key in self._found or len(self._found) < MOST_FINDINGS:

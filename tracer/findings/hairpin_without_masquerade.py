@@ -11,6 +11,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
 from tracer.model.hop import HookHop, RewriteHop, decision_of
+from tracer.model.kube import ObjectReference, pod_of_text
 from tracer.model.namespace_name import is_host
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
@@ -35,7 +36,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if context.cluster.is_local(to.dst):
         return None
     decision = decision_of(dnat)
-    pod = context.cluster.leads_to(to.dst) or f"The pod at {to.dst}"
+    known = context.cluster.leads_to(to.dst)
+    pod, (namespace, name) = known or f"The pod at {to.dst}", pod_of_text(known)
     service = f" (Service {dnat.owner.label})" if dnat.owner and dnat.owner.kind == "Service" else ""
     return Finding(
         name="",
@@ -53,6 +55,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
             "Restart kube-proxy if its rule is missing; kubelet's --hairpin-mode hairpin-veth or the bridge plugin's"
             " hairpinMode; kube-proxy's masqueradeAll is a workaround."
         ),
+        subject=ObjectReference("Pod", namespace, name) if name else None,
     )
 
 

@@ -94,6 +94,7 @@ def _finding(
         proofs=tuple(proofs),
         check=check(port, owner, hit.rule, on_port(address, port, protocol, context), in_ipvs, way),
         cure=cure(port, pod, way),
+        subject=owner.reference,
     )
 
 

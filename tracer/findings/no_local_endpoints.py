@@ -128,6 +128,7 @@ def conflict(
         ),
         cure=_cure(proxy, names[0] if names else "NODENAME"),
         certain=wrong is not None,
+        subject=port.reference,
     )
 
 

@@ -145,6 +145,7 @@ def conflict(
         ),
         # The process that holds the socket must be known: it may be kube-proxy.
         certain=listener.pid > 0,
+        subject=owner.reference,
     )
 
 

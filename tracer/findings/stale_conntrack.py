@@ -77,4 +77,5 @@ def _finding(packet: Packet, nat: Nat, port: ServicePort, context: FindingContex
             f"`conntrack -D -p {protocol} --orig-dst {before.dst} --reply-src {after.dst}`; or make the client use another"
             " source port. kube-proxy deletes such UDP entries when an endpoint is removed: check its log if it did not."
         ),
+        subject=port.reference,
     )

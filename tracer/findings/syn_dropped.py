@@ -12,7 +12,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
 from tracer.model.hop import Handshake, HandshakeHop, RewriteHop, SocketHop, alike
-from tracer.model.kube import Owner, pod_text
+from tracer.model.kube import ObjectReference, Owner, pod_text
 from tracer.model.namespace_name import Netns, is_host
 from tracer.model.packet import Packet
 from tracer.node.node_questions import ListenerCounters, ListenerSetting
@@ -91,7 +91,8 @@ def _finding(
         f"`{ns}ss -ltn 'sport = :{port}'` shows Recv-Q (accept queue) and Send-Q (its limit); `{ns}nstat -az"
         f" 'TcpExtListen*' 'TcpExtPAWS*'`"
     )
-    return Finding("", (netns, address, port, kind), cause, tuple(proofs), check, cure, certain)
+    subject = ObjectReference("Pod", *pod[:2]) if pod else service.reference if service else None
+    return Finding("", (netns, address, port, kind), cause, tuple(proofs), check, cure, certain, subject=subject)
 
 
 def _service(syn: Packet) -> Owner | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracer.model.kube import ObjectReference
+
 
 @dataclass(frozen=True)
 class FindingEvidence:
@@ -48,6 +50,7 @@ class Finding:
         first: Time of the first of those packets, ns since the epoch.
         last: Time of the last of them, ns since the epoch.
         numbers: `number` of the first of them.
+        subject: The Kubernetes object that is wrong, or that suffers; None = the node, or no object that is known.
     """
 
     name: str
@@ -61,3 +64,4 @@ class Finding:
     first: int = 0
     last: int = 0
     numbers: tuple[int, ...] = ()
+    subject: ObjectReference | None = None

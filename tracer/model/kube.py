@@ -9,6 +9,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class ObjectReference:
+    """The name of one Kubernetes object.
+
+    Attributes:
+        kind: "Service", "Pod" or "Node".
+        namespace: Its namespace; "" for a Node.
+        name: Its name.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Owner:
     """The owner of a rule, of a rewrite or of one endpoint of a packet.
 
@@ -44,6 +59,12 @@ class Owner:
         """The object as Kubernetes writes it: default/http-proxy:http, node-1; "" = no object."""
         where = f"{self.namespace}/{self.name}" if self.namespace else self.name
         return f"{where}:{self.port}" if self.port else where
+
+    @property
+    def reference(self) -> ObjectReference | None:
+        """The Kubernetes object; None = a program, the administrator, or not known."""
+        is_object = self.kind in ("Service", "Pod", "Node") and bool(self.name)
+        return ObjectReference(self.kind, self.namespace, self.name) if is_object else None
 
     @property
     def text(self) -> str:
@@ -157,6 +178,11 @@ class ServicePort:
     def label(self) -> str:
         """kube-proxy's svcPortName: ns/name, and :port where the port has a name."""
         return f"{self.namespace}/{self.name}" + (f":{self.port_name}" if self.port_name else "")
+
+    @property
+    def reference(self) -> ObjectReference:
+        """The Service."""
+        return ObjectReference("Service", self.namespace, self.name)
 
     def owner(self, detail: str = "", evidence: str = "", program: str = "", target: str = "") -> Owner:
         return Owner("Service", self.namespace, self.name, self.port_name, program, detail, target, "", evidence)

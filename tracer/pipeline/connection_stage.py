@@ -116,7 +116,7 @@ class ConnectionStage(Stage):
                 pass
             elif not (self._failures_only and verdict.cause.good):
                 output.syn(verdict)
-            for finding in self._findings.look_syn(verdict) if self._findings else ():
+            for finding in self._findings.look_syn(verdict, output.finding_again) if self._findings else ():
                 output.finding(finding)
 
     def _add_to_timeline(self, verdict: HandshakeVerdict) -> bool:

@@ -18,7 +18,7 @@ class FindingStage(Stage):
         self._findings = findings
 
     def feed(self, packet: Packet, output: Output) -> Packet:
-        for finding in self._findings.look(packet):
+        for finding in self._findings.look(packet, output.finding_again):
             output.finding(finding)
         return packet
 

@@ -57,6 +57,10 @@ class JointOutput(Output):
         for each in self._outputs:
             each.finding(finding)
 
+    def finding_again(self, finding: Finding) -> None:
+        for each in self._outputs:
+            each.finding_again(finding)
+
     def syn(self, verdict: HandshakeVerdict) -> None:
         for each in self._outputs:
             each.syn(verdict)

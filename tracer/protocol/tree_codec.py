@@ -58,9 +58,10 @@ CLASSES: Mapping[str, type] = {
 """The classes that trees may have, by name."""
 NOT_SENT = frozenset({
     ("RuleTrace", "ruleset"), ("ConnectionAttempt", "synacks"), ("ConnectionAttempt", "acks"), ("ConnectionAttempt", "resets"),
-    ("ConnectionAttempt", "errors"),
+    ("ConnectionAttempt", "errors"), ("Finding", "subject"),
 })  # fmt: skip
-"""Fields that stay on the node: a ruleset is large, and an attempt's answers are packets of their own."""
+"""Fields that stay on the node: a ruleset is large, an attempt's answers are packets of their own, and Events about a finding
+are made on its node."""
 VARIABLE = frozenset({"Packet", "Flow", "Endpoints", "Socket", "Nat"})
 """Classes of which the texts differ from packet to packet on the same path, as addresses."""
 HOPS = frozenset(name for name, cls in CLASSES.items() if issubclass(cls, hop.HopBase))

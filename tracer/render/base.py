@@ -150,6 +150,10 @@ class Output(ABC):
     def finding(self, finding: Finding) -> None:
         """A finding is certain. Called once per cause, right after the packet that made it certain."""
 
+    def finding_again(self, finding: Finding) -> None:
+        """One more packet shows a finding that was given before. Optional for a format. finding: with that packet counted."""
+        return
+
     def syn(self, verdict: HandshakeVerdict) -> None:
         """A SYN has its verdict: one line. Optional for a format."""
         return

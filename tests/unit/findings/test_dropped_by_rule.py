@@ -44,6 +44,7 @@ def test_a_networkpolicy() -> None:
     )
     assert "packets from 10.244.0.11 to 10.244.0.12:8080 in FORWARD" in finding.cause
     assert f.proofs(finding, "rule")[0].startswith("FORWARD 1 > cali-fw-1 1: ")
+    assert finding.subject is None, "a program's rule, for no object"
 
 
 def test_the_administrator() -> None:

@@ -17,6 +17,7 @@ from tracer.kube.cni_cache import CniCache
 from tracer.kube.store import ObjectStore
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
+from tracer.model.kube import ObjectReference
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 
@@ -58,6 +59,7 @@ def test_not_ready(mode: str, tmp_path: Path) -> None:
         "Service default/lonely-web:http is refused because it has no endpoints, although 1 pod belongs to"
     )
     assert f.proofs(finding, "object") == ["not ready: pod default/web-1 (node-1) (Kubernetes API)"]
+    assert finding.subject == ObjectReference("Service", "default", "lonely-web")
 
 
 @pytest.mark.parametrize("mode", ["1.20.2-iptables-legacy", "1.20.2-ipvs-nft"])

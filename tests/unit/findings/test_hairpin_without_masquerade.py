@@ -11,6 +11,7 @@ from tests.support.nodes import node
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import HookHop, Nat, NatHop
+from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
@@ -38,6 +39,7 @@ def found(made: Packet, folder: Path) -> list[Finding]:
 def test_without_masquerade(tmp_path: Path) -> None:
     (finding,) = found(packet(), tmp_path)
     assert finding.name == "hairpin_without_masquerade" and finding.certain
+    assert finding.subject == ObjectReference("Pod", "default", "http-proxy-a")
     assert finding.cause.startswith(
         "Pod default/http-proxy-a (node-1) connects to 172.30.253.123:8080 (Service default/http-proxy) and is sent"
     )

@@ -15,6 +15,7 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.hop import Nat, NatHop
+from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
@@ -62,6 +63,7 @@ def test_ipvs_makes_every_cluster_ip_local(tmp_path: Path) -> None:
         " kube-proxy's rule 2."
     )
     assert finding.certain and finding.name == "hostport_takes_service"
+    assert finding.subject == ObjectReference("Pod", "default", "mysql-b")
     assert f.proofs(finding, "address") == ["172.30.33.7 is an address of kube-ipvs0, so --dst-type LOCAL fits it (netlink)"]
     assert "PREROUTING 1 > CNI-HOSTPORT-DNAT 1 > CNI-DN-" in f.proofs(finding, "rule")[0]
     assert "hostPort 3306 belongs to pod default/mysql-b (CNI result cache)" in f.proofs(finding, "object")

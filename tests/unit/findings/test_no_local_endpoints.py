@@ -16,6 +16,7 @@ from tracer.kube.store import ObjectStore
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, Hop
+from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
@@ -71,6 +72,7 @@ def found(made: Packet, cluster: ClusterView, proxy: KubeProxy | None) -> list[F
 def test_kube_proxy_uses_the_bare_host_name(mode: str, made: Packet) -> None:
     (finding,) = found(made, here(mode), BARE)
     assert finding.name == "no_local_endpoints" and finding.certain
+    assert finding.subject == ObjectReference("Service", "2048-game", "service-2048")
     assert finding.cause == (
         "Service 2048-game/service-2048 has externalTrafficPolicy Local and is dropped on this node because it has no"
         " local endpoints,"

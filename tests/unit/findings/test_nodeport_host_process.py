@@ -11,6 +11,7 @@ from tests.support import findings as f
 from tests.support.nodes import node
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
+from tracer.model.kube import ObjectReference
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.node.node import ListeningSocket
@@ -46,6 +47,7 @@ def test_refused_without_endpoints(mode: str, with_api: bool, tmp_path: Path) ->
     on = f.FakeNode(listeners={(30584, "tcp"): NGINX})
     (finding,) = f.findings_of([refused(mode)], node(mode, "S1").cluster_view(tmp_path, with_api), on)[0]
     assert finding.name == "nodeport_host_process" and finding.certain
+    assert finding.subject == ObjectReference("Service", "default", "lonely-web")
     assert finding.cause == (
         "nginx (pid 812) listens on port 30584 of this node, but tcp 30584 is also the NodePort of Service"
         " default/lonely-web:http,"

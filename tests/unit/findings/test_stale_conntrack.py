@@ -13,6 +13,7 @@ from tests.support.nodes import node
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Nat, NatHop
+from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
@@ -34,6 +35,7 @@ def found(made: Packet, folder: Path, with_api: bool = True) -> list[Finding]:
 def test_a_pod_that_is_gone(tmp_path: Path) -> None:
     (finding,) = found(packet(GONE), tmp_path)
     assert finding.name == "stale_conntrack" and finding.certain
+    assert finding.subject == ObjectReference("Service", "default", "http-proxy")
     assert "Service default/http-proxy still goes to 10.244.0.99:8080, which is no longer an endpoint or a pod" in finding.cause
     (now,) = [p.text for p in finding.proofs if p.what == "object"]
     assert now.startswith("the endpoints of default/http-proxy are 10.244.0.1") and "10.244.0.99" not in now

@@ -16,6 +16,7 @@ from tracer.kube.store import ObjectStore
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, Handshake, HandshakeHop, Hop, Nat, NatHop, Socket, SocketHop
+from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
@@ -132,6 +133,7 @@ def test_a_full_queue_names_pod_and_service(shake: Handshake) -> None:
     made = replace(made, hops=(*made.hops[:3], detail, *made.hops[3:]))
     (finding,), _ = f.findings_of([made], cluster(), f.FakeNode())
     assert "haproxy (pid 4242) of pod shop/checkout-0" in finding.cause
+    assert finding.subject == ObjectReference("Pod", "shop", "checkout-0")
     assert "SYNs to 10.128.0.74:8081 (Service shop/checkout:tls)" in finding.cause
     assert f.proofs(finding, "object") == [
         "10.128.0.74 is pod shop/checkout-0 (node-1); asked for as Service shop/checkout:tls, NodePort 30285 (Kubernetes API)"

@@ -21,7 +21,7 @@ from tracer.connections.tracker import ConnectionTracker
 from tracer.errors import BadOption, CommandNotFound
 from tracer.events.record import DTYPE, TCP_FLAGS, EventArray
 from tracer.events.table_trace import WATCHED, TableLookup
-from tracer.findings import Findings
+from tracer.findings import Again, Findings
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kernel.loss_counters import Loss
 from tracer.kernel.session import Session
@@ -277,7 +277,7 @@ def test_status_by_finding(certain: bool, lost: int, expected: int) -> None:
 class Finds(Findings):
     """A finding for each forwarded packet; certain from the second one on."""
 
-    def look(self, packet: Packet) -> list[Finding]:
+    def look(self, packet: Packet, again: Again | None = None) -> list[Finding]:
         if packet.outcome != "forwarded":
             return []
         self._found.add("x", Finding("", (), "Forwarded.", (), "", "", bool(self._found.all)), packet)
@@ -298,12 +298,12 @@ class Owners:
     def new_filter(self) -> None: ...
 
 
-def keeping(original: Callable[[Any, Packet], object], packets: list[Packet]) -> Callable[[Any, Packet], object]:
+def keeping(original: Callable[..., object], packets: list[Packet]) -> Callable[..., object]:
     """The method of a stage, which keeps the packets it is given, too."""
 
-    def keep(self: Any, packet: Packet) -> object:
+    def keep(self: Any, packet: Packet, *more: object) -> object:
         packets.append(packet)
-        return original(self, packet)
+        return original(self, packet, *more)
 
     return keep
 
