@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The HTTP side of the API server: lists in pages, watches, single objects, and the other requests of a real client.
 
-A streamed list (sendInitialEvents) is a watch that begins with all objects, and then a bookmark. Posted events are accepted and
-not stored. All answers are JSON, also to a client that prefers protobuf.
+A streamed list (sendInitialEvents) is a watch that begins with all objects, and then a bookmark. Events are accepted and not
+stored, unless the test asks for more (tests/support/api_events.py). All answers are JSON, also to a client that prefers
+protobuf.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
+from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 600.0
 """Duration of a watch, s, when the request has no timeoutSeconds."""
 HEALTH = ("/healthz", "/livez", "/readyz")
+NAMESPACED = re.compile(r"(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/(\w+)")
+"""The path of a collection in one namespace."""
 LIST_ENDS = {"annotations": {"k8s.io/initial-events-end": "true"}}
 """The metadata of the bookmark that follows the last object of a streamed list."""
 
@@ -46,29 +51,36 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
-        api, kind = self.api, PATHS.get(url.path, "")
-        api.requests.append((url.path, query))
+        api = self.api
+        api.requests.append((url.path, dict(query)))
         if not self._is_authorized():
             return None
         if url.path in HEALTH:
             return self._send(200, b"ok", "text/plain")
         if url.path == "/version":
             return self._answer(200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"})
-        collection, _, name = url.path.rpartition("/")
+        path = url.path
+        if found := NAMESPACED.fullmatch(path):
+            path, of_namespace = f"{found[1]}/{found[3]}", f"metadata.namespace={found[2]}"
+            query["fieldSelector"] = ",".join(filter(None, (query.get("fieldSelector"), of_namespace)))
+        kind = PATHS.get(path, "")
+        collection, _, name = path.rpartition("/")
         if not kind and collection in PATHS:
             return self._one(collection, name)
         if not kind or kind in api.refuse:
-            return self._status(api.refuse.get(kind, 404), f"{kind or url.path} refused")
+            return self._status(api.refuse.get(kind, 404), f"{kind or path} refused")
         if "watch" in query:
-            return self._watch(url.path, query)
-        return self._list(url.path, query)
+            return self._watch(path, query)
+        return self._list(path, query)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         path = urlsplit(self.path).path
         self.api.posted.append(path)
         if not self._is_authorized():
             return None
+        if self.api.reported.is_asked(path):
+            return self._event(path, body)
         collection = path.rpartition("/")[2]
         group = version_of(path).partition("/namespaces/")[0]
         if collection == "events":
@@ -79,6 +91,22 @@ class Handler(BaseHTTPRequestHandler):
         return self._status(404, f"{path} refused")
 
     do_PATCH = do_POST
+
+    def _event(self, path: str, body: bytes) -> None:
+        """Creates or changes an Event, or has the next fault of the test."""
+        reported = self.api.reported
+        fault = reported.next_fault()
+        if not (fault and fault.status) and not (fault and fault.is_cut):
+            answer = reported.write(self.command, path, self.headers.get("Content-Type", ""), body)
+        else:
+            answer = fault.status, {"message": fault.message, "code": fault.status}
+        if fault:
+            reported.released.wait(fault.seconds)
+        if fault and (fault.is_cut or fault.is_cut_after):
+            self.close_connection = True
+            self.connection.shutdown(SHUT_RDWR)
+            return None
+        return self._send(answer[0], json.dumps(answer[1]).encode(), "application/json", fault.headers if fault else {})
 
     def _is_authorized(self) -> bool:
         """Waits until the server answers requests, and refuses a request with another token."""
@@ -182,9 +210,11 @@ class Handler(BaseHTTPRequestHandler):
         head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
         self._answer(code, head | {"code": code, "message": message, "reason": reason})
 
-    def _send(self, status: int, text: bytes, form: str) -> None:
+    def _send(self, status: int, text: bytes, form: str, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", form)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)

@@ -17,6 +17,7 @@ from pathlib import Path
 from socket import SHUT_RDWR, socket
 from typing import Any, Self
 
+from tests.support.api_events import ReportedEvents
 from tests.support.api_handler import Handler
 from tests.support.api_objects import PATHS, Object, key
 
@@ -26,7 +27,7 @@ class ApiServer:
 
     refuse: kind -> status to answer with instead of objects (403, 404, 500 ...). token: the only token accepted, "" = any.
     page: objects per page of a list. answering: while cleared, no request is answered. tls: for https. handler: class that
-    answers the requests.
+    answers the requests. reported: the Events of clients.
     """
 
     handler: type[Handler] = Handler
@@ -41,6 +42,7 @@ class ApiServer:
         self.token, self.page = token, page
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.posted: list[str] = []
+        self.reported = ReportedEvents()
         self.version, self.oldest = 100, 0
         self.stored: dict[tuple[str, str, str], Object] = {}
         self.events: list[tuple[int, str, str, Object]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists and watches API objects over HTTP with http.client, like the reflector of client-go.
+"""Lists and watches API objects over HTTP with http.client, like the reflector of client-go; creates and patches Events.
 
 Source of the protocol: "API Concepts" of the Kubernetes documentation: lists in pages with `continue`, watches from the list's
 resourceVersion, bookmarks, and 410 Gone when a version is too old.
@@ -25,6 +25,8 @@ WATCH_SECONDS = 300
 """Time after which the server ends a watch, s. Then it is started again."""
 SILENCE_SECONDS = WATCH_SECONDS + 30
 ANSWER_SECONDS = 15
+MOST_ANSWER = 1 << 20
+"""Maximum size of the answer to a write, bytes: the object that was written."""
 MOST_PAGE, MOST_LIST, MOST_LINE = 64 << 20, 512 << 20, 8 << 20
 """Maximum size of a page of a list, of all its pages, and of one watch event, bytes. etcd limits an object to 1.5 MB."""
 _KEEPALIVE = (
@@ -37,11 +39,16 @@ _KEEPALIVE = (
 
 
 class RequestRefused(Exception):
-    """The server refused a request. status: the HTTP status, or that of the Status object in a watch."""
+    """The server refused a request.
 
-    def __init__(self, status: int, message: str) -> None:
+    Attributes:
+        status: The HTTP status, or that of the Status object in a watch.
+        retry_after: Time after which the server asks for the request again, s; 0 = it says nothing.
+    """
+
+    def __init__(self, status: int, message: str, retry_after: int = 0) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.retry_after = status, retry_after
 
 
 class ResponseTooLarge(ValueError):
@@ -130,32 +137,62 @@ class ApiClient:
         }  # fmt: skip
         return _events(self._get(resource, query, SILENCE_SECONDS))
 
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Creates an object, and returns it as the server has it. path: that of its collection, below the server's URL.
+
+        Raises:
+            RequestRefused, ResponseTooLarge, OSError, HTTPException, ValueError: It may not exist; after another error than
+                RequestRefused it may exist all the same.
+        """
+        return self._write("POST", path, body, "application/json")
+
+    def patch(self, path: str, change: dict[str, Any]) -> dict[str, Any]:
+        """Changes an object by a JSON merge patch (RFC 7386), and returns it. path: its own. Raises the same as `create`."""
+        return self._write("PATCH", path, change, "application/merge-patch+json")
+
+    def _write(self, method: str, path: str, body: dict[str, Any], content_type: str) -> dict[str, Any]:
+        response = self._request(method, path, json.dumps(body).encode(), {"Content-Type": content_type})
+        text = response.read(MOST_ANSWER + 1)
+        if len(text) > MOST_ANSWER:
+            raise ResponseTooLarge(f"an object of more than {MOST_ANSWER >> 20} MB")
+        return _object(text)
+
     def _get(self, resource: ApiResource, query: dict[str, str], seconds: float) -> http.client.HTTPResponse:
-        access = self._access
-        if self._connection:
-            self._connection.close()
         if resource.selector:
             query = {**query, "fieldSelector": resource.selector}
         if resource.labels:
             query = {**query, "labelSelector": resource.labels}
+        response = self._request("GET", f"{resource.path}?{urlencode(query)}")
+        stream = self._stream
+        if stream:
+            stream.settimeout(seconds)
+            for option, value in _KEEPALIVE:
+                stream.setsockopt(*option, value)
+        return response
+
+    def _request(
+        self, method: str, path: str, body: bytes | None = None, more: dict[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        """Sends a request on a new connection; returns its answer before its body is read. more: headers."""
+        access = self._access
+        if self._connection:
+            self._connection.close()
         if access.context:
             connection: http.client.HTTPConnection = _Tls(access, self._seconds)
         else:
             connection = http.client.HTTPConnection(access.host, access.port, timeout=self._seconds)
         self._connection = connection
-        headers = {"Accept": "application/json", "User-Agent": "k8snet-trace", **access.headers()}
-        connection.request("GET", f"{access.path}{resource.path}?{urlencode(query)}", headers=headers)
+        headers = {"Accept": "application/json", "User-Agent": "k8snet-trace", **(more or {}), **access.headers()}
+        connection.request(method, f"{access.path}{path}", body, headers)
         # http.client drops its reference to the socket if the server announces to close the connection.
-        self._stream = stream = connection.sock
+        self._stream = connection.sock
         if self._ended:
             raise OSError("interrupted")
         response = connection.getresponse()
-        if response.status != 200:
-            raise RequestRefused(response.status, _message(response.read(65536)) or response.reason)
-        if stream:
-            stream.settimeout(seconds)
-            for option, value in _KEEPALIVE:
-                stream.setsockopt(*option, value)
+        if response.status not in (200, 201):
+            after = response.getheader("Retry-After", "")
+            seconds = int(after) if after.isascii() and after.isdecimal() and len(after) < 10 else 0
+            raise RequestRefused(response.status, _message(response.read(65536)) or response.reason, seconds)
         return response
 
 
