@@ -19,6 +19,7 @@ from tracer.cli.store_commands import is_url
 from tracer.commands import always_on
 from tracer.kernel import cache_directory
 from tracer.kube import watch
+from tracer.kube_events import event_body
 from tracer.metrics.endpoint import listen_address
 from tracer.node import capabilities
 from tracer.store.agent_store import SPOOL_DIRECTORY
@@ -54,6 +55,19 @@ def test_the_role_grants_exactly_the_resources_that_are_read() -> None:
     source = Path(watch.__file__).parent.joinpath("api_client.py").read_text() + Path(watch.__file__).read_text()
     requested = set(re.findall(r"/api(?:s/[\w.]+)?/v1/(\w+)", source))
     assert requested - {"endpoints"} == granted
+
+
+def test_the_optional_rules_grant_exactly_what_they_say() -> None:
+    """The rules in comments, as a user gets them who removes the comment signs."""
+    text = (ROOT / "deploy/rbac.yaml").read_text()
+    (plain,) = [o for o in yaml.safe_load_all(text) if o["kind"] == "ClusterRole"]
+    used = re.sub(r"^# (?=- apiGroups|  resources|  verbs)", "", text, flags=re.M)
+    (role,) = [o for o in yaml.safe_load_all(used) if o["kind"] == "ClusterRole"]
+    assert [rule for rule in role["rules"] if rule not in plain["rules"]] == [
+        {"apiGroups": [""], "resources": ["endpoints"], "verbs": ["list", "watch"]},
+        {"apiGroups": [event_body.GROUP], "resources": ["events"], "verbs": ["create", "patch"]},
+    ]
+    pytest.importorskip("kubernetes_validate").validate(role, "1.37", strict=True)
 
 
 def test_the_container_gets_exactly_the_capabilities_that_are_used() -> None:

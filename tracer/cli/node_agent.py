@@ -7,13 +7,16 @@ It takes the selecting options of `trace`.
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracer.cli.help import GroupedCommand
 from tracer.cli.options import Bytes, check_replay_options, live_options
 from tracer.errors import BadOption
+
+if TYPE_CHECKING:
+    from tracer.commands.always_on import MoreOutputs
 
 DEFAULT_ADDRESS = "127.0.0.1:9849"
 """The address of tracer/metrics/endpoint.py, which is not imported for the help."""
@@ -39,6 +42,7 @@ def command(trace: click.Command) -> click.Command:
         click.Option(["--store"], metavar="URL", help="Also store results: s3://BUCKET/PATH, gs://..., file:///PATH."),
         click.Option(["--spool"], metavar="DIR", help="Where rows wait for the store."),
         click.Option(["--spool-size"], type=Bytes(), metavar="SIZE", help="Bound of the spool; default 1G."),
+        click.Option(["--events"], is_flag=True, help="Also report findings as Events of Kubernetes."),
         click.Option(["--stdio"], is_flag=True, help="Frames to standard output, on credit from standard input."),
         click.Option(["--record", "records"], is_flag=True, help="Also send a capture of all that is traced."),
         click.Option(["--all-results"], is_flag=True, help="Also send the results of `doctor` that are good."),
@@ -51,12 +55,13 @@ def command(trace: click.Command) -> click.Command:
 
 def agent(
     stdio: bool, all_results: bool, records: bool, metrics: str | None, label_sets: int, store: str | None, spool: str | None,
-    spool_size: int | None, **options: Any,
+    spool_size: int | None, events: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Count drops and SYNs all the time, as metrics for Prometheus.
 
     Answers /metrics, /healthz and /readyz until SIGTERM. Only packets that fail, and those that open connections, are
     traced: docs/metrics.md. With --store they also go to an object storage, for `query` and `recall`: docs/fleet.md.
+    With --events findings become Events of the objects that they name.
 
     With --stdio it serves one client, `kubectl k8snet-trace`, which starts it on each node: it explains packets, and sends
     them as frames (docs/protocol.md) while the client gives credit. It ends when the client ends, or says nothing for 15 s.
@@ -64,10 +69,14 @@ def agent(
     if (spool or spool_size) and not store:
         raise BadOption("--spool and --spool-size need --store.")
     if not stdio:
-        place = (store, spool or "", spool_size or 0) if store else None
+        from tracer.commands.always_on import MoreOutputs
+
+        more = MoreOutputs((store, spool or "", spool_size or 0) if store else None, events)
         return _always_on(
-            metrics or DEFAULT_ADDRESS, label_sets, options | {"records": records, "all_results": all_results}, place
+            metrics or DEFAULT_ADDRESS, label_sets, options | {"records": records, "all_results": all_results}, more
         )
+    if events:
+        raise BadOption("--events cannot be combined with --stdio: the client has the findings.")
     if store:
         raise BadOption("--store cannot be combined with --stdio: the client has the results.")
     if metrics:
@@ -90,12 +99,14 @@ STDIO_ONLY = {
 """Options that need --stdio: metrics are the same with and without them, or there are no results to which they apply."""
 
 
-def _always_on(metrics: str, label_sets: int, options: dict[str, Any], store: tuple[str, str, int] | None) -> int:
+def _always_on(metrics: str, label_sets: int, options: dict[str, Any], more: MoreOutputs) -> int:
     """Runs the agent that serves metrics."""
     from tracer.commands import always_on
 
     given = [option for name, option in STDIO_ONLY.items() if options[name]]
     if given:
         raise BadOption(f"agent without --stdio prints no packets: it cannot be combined with {', '.join(given)}.")
+    if more.has_events and (options["no_kube"] or options["objects"]):
+        raise BadOption("--events needs the Kubernetes API: it cannot be combined with --no-kube and --objects.")
     plain = {name: value for name, value in options.items() if name not in ("read", "records", "all_results")}
-    return always_on.run(metrics, label_sets, live_options(plain | {"write": None}), store)
+    return always_on.run(metrics, label_sets, live_options(plain | {"write": None}), more)

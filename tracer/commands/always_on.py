@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tracer import __version__
@@ -26,17 +27,31 @@ END_SECONDS = 2.0
 """Longest time that packets are explained after SIGTERM, s. With the removal of the probes it is within the grace period."""
 
 
-def run(address: str, label_sets: int, options: dict[str, Any], store: StoreOptions | None = None) -> int:
+@dataclass(frozen=True)
+class MoreOutputs:
+    """Where an agent brings its results beside its metrics.
+
+    Attributes:
+        store: Where they are stored; None = nowhere.
+        has_events: Findings become Events of Kubernetes.
+    """
+
+    store: StoreOptions | None = None
+    has_events: bool = False
+
+
+def run(address: str, label_sets: int, options: dict[str, Any], more: MoreOutputs = MoreOutputs()) -> int:
     """Traces until SIGTERM, and serves metrics from before its start on. Returns the exit status.
 
     Args:
         address: Where metrics are served: ADDRESS:PORT.
         label_sets: Largest number of series of a metric, beside `other`.
         options: Those of `trace`.
-        store: Where results are stored, too; None = nowhere.
+        more: Where results go, too.
 
     Raises:
         MetricsNotServed: The address cannot be used.
+        NoObjects: There is no access to the API, and Events need it.
         OutputNotWritten: The spool of the store cannot be used.
         TraceError: The run is impossible.
     """
@@ -44,22 +59,39 @@ def run(address: str, label_sets: int, options: dict[str, Any], store: StoreOpti
     require_optional("prometheus_client", "agent --metrics")
     from tracer.metrics.exposition import Exposition
 
-    health = AgentHealth()
-    sources = MetricSources(label_sets, __version__, os.uname().release, node_name(), lambda: health.is_ready)
+    health, node = AgentHealth(), node_name()
+    sources = MetricSources(label_sets, __version__, os.uname().release, node, lambda: health.is_ready)
+    others: list[Output] = []
+    if more.has_events:
+        output, sources = _events(options, node, sources)
+        others.append(output)
+    if more.store:
+        from tracer.store.agent_store import AgentStore
+
+        others.append(AgentStore(*more.store).output(node))
     book = MetricBook(sources)
     with MetricsEndpoint(listen, health, Exposition(book).text) as endpoint:
         print(f"Metrics at http://{endpoint.address}/metrics", file=sys.stderr, flush=True)
-        return _trace(_with_store(MetricsOutput(book, health), store), options | {"numbers_connections": store is not None})
+        return _trace(_joined(MetricsOutput(book, health), others), options | {"numbers_connections": bool(more.store)})
 
 
-def _with_store(output: MetricsOutput, store: StoreOptions | None) -> Output:
-    """The output with that to the store beside it."""
-    if store is None:
+def _events(options: dict[str, Any], node: str, sources: MetricSources) -> tuple[Output, MetricSources]:
+    """The output of Events, and the sources of the metrics with its numbers. Raises NoObjects."""
+    from tracer.kube_events.event_counts import EventCounts
+    from tracer.kube_events.events_output import EventsOutput, event_access
+
+    counts = EventCounts()
+    output = EventsOutput(event_access(options.get("kubeconfig")), node, counts)
+    return output, replace(sources, event_results=counts.read)
+
+
+def _joined(output: MetricsOutput, others: list[Output]) -> Output:
+    """The output with the others beside it."""
+    if not others:
         return output
     from tracer.pipeline.joint_output import JointOutput
-    from tracer.store.agent_store import AgentStore
 
-    return JointOutput((output, AgentStore(*store).output(node_name())))
+    return JointOutput((output, *others))
 
 
 def _trace(output: Output, options: dict[str, Any]) -> int:

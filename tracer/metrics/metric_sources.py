@@ -24,6 +24,7 @@ class MetricSources:
         is_ready: Whether the probes are attached.
         host: Reads this machine; for threads that serve metrics only.
         evicted: Gives the number of series that ended, by the name of their metric.
+        event_results: Gives what became of Events about findings; empty = they are not asked for.
     """
 
     label_sets: int = LABEL_SETS
@@ -33,3 +34,4 @@ class MetricSources:
     is_ready: Callable[[], bool] = lambda: False
     host: HostReader = field(default_factory=HostReader)
     evicted: Callable[[], dict[str, int]] = dict
+    event_results: Callable[[], dict[str, int]] = dict

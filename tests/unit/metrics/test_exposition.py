@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_prom
 from tests.support import sample_packets as samples
 from tests.support.metric_books import book
 from tests.support.syns import at_listener, last_ack, syn, synack, verdicts
+from tracer.kube_events.event_counts import EventCounts
 from tracer.metrics.exposition import Exposition
 from tracer.metrics.families import metrics
 from tracer.metrics.metric_book import MetricBook, exposed_name
@@ -28,7 +29,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def filled() -> MetricBook:
-    found = book(version="0.1.0", kernel="6.12.1", node="node-1", is_ready=lambda: True)
+    found = book(version="0.1.0", kernel="6.12.1", node="node-1", is_ready=lambda: True, event_results=EventCounts().read)
     for packet in (samples.rejected(), samples.full_queue(), samples.no_socket()):
         found.packet(packet)
     for verdict in verdicts(syn(*at_listener(True)), synack(), last_ack()):
