@@ -14,6 +14,7 @@ PATHS = {
     f"{CORE}/events": "Event",
     "/apis/discovery.k8s.io/v1/endpointslices": "EndpointSlice", f"{V1BETA1}/endpointslices": "EndpointSlice",
     "/apis/networking.k8s.io/v1/servicecidrs": "ServiceCIDR", "/apis/apps/v1/daemonsets": "DaemonSet",
+    "/apis/networking.k8s.io/v1/networkpolicies": "NetworkPolicy",
 }  # fmt: skip
 """Path of a collection -> kind of its objects."""
 

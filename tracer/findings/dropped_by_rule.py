@@ -29,7 +29,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         if not isinstance(hop, RuleHop) or hop.verdict not in REFUSALS or hop.clone:
             continue
         hit = decision_of(hop)
-        if hit and hit.verdict in REFUSALS and hop.owner and hop.owner.known:
+        if hit and hit.verdict in REFUSALS and hop.owner and (hop.owner.known or hop.owner.program in POLICIES):
             return None if hop.owner.program in KUBERNETES_OWN else _finding(packet, hop, hit, hop.owner)
         if hit and not hit.rule and hit.verdict == Verdict.DROP:
             return _finding(packet, hop, hit, None)

@@ -77,6 +77,7 @@ SLICES = ApiResource("EndpointSlice", "/apis/discovery.k8s.io/v1/endpointslices"
 SLICES_BETA = ApiResource("EndpointSlice", "/apis/discovery.k8s.io/v1beta1/endpointslices")
 ENDPOINTS = ApiResource("Endpoints", "/api/v1/endpoints")
 NODES = ApiResource("Node", "/api/v1/nodes")
+POLICIES = ApiResource("NetworkPolicy", "/apis/networking.k8s.io/v1/networkpolicies")
 
 
 def pods_of(node: str) -> ApiResource:

@@ -50,7 +50,7 @@ def ask(access: ApiAccess, seconds: float = SECONDS) -> Iterator[CheckResult]:
     where = f"{access.scheme}://{access.host}:{access.port}" + (f" by {access.source}" if access.source else "")
     where += ", its certificate not checked (insecure-skip-tls-verify)" if access.unchecked else ""
     asker, store, counted, lost = ApiClient(access, seconds), ObjectStore(), [], []
-    for resources in ((api_client.SERVICES,), ENDPOINT_KINDS, (api_client.NODES,)):
+    for resources in ((api_client.SERVICES,), ENDPOINT_KINDS, (api_client.NODES,), (api_client.POLICIES,)):
         try:
             resource, items = _list(asker, resources)
         except RequestRefused as e:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracer.kube.catalog import ClusterView
 from tracer.kube.missing_endpoints import NONE_HERE, none_here
-from tracer.kube.owners import marks, owner_of
+from tracer.kube.owners import marks, owner_of, policy_mark, policy_marks
 from tracer.kube.owners.kube_proxy_ipvs import asks_for_the_service
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
 from tracer.kube.rule_text import mark_set, mark_tested
@@ -45,6 +45,7 @@ class MarkTracker:
         self._marks: list[_Mark] = []
         self._seen_rules: dict[RuleLocation, Rule] = {}
         self._chosen: dict[str, Owner] = {}
+        self._allowed: dict[Owner, int] = {}
         self._is_final = True
 
     def table(self, hits: Sequence[RuleHit], ruleset: Ruleset = EMPTY) -> list[Owner | None]:
@@ -72,7 +73,7 @@ class MarkTracker:
         owners: list[Owner | None] = []
         opened = len(self._marks)
         led: list[Owner] = []
-        self._seen_rules, self._chosen = {}, {}
+        self._seen_rules, self._chosen, self._allowed = {}, {}, {}
         for hit in hits:
             if hit.rule is None:
                 owners.append(None)
@@ -85,6 +86,9 @@ class MarkTracker:
             elif self._service and asks_for_the_service(hit.rule):
                 led.append(self._service)
             bits = mark_set(hit.rule)
+            accepted = policy_mark(hit.rule, ruleset, owner, bits) if bits else 0
+            if accepted:
+                self._allowed[owner] = accepted
             if bits or hit.verdict == "MARK":
                 self._add_mark(bits, hit.rule, led)
             owners.append(self._with_cause(owner, hit.rule, ruleset))
@@ -129,6 +133,11 @@ class MarkTracker:
     def _with_cause(self, owner: Owner, rule: Rule, ruleset: Ruleset) -> Owner:
         setter = marks().get(rule.chain)
         ends = rule.target.upper()
+        if not setter and ends == "ACCEPT" and owner.kind == "program" and self._allowed:
+            tested = mark_tested(rule)
+            bits = policy_marks().get((owner.program, tested), tested)
+            names = [of.text for of, mark in self._allowed.items() if mark & bits and of.program == owner.program]
+            return evolve(owner, cause=f"allowed by {' and '.join(names)}") if names else owner
         if not setter or ends in ("RETURN", "MARK") or not (mark_tested(rule) or ends == "MASQUERADE"):
             return owner
         tested = mark_tested(rule) or _bits_of(rule, ruleset)

@@ -9,7 +9,9 @@ from ipaddress import ip_network
 from typing import Any
 
 from tracer.kube.chain_names import endpoint_hash, service_hash
+from tracer.kube.policies import calico_names, kube_router_names
 from tracer.model.kube import Endpoint, KubeNode, Pod, ServicePort
+from tracer.model.policy import NetworkPolicy, PolicyNamespace
 from tracer.util.multidict import MultiIndex
 
 Name = tuple[str, str]
@@ -30,6 +32,12 @@ class ObjectIndexes:
         by_endpoint_chain: The hash in KUBE-SEP- -> (service port, endpoint).
         endpoints: (ns/name:port, protocol) of a service port -> its endpoints.
         by_endpoint: (address, port, protocol) of an endpoint -> its service ports.
+        policies: (namespace, name) -> NetworkPolicy.
+        policies_of: Namespace -> its NetworkPolicies.
+        by_policy_chain: A chain of Calico without its prefix -> NetworkPolicy.
+        by_policy_set: The hash in an ipset of kube-router -> NetworkPolicy.
+        by_calico_interface: The hash in an interface of Calico -> pod.
+        namespaces: Name -> namespace with its labels, which the API is not asked for.
     """
 
     def __init__(self) -> None:
@@ -50,6 +58,12 @@ class ObjectIndexes:
         self.by_node_ip: MultiIndex[str, KubeNode] = MultiIndex()
         self.by_pod_cidr: MultiIndex[str, KubeNode] = MultiIndex()
         self.pod_prefixes: MultiIndex[str, int] = MultiIndex()
+        self.policies: MultiIndex[Name, NetworkPolicy] = MultiIndex()
+        self.policies_of: MultiIndex[str, NetworkPolicy] = MultiIndex()
+        self.by_policy_chain: MultiIndex[str, NetworkPolicy] = MultiIndex()
+        self.by_policy_set: MultiIndex[str, NetworkPolicy] = MultiIndex()
+        self.by_calico_interface: MultiIndex[str, Pod] = MultiIndex()
+        self.namespaces: MultiIndex[str, PolicyNamespace] = MultiIndex()
 
     def pod_entries(self, pod: Pod) -> list[Entry]:
         """Returns the index entries of a pod."""
@@ -57,7 +71,20 @@ class ObjectIndexes:
         if not pod.host_network:
             entries += [(self.by_pod_ip, a, pod) for a in pod.addresses]
             entries += [(self.by_host_port, (h.port, h.protocol), pod) for h in pod.host_ports]
+            entries.append((self.by_calico_interface, calico_names.interface_hash(pod.namespace, pod.name), pod))
         return entries
+
+    def policy_entries(self, policy: NetworkPolicy) -> list[Entry]:
+        """Returns the index entries of a NetworkPolicy."""
+        name = (policy.namespace, policy.name)
+        entries: list[Entry] = [(self.policies, name, policy), (self.policies_of, policy.namespace, policy)]
+        entries += [(self.by_policy_chain, chain, policy) for chain in calico_names.chains_of(*name)]
+        entries += [(self.by_policy_set, digest, policy) for digest in kube_router_names.target_hashes(*name)]
+        return entries
+
+    def namespace_entries(self, namespace: PolicyNamespace) -> list[Entry]:
+        """Returns the index entry of a namespace."""
+        return [(self.namespaces, namespace.name, namespace)]
 
     def node_entries(self, node: KubeNode) -> list[Entry]:
         """Returns the index entries of a node."""

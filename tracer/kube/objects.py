@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tracer.errors import NoObjects
-from tracer.model.kube import Endpoint, HostPort, KubeNode, Pod, ServicePort
+from tracer.kube import policy_objects
+from tracer.model.kube import Endpoint, HostPort, KubeNode, NamedPort, Pod, ServicePort
 
 Object = dict[str, Any]
 
 MOST_BYTES = 512 << 20
 """Maximum size of a file of objects, bytes."""
-KINDS = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node")
+KINDS = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node", "NetworkPolicy", "Namespace")
 """The kinds that are read from a list; others are ignored."""
 
 
@@ -110,12 +111,17 @@ def pod(body: Object) -> Pod | None:
         if p.get("hostPort")
     )
     numbers = tuple(dict.fromkeys(int(p["containerPort"]) for p in ports if p.get("containerPort")))
+    named = tuple(
+        NamedPort(str(p["name"]), int(p["containerPort"]), (p.get("protocol") or "TCP").lower())
+        for p in ports
+        if p.get("name") and p.get("containerPort")
+    )
     meta = body.get("metadata") or {}
     labels = tuple(sorted((str(k), str(v)) for k, v in (meta.get("labels") or {}).items()))
     owners = [owner for owner in meta.get("ownerReferences") or () if owner.get("controller")]
     controllers = tuple((str(owner.get("kind")), str(owner.get("name"))) for owner in owners)
     node_name, has_host_network = spec.get("nodeName") or "", bool(spec.get("hostNetwork"))
-    return Pod(*key(body), node_name, addresses, has_host_network, host_ports, numbers, labels, controllers)
+    return Pod(*key(body), node_name, addresses, has_host_network, host_ports, numbers, labels, controllers, named)
 
 
 def _host(address: str | None) -> str:
@@ -155,6 +161,8 @@ _READ: dict[str, Callable[[Object], Any]] = {
     "Endpoints": endpoints_endpoints,
     "Pod": pod,
     "Node": node,
+    "NetworkPolicy": policy_objects.network_policy,
+    "Namespace": policy_objects.namespace,
 }
 
 
@@ -172,7 +180,9 @@ def _fits(value: Any, declared: str) -> bool:
         return type(value) is _PLAIN[declared]
     if declared == "tuple[int, ...]":
         return isinstance(value, tuple) and all(type(v) is int for v in value)
-    return isinstance(value, tuple) and all(map(_is_typed, value))
+    if is_dataclass(value):
+        return not declared.startswith("tuple") and _is_typed(value)
+    return (value is None and declared.endswith("| None")) or (isinstance(value, tuple) and all(map(_is_typed, value)))
 
 
 _PLAIN: dict[str, type] = {"str": str, "int": int, "bool": bool}

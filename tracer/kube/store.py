@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tracer.kube import objects
+from tracer.kube import objects, policy_objects
 from tracer.kube.indexes import Entry, Name, ObjectIndexes
 from tracer.kube.objects import Object, PortName
 from tracer.model.kube import Endpoint, KubeNode, ServicePort
@@ -54,7 +54,7 @@ class ObjectStore(ObjectIndexes):
         self._entry_count = self._end_count = 0
 
     def __len__(self) -> int:
-        return len(self._service) + len(self._home) + len(self.pods) + len(self.nodes)
+        return len(self._service) + len(self._home) + len(self.pods) + len(self.nodes) + len(self.policies)
 
     @property
     def node(self) -> str:
@@ -183,6 +183,10 @@ class ObjectStore(ObjectIndexes):
             self._set(kind, name, self.pod_entries(pod) if pod else [])
         elif kind == "Node":
             self._set(kind, name, self.node_entries(objects.node(body)))
+        elif kind == "NetworkPolicy":
+            self._set(kind, name, self.policy_entries(policy_objects.network_policy(body)))
+        elif kind == "Namespace":
+            self._set(kind, name, self.namespace_entries(policy_objects.namespace(body)))
 
     def _behind_changed(self, kind: str, name: Name, body: Object) -> None:
         """Assigns a slice to its Service, and removes it from its previous one."""

@@ -34,13 +34,16 @@ MOST_NOTES = 64
 ENDPOINT_KINDS = (api_client.SLICES, api_client.SLICES_BETA, api_client.ENDPOINTS)
 """The collections of endpoints, in order of preference. Older clusters have only the later ones."""
 
-WORDS = {"Service": "services", "EndpointSlice": "endpointslices", "Endpoints": "endpoints", "Pod": "pods", "Node": "nodes"}
+WORDS = {
+    "Service": "services", "EndpointSlice": "endpointslices", "Endpoints": "endpoints", "Pod": "pods", "Node": "nodes",
+    "NetworkPolicy": "networkpolicies",
+}  # fmt: skip
 
 NameOfNode = Callable[[ObjectStore], str]
 
 
 class ObjectWatch:
-    """Watches Services, their endpoints, Nodes and this node's Pods."""
+    """Watches Services, their endpoints, Nodes, NetworkPolicies and this node's Pods."""
 
     def __init__(self, access: ApiAccess, store: ObjectStore, name_of_node: NameOfNode, pause: float = FIRST_PAUSE) -> None:
         self._access, self._store, self._name, self._pause = access, store, name_of_node, pause
@@ -49,14 +52,14 @@ class ObjectWatch:
         self._threads: list[Worker] = []
         self._pending_notes: BoundedQueue[str] = BoundedQueue(MOST_NOTES, "notes about the Kubernetes API")
         self._trouble: dict[str, str] = {}
-        self._missing = {"Service", "EndpointSlice", "Node", "Pod"}
+        self._missing = {"Service", "EndpointSlice", "Node", "Pod", "NetworkPolicy"}
         self._complete, self._lock = threading.Event(), threading.Lock()
         self._decided, self._failed = threading.Event(), Counter[str]()
         self._left_out, self._odd_kinds = 0, set[str]()
 
     def start(self) -> None:
         """Starts the threads; returns at once."""
-        for resources in ((api_client.SERVICES,), ENDPOINT_KINDS, (api_client.NODES,)):
+        for resources in ((api_client.SERVICES,), ENDPOINT_KINDS, (api_client.NODES,), (api_client.POLICIES,)):
             self._thread(resources)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class Owner:
 
     Attributes:
         kind: "Service", "Pod", "Node", "program" (a program's own rule, for no object), "administrator", "external" or
-            "unknown".
+            "unknown"; of policies: "NetworkPolicy", "GlobalNetworkPolicy" or "CalicoNetworkPolicy".
         namespace: Namespace of the object.
         name: Name of the object.
         port: Name of the port, "" = the port has no name.
@@ -107,6 +107,14 @@ def _administrator(owner: Owner) -> str:
     return _join("the administrator", owner)
 
 
+def _policy(owner: Owner) -> str:
+    words = {"CalicoNetworkPolicy": "Calico NetworkPolicy"}.get(owner.kind, owner.kind)
+    several = "," in owner.name
+    names = " and ".join(f"{owner.namespace}/{n}" if owner.namespace else n for n in owner.name.split(","))
+    subject = f"{words.removesuffix('y')}ies {names}" if several else f"{words} {owner.label}"
+    return _join(subject, owner) + (f" ({owner.program})" if owner.program else "")
+
+
 def _unknown(owner: Owner) -> str:
     return _join(f"{owner.program}, for an unknown object" if owner.program else "unknown", owner)
 
@@ -116,6 +124,9 @@ _PHRASES: dict[str, Callable[[Owner], str]] = {
     "Pod": _pod,
     "Node": _node,
     "administrator": _administrator,
+    "NetworkPolicy": _policy,
+    "GlobalNetworkPolicy": _policy,
+    "CalicoNetworkPolicy": _policy,
     "unknown": _unknown,
 }
 
@@ -206,6 +217,21 @@ class HostPort:
 
 
 @dataclass(frozen=True)
+class NamedPort:
+    """A container port with a name.
+
+    Attributes:
+        name: Its name.
+        port: The container's port.
+        protocol: The protocol.
+    """
+
+    name: str
+    port: int
+    protocol: str
+
+
+@dataclass(frozen=True)
 class Pod:
     """A running pod: it has an address and has not terminated.
 
@@ -219,6 +245,7 @@ class Pod:
         ports: Its container ports.
         labels: Its labels, key and value.
         controllers: The objects that control it, kind and name: ("ReplicaSet", "web-5d4f8c7b9").
+        named_ports: Its container ports with names.
     """
 
     namespace: str
@@ -230,6 +257,7 @@ class Pod:
     ports: tuple[int, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     controllers: tuple[tuple[str, str], ...] = ()
+    named_ports: tuple[NamedPort, ...] = ()
 
     def owner(self, detail: str = "", evidence: str = "", program: str = "") -> Owner:
         return Owner("Pod", self.namespace, self.name, "", program, detail, "", "", evidence)

@@ -29,7 +29,8 @@ def test_an_api_that_answers(server: ApiServer) -> None:
     assert (result.subject, result.state, result.status) == ("Kubernetes API", "ok", 0)
     assert result.text == (
         f"http://127.0.0.1:{server.port} by /etc/kubernetes/admin.conf: {count(server, 'Service')} services,"
-        f" {count(server, 'EndpointSlice')} endpointslices, {count(server, 'Node')} nodes, {pods} pods of node-1"
+        f" {count(server, 'EndpointSlice')} endpointslices, {count(server, 'Node')} nodes, 0 networkpolicies,"
+        f" {pods} pods of node-1"
     )
     assert not server.watched("Service"), "it lists the objects, and does not watch them"
 

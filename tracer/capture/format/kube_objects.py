@@ -45,6 +45,8 @@ SHAPES: dict[str, dict[str, Shape]] = {
         "spec": {"nodeName": None, "hostNetwork": None, "initContainers": _CONTAINERS, "containers": _CONTAINERS},
         "status": {"phase": None, "podIP": None, "podIPs": None},
     },
+    "NetworkPolicy": {"spec": {"podSelector": None, "policyTypes": None, "ingress": None, "egress": None}},
+    "Namespace": {"metadata": {"name": None, "labels": None}},
     "Node": {"spec": {"podCIDR": None, "podCIDRs": None}, "status": {"addresses": None}},
 }
 

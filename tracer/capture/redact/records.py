@@ -42,6 +42,8 @@ KEPT_META = frozenset({"program", "clock", "layout", "ring", "probes", "acts", "
 UNREDACTED_WORDS = frozenset({"workloads", "labels"})
 """Selectors that are left out: a redacted capture has no labels. Its replay shows all packets that were recorded."""
 REDACTED = "(redacted)"
+UNREDACTED_KINDS = frozenset({"NetworkPolicy", "Namespace"})
+"""Objects that are left out: they consist of labels, and a redacted capture has neither labels nor rules."""
 ADDRESSES_KEPT = 1 << 16
 """Most pseudonyms of addresses kept. That of another address is computed again, and is the same."""
 
@@ -172,8 +174,11 @@ class RecordRedactor:
     def _unchanged(self, question: Any, answer: Any) -> Any:
         return question, answer
 
-    def _objects(self, body: Any) -> tuple[str, Any]:
+    def _objects(self, body: Any) -> tuple[str, Any] | None:
         what, kind, bodies = body
+        if kind in UNREDACTED_KINDS and what != "named":
+            return None
+        bodies = [b for b in bodies if b.get("kind") not in UNREDACTED_KINDS]
         if what == "named":
             return self.name(kind), [what, self.name(kind), []]
         found = [self._object(b) for b in bodies]

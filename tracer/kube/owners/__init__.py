@@ -4,6 +4,10 @@
 A file has `owner(rule, ruleset, cluster)`: the owner of a rule of its program, None for any other rule. Two files must not
 claim the same rule (a test checks all of them). It may have `MARKS`: chain that tests a mark -> chain that sets it.
 
+The file of a program that carries out NetworkPolicies has `denial_of` (what a rule that denies packets shows of policies) and
+`accepts` (whether a rule of a policy sets the mark of an accepted packet), and may have `POLICY_MARKS` (mark of an accepted
+packet -> mark that a policy sets).
+
 Must not know: packets, other writers of rules.
 """
 
@@ -15,6 +19,7 @@ from functools import cache
 from tracer.kube.catalog import ClusterView
 from tracer.kube.rule_text import BASE, is_hidden
 from tracer.model.kube import UNKNOWN, Owner
+from tracer.model.policy import POLICY_KINDS, PolicyDenial
 from tracer.model.rule import Rule, Ruleset
 from tracer.util.registry import Registry
 
@@ -39,6 +44,38 @@ def marks() -> dict[str, str]:
     for module in _OWNERS.modules():
         joined |= getattr(module, "MARKS", {})
     return joined
+
+
+def denial_of(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> PolicyDenial | None:
+    """Returns what a rule that denies packets shows of NetworkPolicies; None for any other rule."""
+    for module in _OWNERS.modules():
+        found: PolicyDenial | None = module.denial_of(rule, ruleset, cluster) if hasattr(module, "denial_of") else None
+        if found:
+            return found
+    return None
+
+
+def policy_mark(rule: Rule, ruleset: Ruleset, owner: Owner, bits: int) -> int:
+    """Returns the mark bits with which a rule of a policy accepts packets; 0 = the rule accepts none.
+
+    Args:
+        rule: The rule.
+        ruleset: Its ruleset.
+        owner: Its owner.
+        bits: The mark bits that it sets.
+    """
+    if owner.kind not in POLICY_KINDS:
+        return 0
+    module = next((m for m in _OWNERS.modules() if getattr(m, "PROGRAM", "") == owner.program and hasattr(m, "accepts")), None)
+    return bits if module and module.accepts(rule, ruleset) else 0
+
+
+def policy_marks() -> dict[tuple[str, int], int]:
+    """Returns (program, mark of an accepted packet) -> mark that its policies set, where the two differ."""
+    found: dict[tuple[str, int], int] = {}
+    for module in _OWNERS.modules():
+        found |= {(module.PROGRAM, tested): bits for tested, bits in getattr(module, "POLICY_MARKS", {}).items()}
+    return found
 
 
 def owner_of(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner:
