@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 from tests.kernel import modules  # noqa: E402
-from tests.kernel.cures import CASES, BuiltCase, Case, commands, of_kernel, of_ports, of_rules  # noqa: E402, F401
+from tests.kernel.cures import CASES, BuiltCase, Case, commands, of_kernel, of_policies, of_ports, of_rules  # noqa: E402, F401
 from tests.kernel.cures.box import Box  # noqa: E402
 from tests.support import real_proxy  # noqa: E402
 from tests.support.kubectl_api import KubectlApi  # noqa: E402

@@ -66,6 +66,7 @@ class KubectlHandler(Handler):
         slices, minor = self.api.slices, "20" if self.api.slices == "v1beta1" else "32"
         group = {"groupVersion": f"discovery.k8s.io/{slices}", "version": slices}
         apps = {"groupVersion": "apps/v1", "version": "v1"}
+        networking = {"groupVersion": "networking.k8s.io/v1", "version": "v1"}
         verbs = ["get", "list", "patch", "watch"]
         found: dict[str, Object] = {
             "/version": {"major": "1", "minor": minor, "gitVersion": f"v1.{minor}.0"},
@@ -77,7 +78,8 @@ class KubectlHandler(Handler):
             "/api": {"kind": "APIVersions", "versions": ["v1"]},
             "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [
                 {"name": "discovery.k8s.io", "versions": [group], "preferredVersion": group},
-                {"name": "apps", "versions": [apps], "preferredVersion": apps}]},
+                {"name": "apps", "versions": [apps], "preferredVersion": apps},
+                {"name": "networking.k8s.io", "versions": [networking], "preferredVersion": networking}]},
             "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [
                 {"name": n, "singularName": n.rstrip("s"), "namespaced": n != "nodes", "kind": PATHS[f"{CORE}/{n}"],
                  "verbs": verbs, "shortNames": [short]} for n, short in SHORT.items()]},
@@ -88,6 +90,9 @@ class KubectlHandler(Handler):
             "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [
                 {"name": "daemonsets", "singularName": "daemonset", "namespaced": True, "kind": "DaemonSet", "verbs": verbs,
                  "shortNames": ["ds"]}]},
+            "/apis/networking.k8s.io/v1": {"kind": "APIResourceList", "groupVersion": "networking.k8s.io/v1", "resources": [
+                {"name": "networkpolicies", "singularName": "networkpolicy", "namespaced": True, "kind": "NetworkPolicy",
+                 "verbs": verbs, "shortNames": ["netpol"]}]},
         }  # fmt: skip
         return found.get(path)
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rule of a NetworkPolicy implementation or of the administrator drops packets: which rule, and its owner.
 
-Drops by kube-proxy and kubelet have their own findings.
+Drops by kube-proxy and kubelet have their own findings, and so have those for which the rule shows the policies.
 """
 
 from __future__ import annotations
 
+from tracer.findings._policy_hits import find_hit
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, rule_proof
 from tracer.model.finding import Finding
@@ -30,7 +31,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
             continue
         hit = decision_of(hop)
         if hit and hit.verdict in REFUSALS and hop.owner and (hop.owner.known or hop.owner.program in POLICIES):
-            return None if hop.owner.program in KUBERNETES_OWN else _finding(packet, hop, hit, hop.owner)
+            has_own_finding = hop.owner.program in KUBERNETES_OWN or find_hit(packet, context)
+            return None if has_own_finding else _finding(packet, hop, hit, hop.owner)
         if hit and not hit.rule and hit.verdict == Verdict.DROP:
             return _finding(packet, hop, hit, None)
     return None

@@ -33,7 +33,7 @@ def network_policy(body: Json) -> NetworkPolicy:
     return NetworkPolicy(
         str(meta.get("namespace", "")),
         str(meta.get("name", "")),
-        label_selector(spec.get("podSelector") or {}),
+        label_selector(spec.get("podSelector", {})),
         tuple(d for d in (INGRESS, EGRESS) if d in directions),
         tuple(_rule(rule, "from") for rule in spec.get("ingress") or ()),
         tuple(_rule(rule, "to") for rule in spec.get("egress") or ()),
@@ -48,7 +48,7 @@ def namespace(body: Json) -> PolicyNamespace:
 
 
 def label_selector(body: Json) -> LabelSelector:
-    """Returns a selector. Raises ValueError for an operator that does not exist."""
+    """Returns a selector. Raises ValueError for an operator that does not exist, AttributeError if it is no object."""
     terms = [SelectorTerm(str(k), "In", (str(v),)) for k, v in sorted((body.get("matchLabels") or {}).items())]
     for term in body.get("matchExpressions") or ():
         if term["operator"] not in _OPERATORS:
@@ -75,6 +75,8 @@ def _peer(body: Json) -> PolicyPeer:
 
 def _port(body: Json) -> PolicyPort:
     port, protocol = body.get("port"), str(body.get("protocol") or "TCP").lower()
+    if not isinstance(port, int | str | None):
+        raise ValueError("port")
     if isinstance(port, str) and not port.isdigit():
         return PolicyPort(protocol, name=port)
     return PolicyPort(protocol, int(port or 0), int(body.get("endPort") or 0))

@@ -20,11 +20,19 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "vagrant"))
 
 from incidents import objects
-from tests.kernel.cures import CASES, commands, of_kernel, of_ports, of_rules
+from tests.kernel.cures import CASES, commands, of_kernel, of_policies, of_ports, of_rules
 from tests.support import findings as f
 from tests.support.kubectl_api import KubectlApi
+from tests.support.policies import policy
 from tracer.audit import checks
-from tracer.findings import endpoint_not_ready, finders, hostport_takes_service, no_local_endpoints, syn_finders
+from tracer.findings import (
+    endpoint_not_ready,
+    finders,
+    hostport_takes_service,
+    no_local_endpoints,
+    no_policy_allows,
+    syn_finders,
+)
 from tracer.findings.context import FindingContext
 from tracer.findings.nodeport_host_process import conflict
 from tracer.kube.catalog import ClusterView
@@ -35,7 +43,7 @@ from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import ListeningSocket
 
 ROOT = Path(__file__).resolve().parents[3]
-assert of_kernel and of_ports and of_rules
+assert of_kernel and of_policies and of_ports and of_rules
 NAMES = sorted({name for name, _ in (*finders(), *syn_finders(), *checks())})
 FILES = [p for folder in ("findings", "audit") for p in sorted((ROOT / "tracer" / folder).glob("*.py"))]
 
@@ -58,6 +66,7 @@ OBJECTS = [
     objects.endpoints("shop/orders", [("pg-0", "10.244.0.11", "node-1")], 5432, "pg"),
     objects.pod("shop/pg-0", "10.244.0.11", "node-1", 5432, 5432),
     objects.pod("db/other", "10.244.0.12", "node-1", 80),
+    policy("shop/deny-all", policyTypes=["Ingress"]),
 ]
 OBJECTS[3]["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
 EXPECTED = {
@@ -67,6 +76,7 @@ EXPECTED = {
     "kubectl describe pod -n shop pg-0": "Ready +False",
     "kubectl get pods -A -o custom-columns": r"\ANAMESPACE +NAME +HOSTPORT\nshop +pg-0 +5432\n\Z",
     "kubectl get pods -n shop": "pg-0",
+    "kubectl get networkpolicies -n shop": "name: deny-all",
     "kubectl edit service -n shop orders": "edited",
 }
 """Expected output of a command, by the command's beginning; the longest matching beginning counts."""
@@ -86,6 +96,7 @@ def printed() -> Iterator[str]:
     yield from (port_conflict.check, port_conflict.cure)
     pod = Owner("Pod", "shop", "pg-0")
     yield from (f"`{hostport_takes_service.host_ports(5432, of)}`" for of in (pod, None))
+    yield no_policy_allows.check_of_policies("shop")
     yield from (endpoint_not_ready._check("shop", name) for name in ("pg-0", ""))
 
 
