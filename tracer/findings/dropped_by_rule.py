@@ -18,7 +18,7 @@ from tracer.model.rule import RuleHit
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_endpoint
 
-POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN"})
+POLICIES = frozenset({"Calico", "Cilium", "kube-router", "Antrea", "Weave Net", "Kube-OVN", "Azure NPM"})
 """Programs that implement NetworkPolicies by rules."""
 KUBERNETES_OWN = frozenset({"kube-proxy", "kubelet"})
 

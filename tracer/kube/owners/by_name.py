@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from tracer.kube.rule_text import from_base
+import re
+from dataclasses import dataclass
+
+from tracer.kube.rule_text import BASE, from_base
 from tracer.model.kube import Owner
 from tracer.model.rule import Rule
 
@@ -21,3 +24,32 @@ def by_name(rule: Rule, program: str, chains: Prefixes, tables: Prefixes, commen
     if rule.comment.startswith(comments):
         return Owner("program", program=program, evidence="comment")
     return None
+
+
+@dataclass(frozen=True)
+class ExactNames:
+    """The whole names that one program gives. A name that only begins like one of them belongs to the administrator.
+
+    Attributes:
+        program: Name of the program.
+        chains: Pattern of a whole chain name.
+        tables: Names of nftables tables; all their rules are the program's.
+        comments: Pattern of a whole comment of rules in built-in chains.
+    """
+
+    program: str
+    chains: re.Pattern[str]
+    tables: frozenset[str] = frozenset()
+    comments: re.Pattern[str] | None = None
+
+    def owner(self, rule: Rule) -> Owner | None:
+        """Returns the program if table, chain, the chain that a built-in chain jumps to, or the comment fits; else None."""
+        if rule.table in self.tables:
+            return Owner("program", program=self.program, detail=f"table {rule.table}", evidence="table name")
+        if self.chains.fullmatch(rule.chain):
+            return Owner("program", program=self.program, detail=f"chain {rule.chain}", evidence="chain name")
+        if rule.chain in BASE and self.chains.fullmatch(rule.target):
+            return Owner("program", program=self.program, detail=f"chain {rule.target}", evidence="chain it jumps to")
+        if rule.chain in BASE and self.comments and self.comments.fullmatch(rule.comment):
+            return Owner("program", program=self.program, evidence="comment")
+        return None

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker: chains DOCKER and DOCKER-*. Rules in DOCKER-USER belong to the administrator, except Docker's last RETURN.
+"""Docker: chains DOCKER and DOCKER-*, tables docker-bridges, DOCKER_* for DNS in a container's network namespace.
 
-Source: moby libnetwork/iptables, daemon/libnetwork/drivers/bridge.
+Rules in DOCKER-USER belong to the administrator, except Docker's last RETURN. A chain that only begins like one of Docker's
+belongs to the administrator. Source: moby libnetwork/iptables, daemon/libnetwork/drivers/bridge, libnetwork/resolver_unix.go.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from tracer.model.rule import Rule, Ruleset
 
 PROGRAM = "Docker"
 TABLES = ("docker-bridges",)
+
+_OWN = re.compile(r"DOCKER(-(FORWARD|BRIDGE|CT|INTERNAL|INGRESS|USER|ISOLATION(-STAGE-[12])?))?|DOCKER_(OUTPUT|POSTROUTING)")
 
 _BRIDGE = r"(docker0|br-[0-9a-f]{12})"
 _SHAPES = (
@@ -43,4 +46,4 @@ def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
 
 
 def _is_own(chain: str) -> bool:
-    return chain == "DOCKER" or chain.startswith("DOCKER-")
+    return _OWN.fullmatch(chain) is not None

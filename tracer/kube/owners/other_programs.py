@@ -13,14 +13,8 @@ from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
 
 CHAINS = {
-    "AWS-CONNMARK-CHAIN-": "Amazon VPC CNI",
-    "AWS-SNAT-CHAIN-": "Amazon VPC CNI",
     "ANTREA-": "Antrea",
     "f2b-": "fail2ban",
-    "IP-MASQ": "ip-masq-agent",
-    "IP-MASQ-AGENT": "ip-masq-agent",
-    "ISTIO_": "Istio",
-    "LIBVIRT_": "libvirt",
     "OVN-KUBE-": "OVN-Kubernetes",
     "OVN-PREROUTING": "Kube-OVN",
     "OVN-POSTROUTING": "Kube-OVN",
@@ -31,14 +25,12 @@ CHAINS = {
     "ts-forward": "Tailscale",
     "ts-input": "Tailscale",
     "ts-postrouting": "Tailscale",
-    "ufw-": "ufw",
-    "ufw6-": "ufw",
     "WEAVE": "Weave Net",
     "WEAVE-": "Weave Net",
 }
 """Name of a chain, or, if it ends with "-" or "_", the beginning of the names -> program."""
 
-TABLES = {"firewalld": "firewalld", "ovn-kubernetes": "OVN-Kubernetes"}
+TABLES = {"ovn-kubernetes": "OVN-Kubernetes"}
 COMMENTS = {"NodeLocal DNS Cache:": "NodeLocal DNSCache"}
 
 
