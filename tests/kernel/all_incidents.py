@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
 import incidents  # noqa: E402
-from incidents import situations, variations  # noqa: E402
+from incidents import service_situations, situations, variations  # noqa: E402
 from scenes import scene  # noqa: E402
 from tests.kernel import incident_runs, modules  # noqa: E402
 from tests.kernel.incident_runs import Result  # noqa: E402
@@ -62,8 +62,8 @@ def varied(watch: Watch, options: argparse.Namespace) -> Iterator[Run]:
 
 def in_modes(watch: Watch, options: argparse.Namespace) -> Iterator[Run]:
     """Each situation in each mode of kube-proxy."""
-    for situation in situations.every():
-        if not options.only or options.only in situation.text:
+    for situation in (*situations.every(), *service_situations.every()):
+        if not options.only or any(words in situation.text for words in options.only.split(",")):
             yield partial(incident_runs.situate, watch, situation)
 
 
@@ -75,7 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--attach", default=os.environ.get("K8SNET_ATTACH", "auto"), choices=("auto", "kprobe"))
     parser.add_argument("--backends", default="legacy,nft", help="of iptables, separated by commas")
-    only = "of these incidents, separated by commas; or words of a situation"
+    only = "of these incidents, or words of situations, separated by commas"
     parser.add_argument("--only", default="", metavar="NUMBERS", help=only)
     parser.add_argument("--variations", type=int, default=10, metavar="N", help="of each incident")
     parser.add_argument("--seed", type=int, default=1, help="of the variations")

@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import incidents
-from incidents import objects
+from incidents import objects, service_situations, situations
 from incidents.objects import Object
-from scenes import packets, scene, servers, topology
+from scenes import packets, scene, servers, topology, traffic
 from scenes.netns import entered
 from tests.kernel import syn_scenes
 from tests.kernel.sides import SNAT_PORT, V4, also_rules
@@ -91,6 +91,17 @@ def race() -> None:
             time.sleep(1)
 
 
+def native_mode() -> list[Object]:
+    """The rules of kube-proxy's nftables mode."""
+    incidents.down()
+    return service_situations.plain("native")
+
+
+def ask_another_address() -> None:
+    """Sends a request to a NodePort at the address of the node's bridge."""
+    traffic.tcp_connect(topology.GATEWAY4, situations.SHOP.node_port, timeout=1.0)
+
+
 def sending(send: Callable[[], object]) -> Callable[[], AbstractContextManager[object]]:
     """Traffic that leaves nothing behind."""
 
@@ -119,6 +130,7 @@ SCENES = (
     of_incident(5, "node-port"),
     QuestionScene("martian_localnet", (MARTIAN_PORT,), plain, sending(send_martian)),
     QuestionScene("mtu", (servers.UDP_PORT,), small_bridge, sending(send_too_long)),
+    QuestionScene("nodeport_address", (situations.SHOP.node_port,), native_mode, sending(ask_another_address)),
     QuestionScene("udp_insert_race", (RACE_PORT,), plain, sending(race)),
     of_syns("conntrack_full", "conntrack's table full", is_finding=True),
     of_syns("conntrack_full", "conntrack's table full"),

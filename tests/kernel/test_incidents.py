@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import incidents
-from incidents import situations, variations
+from incidents import service_situations, situations, variations
 from incidents.situations import Situation
 from incidents.variations import Variation
 from scenes import scene
@@ -73,7 +73,7 @@ def test_variation(watch: Watch, variation: Variation) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("situation", situations.every(), ids=lambda s: s.text)
+@pytest.mark.parametrize("situation", [*situations.every(), *service_situations.every()], ids=lambda s: s.text)
 def test_situation(watch: Watch, situation: Situation) -> None:
     """What the situation's packets show and what the audit finds, in this mode of kube-proxy."""
     for result in incident_runs.situate(watch, situation):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.support.syns import FakeInspector
 from tracer.findings import Findings
@@ -12,6 +13,8 @@ from tracer.findings.context import FindingContext
 from tracer.handshakes.analyzer import HandshakeAnalyzer
 from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
+from tracer.kube.cni_cache import CniCache
+from tracer.kube.store import ObjectStore
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
@@ -41,6 +44,7 @@ class FakeNode(HostReader):
     counted: dict[str, int] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
     leases: tuple[str, ...] | None = ()
+    node_ports_at: tuple[str, ...] | None = None
     conntrack: dict[str, int] = field(default_factory=dict)
     mtus: dict[str, int] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
@@ -80,6 +84,16 @@ class FakeNode(HostReader):
 
     def flannel_subnets(self) -> tuple[str, ...] | None:
         return self.leases
+
+    def node_port_addresses(self) -> tuple[str, ...] | None:
+        return self.node_ports_at
+
+
+def view(objects: list[dict[str, Any]], *local: str) -> ClusterView:
+    """What is known from these objects of the API on node-1. local: addresses of the node besides its API address."""
+    store = ObjectStore("node-1")
+    store.load(objects)
+    return ClusterView(store, CniCache(()), frozenset(local))
 
 
 def rule(rules: Ruleset, table: str, chain: str, words: str) -> Rule:

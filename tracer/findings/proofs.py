@@ -4,7 +4,16 @@
 from __future__ import annotations
 
 from tracer.model.finding import FindingEvidence
-from tracer.model.hop import IpvsDecision, IpvsNatHop, IpvsRefusalHop, OwnedHop, decision_of
+from tracer.model.hop import (
+    IpvsDecision,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    OwnedHop,
+    RewriteHop,
+    RuleHop,
+    alike_of,
+    decision_of,
+)
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, format_path
 from tracer.util.endpoint_format import format_endpoint
@@ -44,3 +53,16 @@ def rule_proof(hit: RuleHit, owner: str = "") -> FindingEvidence:
     hotdrop = f" [{hit.hotdrop}]" if hit.hotdrop else ""
     text_and_path = f"{format_path(hit.path)}: {text}{element}{hotdrop}" + (f" ({owner})" if owner else "")
     return FindingEvidence("rule", text_and_path, hit.evidence.value)
+
+
+def rewriting_rule(packet: Packet, rewrite: RewriteHop, targets: frozenset[str]) -> RuleHit | None:
+    """The rule that decided a rewrite: its own decision, or that of the same hook's rules; None = it is not known.
+
+    targets: targets in upper case that make such a rewrite.
+    """
+    for hop in (rewrite, *alike_of(packet.hops, RuleHop)):
+        hit = decision_of(hop)
+        is_same = (hop.hook, hop.netns) == (rewrite.hook, rewrite.netns)
+        if is_same and hit and hit.rule and (hop is rewrite or {hit.verdict, hit.rule.target.upper()} & targets):
+            return hit
+    return None

@@ -68,13 +68,16 @@ def slice_endpoints(body: Object) -> tuple[tuple[str, str], list[tuple[PortName,
     service = ((body.get("metadata") or {}).get("labels") or {}).get("kubernetes.io/service-name", "")
     found = []
     for end in body.get("endpoints") or ():
-        ready = (end.get("conditions") or {}).get("ready") is not False
+        said = end.get("conditions") or {}
+        ready, terminating = said.get("ready") is not False, said.get("terminating") is True
+        serving = ready if said.get("serving") is None else said["serving"] is not False
+        state = ready, terminating, serving
         node = end.get("nodeName") or (end.get("topology") or {}).get("kubernetes.io/hostname", "")
         for port in body.get("ports") or ():
             if port.get("port"):
                 name = (port.get("name") or "", (port.get("protocol") or "TCP").lower())
                 pod = _pod_of(end.get("targetRef"))
-                found += [(name, Endpoint(a, int(port["port"]), pod, node, ready)) for a in end.get("addresses") or ()]
+                found += [(name, Endpoint(a, int(port["port"]), pod, node, *state)) for a in end.get("addresses") or ()]
     return (namespace, service), found
 
 

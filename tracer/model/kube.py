@@ -141,6 +141,8 @@ class Endpoint:
         pod: (namespace, name) of the pod; ("", "") = the address belongs to no pod.
         node: Name of the node, "" = not known.
         ready: Whether the endpoint is ready.
+        terminating: Whether its pod is being deleted; False also if the API does not say so (Kubernetes before 1.22).
+        serving: Whether it is ready apart from terminating.
     """
 
     address: str
@@ -148,6 +150,8 @@ class Endpoint:
     pod: tuple[str, str] = ("", "")
     node: str = ""
     ready: bool = True
+    terminating: bool = False
+    serving: bool = True
 
     @property
     def text(self) -> str:

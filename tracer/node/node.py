@@ -15,7 +15,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 from typing import TypeVar
 
-from tracer.node import kube_proxy, procnet
+from tracer.node import kube_proxy, nft_sets, procnet
 from tracer.node.host_files import of_node
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.netns import inside
@@ -29,6 +29,8 @@ from tracer.util.lru_dict import LruDict
 KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
 VOLATILE_SECONDS = 0.05
 """Time that a value is kept which a reported packet may have changed, such as conntrack's counters, s."""
+SETS_SECONDS = 10.0
+"""Time that the elements of a set are kept, which `nft` has to read, s."""
 
 T = TypeVar("T")
 
@@ -149,6 +151,13 @@ class HostReader:
         () = no such file; None = there is one that cannot be read, or must not be trusted.
         """
         return self._keep("flannel", lambda: _leases(self._run / "flannel/subnet.env"))
+
+    def node_port_addresses(self) -> tuple[str, ...] | None:
+        """The addresses at which kube-proxy's nftables mode answers NodePorts, of both families; None = they cannot be read.
+
+        () = no such set: it has no table here, or answers at each address of the node.
+        """
+        return self._keep("node port addresses", lambda: nft_sets.addresses("kube-proxy", "nodeport-ips"), SETS_SECONDS)
 
 
 def _leases(path: Path) -> tuple[str, ...] | None:

@@ -251,3 +251,15 @@ class FlannelSubnets(NodeQuestion[[], tuple[str, ...] | None]):
     def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
         if occasion.is_periodic:
             self.ask(host, journal)
+
+
+@dataclass(frozen=True)
+class NodePortAddresses(NodeQuestion[[], tuple[str, ...] | None]):
+    """The addresses at which kube-proxy's nftables mode answers NodePorts; () = no such set, None = they cannot be read."""
+
+    def ask(self, host: HostReader, journal: Journal, /) -> Answer[tuple[str, ...] | None]:
+        return journal(("node", "node port addresses"), host.node_port_addresses, None)
+
+    def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
+        if occasion.has_drops:
+            self.ask(host, journal)

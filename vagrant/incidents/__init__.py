@@ -31,7 +31,9 @@ from scenes.topology import STATE_DIR
 OBJECTS = STATE_DIR / "objects.json"
 """The objects as `kubectl get -A -o json` prints them; for --objects."""
 RULESETS = Path(__file__).with_name("rulesets")
-HELPERS = ("objects", "kube_proxy", "demo", "ipvs", "links", "proxy", "situations", "variations", "varied")
+HELPERS = (
+    "objects", "kube_proxy", "demo", "ipvs", "links", "proxy", "service_situations", "situations", "variations", "varied",
+)  # fmt: skip
 
 Requests = list[tuple[str, str]]
 

@@ -103,7 +103,7 @@ def every() -> list[Situation]:
     return found
 
 
-def _kube(mode: str, *services: Service, post: tuple[str, ...] = (), pods: str = "") -> None:
+def kube(mode: str, *services: Service, post: tuple[str, ...] = (), pods: str = "") -> None:
     """Loads kube-proxy's rules. post: flannel's rules, after kube-proxy's jump in POSTROUTING."""
     if mode == "native":
         _nft(nftables.rules(services, NODE4))
@@ -122,7 +122,7 @@ def _nft(text: str) -> None:
     subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True, capture_output=True)
 
 
-def _objects(*services: Service, local: tuple[Service, ...] = ()) -> list[Object]:
+def objects_of(*services: Service, local: tuple[Service, ...] = ()) -> list[Object]:
     """The API's objects for these Services. local: Services with policy Local."""
     found = [objects.node("node-1", NODE4, "10.244.0.0/24")]
     for s in services:
@@ -147,18 +147,18 @@ def _beside_portmap(mode: str, portmap_last: bool) -> list[Object]:
     jump = next(j for j in portmap.beside(KUBE, [HOST], "kube") if j != KUBE)
     chains = {"PREROUTING": [jump], "OUTPUT": [jump], **portmap.chains([HOST])}
     if portmap_last:
-        _kube(mode, SHOP)
+        kube(mode, SHOP)
     rules.restore_text(table("nat", ("PREROUTING", "OUTPUT"), chains), 4, "nft", flush=False)
     if not portmap_last:
-        _kube(mode, SHOP)
-    found = [o for o in _objects(SHOP) if o["metadata"]["name"] != POD_OF[HOSTED]]
+        kube(mode, SHOP)
+    found = [o for o in objects_of(SHOP) if o["metadata"]["name"] != POD_OF[HOSTED]]
     return [*found, objects.pod("db/pg-hp", HOSTED, "node-1", 8080, HOST.port)]
 
 
 def _dead(mode: str) -> list[Object]:
     """Chains of kube-proxy 1.20's iptables mode: of a Service that is gone, and of CHAT, with "no local endpoints"."""
     scene.bare()
-    _kube(mode, SHOP, CHAT)
+    kube(mode, SHOP, CHAT)
     gone, chat = (digest(label + "tcp", 16) for label in ("video/old:ws", CHAT.label))
     end = f"KUBE-SEP-{gone}"
     chains = {
@@ -172,13 +172,13 @@ def _dead(mode: str) -> list[Object]:
         chains["KUBE-NODEPORTS"] = [to_chat]
     back: Backend = "legacy" if mode in ("legacy", "ipvs") else "nft"
     rules.restore_text(table("nat", (), chains), 4, back, flush=False)
-    return _objects(SHOP, CHAT, local=(CHAT,))
+    return objects_of(SHOP, CHAT, local=(CHAT,))
 
 
 def _two_modes(mode: str) -> list[Object]:
     """Rules of another mode, or of the other back end, that packets still meet."""
     scene.bare()
-    _kube(mode, SHOP)
+    kube(mode, SHOP)
     if mode == "ipvs":
         empty = Service(SHOP.name, SHOP.address, SHOP.port, SHOP.node_port, (), SHOP.port_name)
         whole = iptables.rules([empty])
@@ -187,7 +187,7 @@ def _two_modes(mode: str) -> list[Object]:
         rules.restore_text("\n".join([*stale, ""]), 4, "legacy", flush=False)
     else:
         rules.restore_text(iptables.rules([SHOP]), 4, "nft" if mode == "legacy" else "legacy", flush=False)
-    return _objects(SHOP)
+    return objects_of(SHOP)
 
 
 def _stale_behind(mode: str) -> list[Object]:
@@ -198,7 +198,7 @@ def _stale_behind(mode: str) -> list[Object]:
     net, mine, others = missing_masquerade.NETWORKS[4]
     post = (f"! -s {net} -d {others} -j RETURN", f"-s {net} -d {net} -j RETURN", f"-s {net} ! -d 224.0.0.0/4 -j MASQUERADE",
             f"! -s {net} -d {mine} -j RETURN", f"! -s {net} -d {net} -j MASQUERADE")  # fmt: skip
-    _kube(mode, FAR, post=post, pods=net)
+    kube(mode, FAR, post=post, pods=net)
     return [
         objects.node("node-1", NODE4, mine), objects.node("node-2", missing_masquerade.NODE_2[4], others),
         objects.service(FAR.name, FAR.address, FAR.port, FAR.node_port),
@@ -226,31 +226,31 @@ COMMIT
 
 def _cleaned(mode: str) -> list[Object]:
     scene.bare()
-    _kube(mode, SHOP)
+    kube(mode, SHOP)
     rules.restore_text(CLEANED, 4, "nft" if mode in ("legacy", "ipvs") else "legacy", flush=False)
-    return _objects(SHOP)
+    return objects_of(SHOP)
 
 
 def _held(mode: str) -> list[Object]:
     """kube-proxy before 1.24 listens on NodePorts itself."""
     scene.bare()
-    _kube(mode, SHOP, CHAT)
+    kube(mode, SHOP, CHAT)
     kube_proxy.start("--hostname-override=node-1", port=SHOP.node_port)
-    return _objects(SHOP, CHAT)
+    return objects_of(SHOP, CHAT)
 
 
 def _affinity(mode: str) -> list[Object]:
     scene.bare()
-    _kube(mode, Service(CHAT.name, CHAT.address, CHAT.port, CHAT.node_port, CHAT.ends, CHAT.port_name, affinity=True))
-    return _objects(CHAT)
+    kube(mode, Service(CHAT.name, CHAT.address, CHAT.port, CHAT.node_port, CHAT.ends, CHAT.port_name, affinity=True))
+    return objects_of(CHAT)
 
 
 def _not_ready(mode: str) -> list[Object]:
     """The ready pod runs on node-2; the pod of this node is not ready."""
     scene.bare()
     ready = (("10.244.3.5", 8080),)
-    _kube(mode, Service(SHOP.name, SHOP.address, SHOP.port, SHOP.node_port, ready, SHOP.port_name, local=True))
-    found = _objects(SHOP, local=(SHOP,))
+    kube(mode, Service(SHOP.name, SHOP.address, SHOP.port, SHOP.node_port, ready, SHOP.port_name, local=True))
+    found = objects_of(SHOP, local=(SHOP,))
     ends = next(o for o in found if o["kind"] == "EndpointSlice")
     ends["endpoints"][0]["conditions"]["ready"] = False
     other = objects.endpoints(SHOP.name, [("far", "10.244.3.5", "node-2")], 8080, SHOP.port_name)["endpoints"]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from pkgutil import iter_modules
 
 from tests.kernel.cures.box import Box
 from tracer.model.finding import Finding
@@ -78,6 +80,13 @@ def case(finding: str, situation: str, *needs: str) -> Callable[[Callable[[Box],
         return build
 
     return add
+
+
+def all_cases() -> list[Case]:
+    """The cases of all files of this package."""
+    for module in sorted(iter_modules(__path__), key=lambda each: each.name):
+        import_module(f"{__name__}.{module.name}")
+    return CASES
 
 
 def commands(text: str) -> list[str]:

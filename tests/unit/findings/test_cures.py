@@ -20,7 +20,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "vagrant"))
 
 from incidents import objects
-from tests.kernel.cures import CASES, commands, of_kernel, of_policies, of_ports, of_rules
+from tests.kernel.cures import all_cases, commands
 from tests.support import findings as f
 from tests.support.kubectl_api import KubectlApi
 from tests.support.policies import policy
@@ -43,7 +43,7 @@ from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import ListeningSocket
 
 ROOT = Path(__file__).resolve().parents[3]
-assert of_kernel and of_policies and of_ports and of_rules
+CASES = all_cases()
 NAMES = sorted({name for name, _ in (*finders(), *syn_finders(), *checks())})
 FILES = [p for folder in ("findings", "audit") for p in sorted((ROOT / "tracer" / folder).glob("*.py"))]
 

@@ -109,6 +109,7 @@ NODE: dict[str, Any] = {
     "mtu": int,
     "way out": str,
     "flannel": tuple[str, ...] | None,
+    "node port addresses": tuple[str, ...] | None,
 }
 NAMESPACE: dict[str, Any] = {"counters": _COUNTERS, "bound": tuple[BoundSocket, ...]}
 """Types of answers to ("node", ...) and ("space", name, what). Every other `what` of a namespace is a setting."""

@@ -165,7 +165,7 @@ class RecordRedactor:
             return question, answer and KubeProxy(answer.pid, tuple((self.name(n), REDACTED) for n, _ in answer.names))
         if what == "addresses":
             return question, {self.address(a): interface for a, interface in answer.items()}
-        if what == "flannel":
+        if what in ("flannel", "node port addresses"):
             return question, answer and tuple(map(self.address, answer))
         if what == "way out":
             return ("node", ("way out", self.address(key[1]))), answer

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cases of requests to Services that fail, or arrive changed. Where only a probe could see what ended the packet, a real
+request shows whether the fault is there, and the end is added to the predicted packet.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from dataclasses import replace
+
+from incidents.proxy import iptables, nftables
+from incidents.service_situations import ISTIO, MASQ_AGENT
+from scenes import netns
+from tests.kernel.audit_nodes import CLIENT, NETWORK, NODE, PODS, PORT
+from tests.kernel.cures import BuiltCase, case
+from tests.kernel.cures.box import Box
+from tests.kernel.cures.of_ports import SHOP, cluster
+from tracer.findings import Findings
+from tracer.kube.attribution import attribute
+from tracer.model.endpoints import Endpoints
+from tracer.model.evidence import Evidence
+from tracer.model.finding import Finding
+from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
+from tracer.model.hop import Drop, DropHop, Nat, NatHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook
+from tracer.model.packet import Packet
+from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
+from tracer.packets.outcome import classify
+from tracer.predict.query import PathQuery
+from tracer.rules import save_parser
+
+OTHER_ADDRESS, POD_A = "10.244.0.1", Netns("pod-a")
+
+
+def is_refused(address: str, port: int, namespace: str = "client") -> bool:
+    """Whether a real connection is refused."""
+    with netns.entered(namespace):
+        sock = socket.socket()
+    with sock:
+        sock.settimeout(2)
+        try:
+            sock.connect((address, port))
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def refused_in(packet: Packet, where: Netns) -> Packet:
+    """The packet, refused for want of a listener in a namespace."""
+    made = replace(packet, hops=(*packet.hops, DropHop(9, where, drop=Drop("NO_SOCKET", "tcp_v4_rcv"))))
+    verdict, outcome = classify(made)
+    return replace(made, verdict=verdict, outcome=outcome)
+
+
+@case("nodeport_address", "an address that is not in nodePortAddresses")
+def _other_address(box: Box) -> BuiltCase:
+    box.put(("native", nftables.rules([SHOP], NODE)))
+    box.objects(*cluster(SHOP))
+    box.listen(PORT, "pod-a")
+
+    def find() -> list[Finding]:
+        if not is_refused(OTHER_ADDRESS, SHOP.node_port):
+            return []
+        predicted = box.packets(PathQuery(CLIENT, 40000, OTHER_ADDRESS, SHOP.node_port))
+        return box.packet_findings("nodeport_address", [refused_in(packet, HOST) for packet in predicted])
+
+    both = f"{NODE}, {OTHER_ADDRESS}"
+    return BuiltCase(
+        find, {"nft list set ip kube-proxy nodeport-ips": rf"elements = {{ {NODE} }}"},
+        repair=lambda: box.rewrite(("native", nftables.rules([SHOP], both))),
+    )  # fmt: skip
+
+
+def _hidden(box: Box, back: str, post: str, expected: str, text: str = "") -> BuiltCase:
+    """post: a rule of POSTROUTING. text: rules written after kube-proxy's."""
+    near = replace(SHOP, local=True, near=SHOP.ends)
+    own = (back, iptables.rules([near]))
+    box.put((back, iptables.rules([near], post=[post] if post else [])), *([(back, text)] if text else []))
+    found = cluster(SHOP)
+    found[1]["spec"]["externalTrafficPolicy"] = "Local"
+    box.objects(*found)
+    return BuiltCase(
+        lambda: box.predicted_findings("client_address_hidden", PathQuery(CLIENT, 40000, NODE, SHOP.node_port)),
+        {f"iptables-{back} -t nat -L": expected}, repair=lambda: box.rewrite(own),
+    )  # fmt: skip
+
+
+@case("client_address_hidden", "an administrator's rule, legacy")
+def _hidden_legacy(box: Box) -> BuiltCase:
+    return _hidden(box, "legacy", f"-d {NETWORK} -j MASQUERADE", f"MASQUERADE .*{NETWORK}")
+
+
+@case("client_address_hidden", "ip-masq-agent, iptables-nft")
+def _hidden_nft(box: Box) -> BuiltCase:
+    return _hidden(box, "nft", "", "outbound traffic is subject to MASQUERADE", MASQ_AGENT)
+
+
+@case("mesh_redirect", "Istio's rules, nothing listens")
+def _mesh(box: Box) -> BuiltCase:
+    in_pod = ["ip", "netns", "exec", POD_A]
+    subprocess.run([*in_pod, "iptables-legacy-restore"], input=ISTIO, text=True, check=True)
+    box.at_end(lambda: subprocess.run([*in_pod, "iptables-legacy-restore"], input="*nat\nCOMMIT\n", text=True, check=True))
+    box.objects(*cluster(SHOP))
+    saved = subprocess.run([*in_pod, "iptables-legacy-save"], capture_output=True, text=True, check=True).stdout
+
+    def find() -> list[Finding]:
+        if not is_refused(PODS["pod-a"], PORT):
+            return []
+        rules = save_parser.parse(saved)
+        (rule,) = rules.chain("ip", "nat", "ISTIO_IN_REDIRECT")
+        ends = Endpoints(CLIENT, 40000, PODS["pod-a"], PORT)
+        hit = RuleHit((RuleLocation(rule.chain, 1),), rule, "REDIRECT", Evidence.OBSERVED)
+        nat = Nat("DNAT", ends, replace(ends, dport=15006))
+        hop = NatHop(0, POD_A, Hook.PREROUTING, nat=nat, rule_trace=RuleTrace((hit,), ruleset=rules))
+        packet = Packet(1, 0, HOST, "eth0", "IPv4", "TCP", ends, "SYN", 60, hops=(hop,))
+        return box.packet_findings("mesh_redirect", [refused_in(packet, POD_A)])
+
+    return BuiltCase(
+        find, {"ss -lntp": r"\A[^\n]*\n?\Z", "iptables-legacy -t nat -L ISTIO_IN_REDIRECT": "redir ports 15006"},
+        repair=lambda: box.listen(15006, POD_A), namespace=POD_A,
+    )  # fmt: skip
+
+
+@case("terminating_endpoint", "its process has closed the listener")
+def _terminating(box: Box) -> BuiltCase:
+    box.put(("legacy", iptables.rules([SHOP])))
+    found = cluster(SHOP)
+    found[-1]["endpoints"][0]["conditions"] = {"ready": False, "serving": True, "terminating": True}
+    found[-1]["endpoints"][0]["targetRef"] = {"kind": "Pod", "namespace": "db", "name": "pg-hp"}
+    found[-2]["metadata"]["deletionTimestamp"] = "2026-11-27T07:00:00Z"
+    box.objects(*found)
+
+    def find() -> list[Finding]:
+        if not is_refused(NODE, SHOP.node_port):
+            return []
+        query = PathQuery(CLIENT, 40000, NODE, SHOP.node_port)
+        findings = Findings(box.context)
+        for packet in box.packets(query):
+            syn = attribute(refused_in(packet, POD_A), box.context.cluster)
+            cause = Cause("no listener", "no listener in pod-a", Evidence.OBSERVED)
+            attempt = ConnectionAttempt(syn, 0)
+            findings.look_syn(HandshakeVerdict(1, 0, attempt.asked, attempt.reached, HOST, cause, attempt=attempt))
+        return [f for f in findings.all if f.name == "terminating_endpoint"]
+
+    return BuiltCase(
+        find, {"kubectl get pods -n db pg-hp": "deletionTimestamp: .?2026-11-27"}, repair=lambda: box.listen(PORT, POD_A)
+    )

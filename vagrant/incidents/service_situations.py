@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Situations in which requests to Services fail, or arrive changed, each with its healthy twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from incidents import Requests, situations
+from incidents.objects import Object
+from incidents.proxy.model import PODS as POD_NETWORKS
+from incidents.proxy.model import Service
+from incidents.situations import SHOP, A, Situation
+from scenes import rules, scene, servers
+from scenes import traffic as ask
+from scenes.netns import entered
+from scenes.topology import CLIENT, GATEWAY4, NODE4
+
+Where = tuple[str | None, str, int]
+"""Namespace of a request (None = the node), address and port that it is sent to."""
+
+CLOSED = replace(SHOP, ends=((A, 8081),))
+"""SHOP with an endpoint at a port at which its pod does not listen."""
+NEAR = replace(SHOP, local=True, near=SHOP.ends)
+FROM_CLIENT: Where = (CLIENT, NODE4, SHOP.node_port)
+
+
+@dataclass(frozen=True)
+class AskedSituation(Situation):
+    """A situation in which one request is sent twice. watched: ports besides those of the Services."""
+
+    where: Where = FROM_CLIENT
+    watched: tuple[int, ...] = ()
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        return (*super().ports, *self.watched)
+
+    def traffic(self) -> Requests:
+        ns, address, port = self.where
+        replies = [ask.http_get(address, port, ns=ns, timeout=1.2) for _ in range(2)]
+        return [(f"{ns or 'node-1'} $ curl {address}:{port}", reply.body or reply.outcome) for reply in replies]
+
+
+def every() -> list[AskedSituation]:
+    """All of these situations, each fault before its healthy twins."""
+    found = []
+    for name, where in (("another address", (CLIENT, GATEWAY4, 30306)), ("a loopback address", (None, "127.0.0.1", 30306))):
+        found += [
+            AskedSituation(f"NodePort at {name} of the node", "native", plain, packets="nodeport_address", where=where),
+            AskedSituation(f"NodePort at {name}, iptables mode", "legacy", plain, where=where),
+        ]
+    found.append(AskedSituation("NodePort at the node's primary address", "native", plain))
+    for mode in ("legacy", "nft"):
+        found += [
+            AskedSituation(f"policy Local, masqueraded by {name}", mode, build, packets=finding)
+            for name, build, finding in (
+                ("an administrator's rule", _masqueraded, "client_address_hidden"),
+                ("ip-masq-agent", _masqueraded_by_agent, "client_address_hidden"),
+                ("no rule", _near, ""),
+                ("a rule for what pods send", _masqueraded_from_pods, ""),
+            )
+        ]
+        found += [
+            AskedSituation("mesh without its proxy", mode, _mesh(), packets="mesh_redirect", watched=(15006,)),
+            AskedSituation("mesh, a pod's own request", mode, _mesh(), packets="mesh_redirect", watched=(15001, 8080),
+                           where=("pod-a", situations.B, 8080)),
+            AskedSituation("mesh with its proxy", mode, _mesh(15006), watched=(15006,)),
+        ]  # fmt: skip
+    ending = {"ready": False, "serving": True, "terminating": True}
+    found += [
+        AskedSituation("terminating endpoint that refuses", "legacy", _ends_as(CLOSED, ending), packets="terminating_endpoint"),
+        AskedSituation("terminating endpoint that answers", "legacy", _ends_as(SHOP, ending)),
+        AskedSituation("ready endpoint that refuses", "legacy", _ends_as(CLOSED, {"ready": True})),
+    ]
+    return found
+
+
+def plain(mode: str) -> list[Object]:
+    scene.bare()
+    situations.kube(mode, SHOP)
+    return situations.objects_of(SHOP)
+
+
+def _near(mode: str, *post: str) -> list[Object]:
+    """SHOP with policy Local and its pod here. post: rules of POSTROUTING after kube-proxy's."""
+    scene.bare()
+    situations.kube(mode, NEAR, post=post)
+    return situations.objects_of(SHOP, local=(SHOP,))
+
+
+def _masqueraded(mode: str) -> list[Object]:
+    return _near(mode, f"-d {POD_NETWORKS[4]} -j MASQUERADE")
+
+
+def _masqueraded_from_pods(mode: str) -> list[Object]:
+    return _near(mode, f"-s {POD_NETWORKS[4]} ! -d {POD_NETWORKS[4]} -j MASQUERADE")
+
+
+MASQ_AGENT = """*nat
+:IP-MASQ-AGENT - [0:0]
+-A POSTROUTING -m comment --comment "ip-masq-agent: ensure nat POSTROUTING directs all non-LOCAL destination traffic to our \
+custom IP-MASQ-AGENT chain" -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT
+-A IP-MASQ-AGENT -d 172.16.0.0/12 -m comment --comment "ip-masq-agent: local traffic is not subject to MASQUERADE" -j RETURN
+-A IP-MASQ-AGENT -m comment --comment "ip-masq-agent: outbound traffic is subject to MASQUERADE (must be last in chain)" \
+-j MASQUERADE
+COMMIT
+"""
+"""ip-masq-agent's rules with nonMasqueradeCIDRs that lack the pods' network."""
+
+
+def _masqueraded_by_agent(mode: str) -> list[Object]:
+    found = _near(mode)
+    rules.restore_text(MASQ_AGENT, 4, "legacy" if mode == "legacy" else "nft", flush=False)
+    return found
+
+
+ISTIO = """*nat
+:ISTIO_INBOUND - [0:0]
+:ISTIO_IN_REDIRECT - [0:0]
+:ISTIO_OUTPUT - [0:0]
+:ISTIO_REDIRECT - [0:0]
+-A PREROUTING -p tcp -j ISTIO_INBOUND
+-A OUTPUT -p tcp -j ISTIO_OUTPUT
+-A ISTIO_INBOUND -p tcp -m tcp --dport 15008 -j RETURN
+-A ISTIO_INBOUND -p tcp -j ISTIO_IN_REDIRECT
+-A ISTIO_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006
+-A ISTIO_OUTPUT -m owner --uid-owner 1337 -j RETURN
+-A ISTIO_OUTPUT -d 127.0.0.1/32 -j RETURN
+-A ISTIO_OUTPUT -j ISTIO_REDIRECT
+-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001
+COMMIT
+"""
+"""Istio's rules in the network namespace of a pod, those that a request meets."""
+
+
+def _mesh(*proxy: int) -> Callable[[str], list[Object]]:
+    """proxy: ports on which the mesh's proxy listens in pod-a."""
+
+    def build(mode: str) -> list[Object]:
+        found = plain(mode)
+        servers.start([servers.Server("pod-a", "proxy", http=port, udp=None) for port in proxy])
+        with entered("pod-a"):
+            rules.restore_text(ISTIO, 4, "legacy" if mode == "legacy" else "nft")
+        return found
+
+    return build
+
+
+def _ends_as(service: Service, conditions: dict[str, bool]) -> Callable[[str], list[Object]]:
+    """service: with one endpoint, of pod-a. conditions: those of the endpoint."""
+
+    def build(mode: str) -> list[Object]:
+        scene.bare()
+        situations.kube(mode, service)
+        found = situations.objects_of(service)
+        ends = next(o for o in found if o["kind"] == "EndpointSlice")
+        ends["endpoints"][0]["conditions"] = conditions
+        ends["ports"][0]["port"] = service.ends[0][1]
+        return found
+
+    return build
