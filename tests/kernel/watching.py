@@ -16,6 +16,7 @@ from tracer.node.namespaces import Namespaces, tracking
 from tracer.node.processes import Processes
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
+from tracer.packets.program_drops import AttachedPrograms
 from tracer.pipeline.live_source import POLL_SECONDS, RULES_SECONDS
 from tracer.rules import live_resolver
 
@@ -42,16 +43,21 @@ class Watch:
 
     @contextmanager
     def __call__(
-        self, packet_filter: Filter, nft: bool = False, on_rule_change: Callable[[int, str, int], None] | None = None
+        self,
+        packet_filter: Filter,
+        nft: bool = False,
+        on_rule_change: Callable[[int, str, int], None] | None = None,
+        programs: AttachedPrograms | None = None,
     ) -> Iterator[Seen]:
         """Traces with this filter during the block. nft: also which rules of nftables act, which slows down every packet.
-        on_rule_change: called when rules are replaced.
+        on_rule_change: called when rules are replaced. programs: eBPF programs at interfaces.
         """
         seen = Seen()
         self.session.drain()
         self.session.losses()
         namespaces = Namespaces()
-        hops = HopBuilder(namespaces, Processes(), self.kernel.drop_reasons(), self.kernel.symbols.containing)
+        reasons, function = self.kernel.drop_reasons(), self.kernel.symbols.containing
+        hops = HopBuilder(namespaces, Processes(), reasons, function, programs=programs)
         with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
         with live_resolver.watching(namespaces, self.session.extensions, with_nft) as (rules, _):
             rules.replaced = on_rule_change

@@ -19,7 +19,7 @@ from tests.support.blobs import R, build
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Ends, Names, Owners, Trail, swapped
 from tests.support.ctnetlink import FakeConntrack
 from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackListener
-from tracer.capture.journal import JournaledProcesses, RecordedNamespaces
+from tracer.capture.journal import JournaledProcesses, JournaledPrograms, RecordedNamespaces
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
 from tracer.capture.redact.records import RecordRedactor
@@ -42,6 +42,7 @@ from tracer.model.summary import RunSummary
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
 from tracer.packets.assembler import PacketAssembler
+from tracer.packets.program_drops import NoPrograms
 from tracer.pipeline import builder
 from tracer.pipeline.assembly import Assembler, AssemblyParts
 from tracer.pipeline.builder import RunOptions
@@ -203,6 +204,10 @@ class Machine(RecordingEnvironment):
 
     def tracking(self) -> set[int]:
         return set()
+
+    def programs(self, stack: ExitStack) -> JournaledPrograms:
+        self._programs = JournaledPrograms(self.buffer.journal, NoPrograms())
+        return self._programs
 
     def change_log(self) -> RecordedChangeLog:
         changes = super().change_log()

@@ -7,12 +7,14 @@ Questions of findings and of causes are in tracer/node/node_questions.py and nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tracer.errors import BadOption
+from tracer.model.bpf_program import AttachPoint, ProgramPeriod
 from tracer.model.namespace_name import HOST, NO_NETNS, Netns, distinct_name, unnamed
 from tracer.node.namespaces import NAMES_KEPT, NamespaceNames
 from tracer.node.processes import NOT_RECORDED, SocketOwners
+from tracer.packets.program_drops import AttachedPrograms
 from tracer.util.lru_dict import LruDict
 from tracer.util.questions import Journal, value_of
 
@@ -109,6 +111,27 @@ class ReplayedNamespaces:
             if self.name(inode) == name:
                 return inode
         raise BadOption(f"There is no network namespace {name!r} in this capture.")
+
+
+class JournaledPrograms:
+    """Programs at interfaces, for drops.
+
+    Args:
+        journal: Gives the answers.
+        live: The programs of this machine; None in a replay.
+    """
+
+    def __init__(self, journal: Journal, live: AttachedPrograms | None = None) -> None:
+        self._journal, self._live = journal, live
+
+    def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> Sequence[ProgramPeriod] | None:
+        return value_of(
+            self._journal(
+                ("programs", netns, ifindex, point.value),
+                lambda: tuple((self._live.periods(netns, ifindex, point, time) if self._live else None) or ()),
+                tuple[ProgramPeriod, ...](),
+            )
+        )
 
 
 def journaled_function(journal: Journal, function: Callable[[int], str]) -> Callable[[int], str]:

@@ -132,6 +132,8 @@ def _format_hop(hop: Hop) -> str:
             process = f", {socket.command} (pid {socket.pid})" if socket.pid else ""
             return f"socket {socket.state}".strip() + process
         case DropHop(drop=drop) if not is_benign(drop):
+            if drop.program:
+                return f"drop {drop.program.text}"
             return f"drop {drop.reason or 'without a reason'} in {drop.function or 'an unknown function'}"
         case DetailHop(detail=detail):
             return _format_detail(detail)

@@ -202,6 +202,8 @@ def _arguments(packet: Packet, hop: Hop) -> Arguments:
             found |= {"accept queue": f"{shake.accept_queue}/{shake.accept_limit}", "SYN queue": shake.syn_queue}
         case DropHop():
             found |= {"drop.reason": hop.drop.reason, "drop.function": hop.drop.function}
+            if hop.drop.program:
+                found["drop.program"] = hop.drop.program.text
         case RouteHop():
             found["route"] = hop.route
     if is_from_conntrack(hop):

@@ -8,6 +8,7 @@ object. Nothing is pinned and no file in tracefs is written, so a killed process
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import platform
@@ -15,25 +16,36 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracer.util.octets import encoded
+
 _NUMBERS = {"x86_64": (321, 298), "aarch64": (280, 241)}
 """Numbers of bpf(2) and perf_event_open(2) by machine type."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 (MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_NEXT_KEY, PROG_LOAD) = range(6)
-OBJECT_INFO, RAW_TRACEPOINT_OPEN, BTF_FD_BY_ID, BTF_NEXT_ID = 15, 17, 19, 23
+OBJECT_GET, PROG_FD_BY_ID, OBJECT_INFO, PROG_QUERY, RAW_TRACEPOINT_OPEN, BTF_FD_BY_ID, BTF_NEXT_ID = 7, 13, 15, 16, 17, 19, 23
 """Commands of bpf(2): enum bpf_cmd."""
 
 KPROBE, RAW_TRACEPOINT, TRACING = 2, 17, 26
 """Program types: enum bpf_prog_type."""
 TRACEPOINT_BTF, FENTRY, FEXIT = 23, 24, 25
 """Attach types of TRACING: enum bpf_attach_type."""
+TCX_INGRESS, TCX_EGRESS = 46, 47
+"""Attach types at an interface, since kernel commit e420bed02507 ("bpf: Add fd-based tcx multi-prog infra with link support",
+6.6)."""
+MOST_ATTACHED = 64
+"""Largest number of programs at one place of an interface: BPF_MPROG_MAX of the kernel."""
 
 NAME_BYTES = 15
 """Longest name of a map or program, bytes."""
 LOG_BYTES = 1 << 20
 """Size of the buffer for the verifier's messages, bytes."""
 
+_READ_ONLY = 1 << 3
+"""BPF_F_RDONLY."""
+_INFO_BYTES = 232
+"""Bytes of bpf_prog_info that are read."""
 _KPROBE_PMU = Path("/sys/bus/event_source/devices/kprobe")
 _PERF_FLAG_CLOEXEC = 8
 _PERF_ATTR_BYTES = 112
@@ -302,3 +314,96 @@ def _btf_name(fd: int) -> str:
     _bpf(OBJECT_INFO, struct.pack("=IIQ", fd, len(info), _address(info)))
     is_kernel = struct.unpack_from("=I", info.raw, 28)[0]
     return name.value.decode(errors="replace") if is_kernel else ""
+
+
+def program_by_id(number: int) -> int:
+    """A descriptor of a loaded program. Raises OSError: there is none any more, or this process may not have it."""
+    return _bpf(PROG_FD_BY_ID, struct.pack("=III", number, 0, 0))
+
+
+def pinned_object(path: str) -> int:
+    """A descriptor of a pinned object; it is opened read only. Raises OSError."""
+    name = ctypes.create_string_buffer(encoded(path))
+    return _bpf(OBJECT_GET, struct.pack("=QII", _address(name), 0, _READ_ONLY))
+
+
+@dataclass(frozen=True)
+class ProgramInfo:
+    """What the kernel says of a loaded program.
+
+    Attributes:
+        number: Its id.
+        tag: Hash of its instructions, hexadecimal.
+        name: Its name, at most NAME_BYTES bytes.
+        btf_id: Id of its BTF, 0 = none.
+        function: Number of its first function in that BTF, 0 = none.
+    """
+
+    number: int
+    tag: str
+    name: bytes
+    btf_id: int
+    function: int
+
+
+def program_info(fd: int) -> ProgramInfo:
+    """The kernel's description of a program. Raises OSError."""
+    info = _info(fd, _INFO_BYTES)
+    number, tag, name = struct.unpack_from("=I8s", info, 4)[0], info[8:16], info[64:80].split(b"\0", 1)[0]
+    btf_id, size = struct.unpack_from("=II", info, 128)
+    count = struct.unpack_from("=I", info, 144)[0]
+    function = 0
+    if btf_id and count and size >= 8:
+        # The kernel fills an array whose size it is asked for: one entry is enough.
+        entry = ctypes.create_string_buffer(size)
+        asked = bytearray(_INFO_BYTES)
+        struct.pack_into("=IIQII", asked, 128, 0, size, _address(entry), 0, 0)
+        struct.pack_into("=I", asked, 144, 1)
+        buffer = ctypes.create_string_buffer(bytes(asked), len(asked))
+        _bpf(OBJECT_INFO, struct.pack("=IIQ", fd, len(buffer), _address(buffer)))
+        function = struct.unpack_from("=I", entry.raw, 4)[0]
+    return ProgramInfo(number, tag.hex(), name, btf_id, function)
+
+
+def program_btf(number: int, most_bytes: int) -> bytes:
+    """The BTF of a program. Raises OSError: it cannot be read, or is longer than `most_bytes`."""
+    fd = _bpf(BTF_FD_BY_ID, struct.pack("=III", number, 0, 0))
+    try:
+        empty = ctypes.create_string_buffer(32)
+        _bpf(OBJECT_INFO, struct.pack("=IIQ", fd, len(empty), _address(empty)))
+        size = struct.unpack_from("=I", empty.raw, 8)[0]
+        if size > most_bytes:
+            raise OSError(errno.E2BIG, "the BTF is too long")
+        data = ctypes.create_string_buffer(size)
+        info = ctypes.create_string_buffer(struct.pack("=QIIQII", _address(data), size, 0, 0, 0, 0), 32)
+        _bpf(OBJECT_INFO, struct.pack("=IIQ", fd, len(info), _address(info)))
+        return data.raw
+    finally:
+        os.close(fd)
+
+
+@dataclass(frozen=True)
+class AttachedIds:
+    """Programs that bpf(2) attached to an interface.
+
+    Attributes:
+        numbers: Their ids, in the order in which they run.
+        revision: Grows with each change; 0 = the kernel does not count.
+    """
+
+    numbers: tuple[int, ...] = ()
+    revision: int = 0
+
+
+def attached_ids(ifindex: int, attach_type: int) -> AttachedIds:
+    """The programs of an interface of this thread's namespace.
+
+    Raises:
+        OSError: EINVAL: the kernel has no such attach type; there are more than MOST_ATTACHED, or they cannot be read.
+    """
+    ids = (ctypes.c_uint32 * MOST_ATTACHED)()
+    query = struct.pack("=IIIIQII", ifindex, attach_type, 0, 0, ctypes.addressof(ids), len(ids), 0) + bytes(32)
+    buffer = ctypes.create_string_buffer(query, len(query))
+    _bpf_buffer(PROG_QUERY, buffer)
+    count, revision = struct.unpack_from("=I", buffer.raw, 24)[0], struct.unpack_from("=Q", buffer.raw, 56)[0]
+    return AttachedIds(tuple(ids[: min(count, len(ids))]), revision)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, final
 
+from tracer.model.bpf_program import ProgramDrop
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.namespace_name import Netns
@@ -123,11 +124,13 @@ class Drop:
         reason: The kernel's drop reason; "" before 5.17.
         function: The kernel function that freed the packet.
         after_socket: A socket had received the packet before.
+        program: What is known of the eBPF program that dropped it; None = none did.
     """
 
     reason: str
     function: str
     after_socket: bool = False
+    program: ProgramDrop | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
 from tracer.events.record import CUT, Event, Flag, Kind
+from tracer.model.bpf_program import ProgramDrop
 from tracer.model.evidence import Evidence
 from tracer.model.hop import (
     ChainHop,
@@ -36,6 +37,7 @@ from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
 from tracer.packets.ipvs_connections import IpvsConnections
 from tracer.packets.lookups import Lookups
+from tracer.packets.program_drops import AttachedPrograms, place_of, program_drop
 from tracer.rules.rule_resolver import NO_RULES, ResolvedRules
 from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
@@ -94,6 +96,7 @@ class HopBuilder:
         drop_reasons: Drop reason name by number, of the kernel that wrote the events.
         function: Gives the name of the kernel function that contains an address.
         version: See Lookups.
+        programs: eBPF programs at interfaces; None = they are not known.
 
     Attributes:
         lookups: The look-ups of the packet that is being explained.
@@ -106,8 +109,9 @@ class HopBuilder:
         drop_reasons: Mapping[int, str],
         function: Callable[[int], str],
         version: Callable[[], int] | None = None,
+        programs: AttachedPrograms | None = None,
     ) -> None:
-        self.lookups, self._reasons = Lookups(namespaces, processes, function, version), drop_reasons
+        self.lookups, self._reasons = Lookups(namespaces, processes, function, version, programs), drop_reasons
         self._ipvs_connections = IpvsConnections()
         self._listeners: LruDict[tuple[int, str, int], int] = LruDict(LISTENERS_KEPT, "listening sockets")
         self._listener_changes = 0
@@ -220,7 +224,17 @@ class HopBuilder:
     def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> DropHop:
         reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
-        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, self.lookups.function(e.object), after_socket), **step)
+        function = self.lookups.function(e.object)
+        program = self._program(e, step["in_iface"], reason, function)
+        return DropHop(verdict=Verdict.DROP, drop=Drop(reason, function, after_socket, program), **step)
+
+    def _program(self, e: Event, iface: str, reason: str, function: str) -> ProgramDrop | None:
+        """What is known of the program that dropped the packet; None = nothing, or no program did."""
+        place = place_of(reason, function)
+        if place is None or not e.in_ifindex:
+            return None
+        periods = self.lookups.programs(e.netns, e.in_ifindex, place.point, e.time)
+        return program_drop(place, iface, e.time, periods) if periods else None
 
 
 @lru_cache(4096)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What explaining a packet looks up outside of its rows: names of namespaces, owners of sockets, names of kernel functions."""
+"""What explaining a packet looks up outside of its rows: namespaces, owners of sockets, kernel functions, eBPF programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from tracer.model.bpf_program import AttachPoint, ProgramPeriod
 from tracer.model.namespace_name import Netns
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
+from tracer.packets.program_drops import AttachedPrograms, NoPrograms
 
 _Namespaces: TypeAlias = tuple[tuple[int, int], ...]
 """Inodes of namespaces, and the number of requests for the name of each."""
@@ -25,6 +27,7 @@ class Lookups:
         processes: Processes that own sockets.
         function: Gives the name of the kernel function that contains an address.
         version: Gives a number that changes before any answer changes, as in a replay. None = each question has to be asked.
+        programs: eBPF programs at interfaces; None = they are not known.
 
     Attributes:
         is_consistent: No question of this packet has had two answers.
@@ -36,7 +39,9 @@ class Lookups:
         processes: SocketOwners,
         function: Callable[[int], str],
         version: Callable[[], int] | None = None,
+        programs: AttachedPrograms | None = None,
     ) -> None:
+        self._programs: AttachedPrograms = programs or NoPrograms()
         self._namespaces, self._processes, self._function, self._version = namespaces, processes, function, version
         self._names: dict[int, Netns] = {}
         self._owners: dict[int, tuple[int, str]] = {}
@@ -101,3 +106,7 @@ class Lookups:
         if self._functions.setdefault(address, found) != found:
             self.is_consistent = False
         return found
+
+    def programs(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> Sequence[ProgramPeriod] | None:
+        """The eBPF programs at a place of an interface. Only for a drop there: a dropped packet is explained once."""
+        return self._programs.periods(netns, ifindex, point, time)

@@ -180,6 +180,8 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     if purged.has_unknown_receiver(hop.drop):
         return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
+    if hop.drop.program:
+        return f"DROPPED {hop.drop.program.text}{_where(hop)}", Outcome.DROPPED
     in_hook = next((h.hook for h in hops if isinstance(h, HookHop) and h.verdict is Verdict.DROP), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
     return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", Outcome.DROPPED

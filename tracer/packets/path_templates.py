@@ -20,7 +20,7 @@ from tracer.events.nft_trace import NftHit
 from tracer.events.record import Event, EventRow, Flag, Kind
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.hop import DecisionDetail, DetailHop, IpvsHop, RewriteHop, RuleHop, Socket, SocketHop
+from tracer.model.hop import DecisionDetail, DetailHop, DropHop, IpvsHop, RewriteHop, RuleHop, Socket, SocketHop
 from tracer.model.packet import Packet
 from tracer.model.rule import RuleTrace
 from tracer.packets.hop_builder import HopBuilder, SocketUse
@@ -421,6 +421,8 @@ def _is_template(packet: Packet, ports: Ports) -> bool:
     if not packet.complete or packet.continues or packet.raw or packet.flow is None or packet.outcome in BAD:
         return False
     if any(str(port) in packet.verdict for port in ports if port):
+        return False
+    if any(isinstance(h, DropHop) and h.drop.program for h in packet.hops):
         return False
     return not any(isinstance(h, IpvsHop) or (isinstance(h, RuleHop) and _is_undecided(h.rule_trace)) for h in packet.hops)
 

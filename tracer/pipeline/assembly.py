@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tracer.events.record import EventArray
@@ -16,6 +16,7 @@ from tracer.node.node import HostReader
 from tracer.node.processes import SocketOwners
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
+from tracer.packets.program_drops import AttachedPrograms, NoPrograms
 from tracer.packets.shared_packet import AnyPacket
 from tracer.rules.rule_resolver import RuleResolver
 from tracer.util.questions import Journal
@@ -75,6 +76,7 @@ class KernelNames:
 
     function: Callable[[int], str]
     drop_reasons: Mapping[int, str]
+    programs: AttachedPrograms = field(default_factory=NoPrograms)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class AssemblyParts:
         names: Names of the kernel's numbers.
         clock: ns to add to CLOCK_MONOTONIC to get ns since the epoch.
         tracking: Inodes of namespaces that track connections.
+        programs: Gives the eBPF programs at interfaces.
     """
 
     namespaces: NamespaceNames
@@ -102,6 +105,7 @@ class AssemblyParts:
     names: KernelNames
     clock: int
     tracking: Collection[int]
+    programs: AttachedPrograms = field(default_factory=NoPrograms)
 
 
 def packet_assembler(
@@ -118,7 +122,8 @@ def packet_assembler(
         holds_answers: See PacketAssembler.
         version: See Lookups.
     """
-    hops = HopBuilder(parts.namespaces, parts.processes, parts.names.drop_reasons, parts.names.function, version)
+    names = parts.names
+    hops = HopBuilder(parts.namespaces, parts.processes, names.drop_reasons, names.function, version, parts.programs)
     number = os.environ.get(COMPARED_VARIABLE, "")
     every = (int(number) if number.isdecimal() else COMPARED_EVERY) if compares_paths else 0
     return PacketAssembler(

@@ -94,6 +94,7 @@ def build(environment: Environment, kube: OwnerResolver, output: Output, options
         environment.kernel_names(),
         environment.clock(),
         environment.tracking(),
+        environment.programs(stack),
     )
     output.set_clock(parts.clock)
     assembler = environment.assembler(parts)

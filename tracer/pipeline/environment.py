@@ -24,6 +24,7 @@ from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
 from tracer.node.processes import SocketOwners
+from tracer.packets.program_drops import AttachedPrograms
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames
 from tracer.pipeline.source import EventSource
 from tracer.rules.rule_resolver import RuleResolver
@@ -71,6 +72,10 @@ class Environment(Protocol):
 
     def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         """Finds the rules that packets met, until the stack unwinds."""
+        ...
+
+    def programs(self, stack: ExitStack) -> AttachedPrograms:
+        """Finds the eBPF programs at interfaces, until the stack unwinds. They are read before this returns."""
         ...
 
     def change_log(self) -> ChangeSource:

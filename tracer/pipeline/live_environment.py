@@ -11,6 +11,7 @@ from tracer.connections.change_log import ChangeLog
 from tracer.connections.conntrack_events import ConntrackListener, EntryEvents
 from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.kernel.late_modules import LateModules
+from tracer.kernel.program_watcher import ProgramWatcher
 from tracer.kernel.session import Kernel, Session
 from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import OwnerResolver
@@ -21,6 +22,7 @@ from tracer.node.namespace_view import NamespaceReader
 from tracer.node.namespaces import NamespaceNames, Namespaces
 from tracer.node.node import HostReader
 from tracer.node.processes import Processes, SocketOwners
+from tracer.packets.program_drops import AttachedPrograms
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.pipeline.environment import RunStart
 from tracer.pipeline.live_source import LiveSource
@@ -74,6 +76,9 @@ class LiveEnvironment:
 
     def rules(self, namespaces: NamespaceNames, stack: ExitStack) -> RuleResolver:
         return rule_resolver(self.session, namespaces, stack)
+
+    def programs(self, stack: ExitStack) -> AttachedPrograms:
+        return stack.enter_context(ProgramWatcher())
 
     def change_log(self) -> ChangeLog:
         return ChangeLog()

@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from tracer.model import (
+    bpf_program,
     check,
     connection,
     counter_mismatch,
@@ -47,7 +48,8 @@ CLASSES: Mapping[str, type] = {
         packets.Packet, packets.Flow, endpoints.Endpoints, kube.Owner,
         hop.HookHop, hop.NatHookHop, hop.TableHop, hop.ChainHop, hop.NatHop, hop.IpvsNatHop, hop.IpvsRefusalHop, hop.SocketHop,
         hop.HandshakeHop, hop.DetailHop, hop.DropHop, hop.RouteHop, hop.Nat, hop.Handshake, hop.Socket, hop.DecisionDetail,
-        hop.Drop, hop.IpvsDecision, rule.RuleTrace, rule.RuleHit, rule.RuleLocation, rule.Rule,
+        hop.Drop, hop.IpvsDecision, bpf_program.ProgramDrop, bpf_program.AttachedProgram,
+        rule.RuleTrace, rule.RuleHit, rule.RuleLocation, rule.Rule,
         finding.Finding, finding.FindingEvidence, handshake.HandshakeVerdict, handshake.ConnectionAttempt, handshake.Cause,
         timeline.Timeline, timeline.TimelineEntry, timeline.PathStep, connection.ConnectionKey, loss.Loss,
         summary.RunSummary, summary.OutputLoss, counter_mismatch.CounterMismatch, check.CheckResult,

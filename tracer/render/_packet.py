@@ -10,6 +10,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.hop import (
     DecisionDetail,
     DetailHop,
+    Drop,
     DropHop,
     Handshake,
     HandshakeHop,
@@ -158,7 +159,8 @@ class PacketLines:
                 return hop.detail.what, _facts(hop.detail, packet.family)
             case DropHop():
                 places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
-                return "drop", ink("bad", " ".join(p for p in places if p) or "no reason given")
+                what = ink("bad", " ".join(p for p in places if p) or "no reason given")
+                return "drop", what + _program(hop.drop)
             case RouteHop():
                 return hop.kind.value, ink("doubt", hop.route)
             case RuleHop():
@@ -232,6 +234,13 @@ def _fitting(style: str, outcome: Outcome) -> str:
     if style == "bad" and outcome in GOOD:
         return "doubt"
     return "quiet" if style == "good" and outcome in BAD else style
+
+
+def _program(drop: Drop) -> str:
+    """Which eBPF program dropped the packet, behind the kernel's reason; the kernel does not say it."""
+    if not drop.program:
+        return ""
+    return f", {plain(drop.program.text)}" + f"{KEEP}(derived)" * (drop.program.program is not None)
 
 
 def _verdict_style(verdict: AnyVerdict) -> str:

@@ -109,3 +109,5 @@ def _hop(hop: Hop) -> Iterator[str]:
             yield f"{hop.socket.state} {hop.socket.command} pid {hop.socket.pid}"
         case DropHop():
             yield f"{hop.drop.reason} {hop.drop.function}"
+            if hop.drop.program:
+                yield hop.drop.program.text

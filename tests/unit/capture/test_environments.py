@@ -7,7 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,7 +244,11 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
         return Known(["pod-a"] if question[0] == "space names" else default)
 
     spaces, node = ReplayedNamespaces(journal, NODE, NODE, {}, lambda: 0), HostReader(tmp_path, tmp_path)
-    function = cast(Any, lambda address: questions.append(("function", address)))
+
+    def function(address: int) -> str:
+        questions.append(("function", address))
+        return ""
+
     processes = JournaledProcesses(journal)
     inspector, names = NamespaceInspector(NamespaceReader(spaces, processes), journal), KernelNames(function, {})
     parts = AssemblyParts(spaces, processes, inspector, node, journal, RuleResolver(), names, 0, set())

@@ -16,6 +16,7 @@ from typing import Any
 
 from tracer.capture.format.type_checks import MAX_NUMBER, MIN_NUMBER, has_valid_fields
 from tracer.kube.cni_cache import Sandbox
+from tracer.model.bpf_program import AttachedProgram, ProgramPeriod
 from tracer.model.check import CheckResult
 from tracer.model.kube import HostPort
 from tracer.model.loss import Loss
@@ -34,6 +35,8 @@ KINDS: dict[str, Any] = {
     "VerdictMap": VerdictMap,
     "Wanted": TableRequest,
     "Loss": Loss,
+    "AttachedProgram": AttachedProgram,
+    "ProgramPeriod": ProgramPeriod,
 }
 """Data classes by their name in a capture. This name, and the names of the fields, are part of the format and do not change.
 A class that needs more than its fields has its own module in this package."""

@@ -13,6 +13,7 @@ from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.format.schema import Record
 from tracer.capture.format.type_checks import fits, hashable
 from tracer.kube.cni_cache import Sandbox
+from tracer.model.bpf_program import ProgramPeriod
 from tracer.model.check import CheckResult
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
@@ -96,6 +97,7 @@ ANSWERS: dict[str, Any] = {
     "function": str,
     "space names": list[str],
     "netlink port": str,
+    "programs": tuple[ProgramPeriod, ...],
 }
 """Types of answers by the first element of the question."""
 NODE: dict[str, Any] = {

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from tracer import __version__
 from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackListener
@@ -20,9 +18,11 @@ from tracer.capture.format.codec import to_json
 from tracer.capture.format.schema import ALL_ANSWERS
 from tracer.capture.journal import (
     JournaledProcesses,
+    JournaledPrograms,
     RecordedNamespaces,
     journaled_function,
 )
+from tracer.capture.record import prefetch
 from tracer.capture.record.buffer import RecordBuffer
 from tracer.capture.record.capture_files import CaptureFiles, CaptureTarget, RotationLimits
 from tracer.capture.record.prefetch import Prefetcher
@@ -114,7 +114,8 @@ class RecordingEnvironment:
         self._live = LiveEnvironment()
         self.conntrack = RecordedConntrackListener(self.buffer, self._live.conntrack_listener())
         self._closed = False
-        self._journaled_function: Callable[[int], str] = lambda address: ""
+        self._names: KernelNames | None = None
+        self._programs: JournaledPrograms | None = None
 
     def cluster_view(self) -> ClusterView:
         view = ClusterView.of_machine(self.sandboxes)
@@ -129,13 +130,14 @@ class RecordingEnvironment:
 
     def kernel_names(self) -> KernelNames:
         live = self._live.kernel_names()
-        self._journaled_function = journaled_function(self.buffer.journal, live.function)
-        return KernelNames(self._journaled_function, live.drop_reasons)
+        self._names = KernelNames(journaled_function(self.buffer.journal, live.function), live.drop_reasons)
+        return self._names
 
-    def journal_functions(self, events: EventArray) -> None:
-        """Records the functions of all drops. The run may end before it explains them, but a replay explains all packets."""
-        for address in np.unique(events["object"][events["kind"] == record.Kind.EVENT_DROP]).tolist():
-            self._journaled_function(address)
+    def journal_drops(self, events: EventArray) -> None:
+        """Records the functions and the programs of all drops. The run may end before it explains them, but a replay explains
+        all packets."""
+        if self._names and self._programs:
+            prefetch.ask_of_drops(events, self._names, self._programs)
 
     def namespaces(self) -> RecordedNamespaces:
         return RecordedNamespaces(self.buffer.journal, self._live.namespaces())
@@ -163,6 +165,10 @@ class RecordingEnvironment:
             return RecordedRulesetWatcher(updates, self.buffer)
 
         return rule_resolver(self._live.session, namespaces, stack, reader, wrap)
+
+    def programs(self, stack: ExitStack) -> JournaledPrograms:
+        self._programs = JournaledPrograms(self.buffer.journal, self._live.programs(stack))
+        return self._programs
 
     def change_log(self) -> RecordedChangeLog:
         return RecordedChangeLog(self.buffer)
@@ -243,7 +249,7 @@ class RecordingSource(LiveSource):
         for loss in losses:
             self._buffer.add_loss(loss)
         events = record.unpack(slots)
-        self._environment.journal_functions(events)
+        self._environment.journal_drops(events)
         return Batch(now, events, losses, last)
 
     def poll_losses(self) -> None:

@@ -21,7 +21,8 @@ from tracer.handshakes import causes
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.node_questions import Occasion
-from tracer.pipeline.assembly import AssemblyParts
+from tracer.packets.program_drops import AttachedPrograms, place_of
+from tracer.pipeline.assembly import AssemblyParts, KernelNames
 from tracer.util.octets import c_text
 from tracer.util.questions import value_of
 
@@ -38,13 +39,25 @@ LISTEN = 10
 TCP, UDP = 6, 17
 
 
+def ask_of_drops(events: EventArray, names: KernelNames, programs: AttachedPrograms) -> None:
+    """Asks what the assembly of packets asks about drops: functions, and programs at interfaces."""
+    drops = events[events["kind"] == Kind.EVENT_DROP]
+    last: dict[tuple[int, ...], int] = {}
+    for *key, at in drops[["netns", "in_ifindex", "reason", "object", "time"]].tolist():
+        last[tuple(key)] = max(at, last.get(tuple(key), 0))
+    for (netns, ifindex, reason, address), at in last.items():
+        place = place_of(names.drop_reasons.get(reason, ""), names.function(address))
+        if place and ifindex:
+            programs.periods(netns, ifindex, place.point, at)
+
+
 class Prefetcher:
     """Asks the questions of a replay while they can be answered; the journal records the answers."""
 
     def __init__(self, parts: AssemblyParts, sandboxes: RecordedCniCache | None) -> None:
-        self._namespaces, self._processes, self._function = parts.namespaces, parts.processes, parts.names.function
+        self._namespaces, self._processes, self._names = parts.namespaces, parts.processes, parts.names
         self._resolver, self._node, self._sandboxes, self._inspector = parts.rules, parts.node, sandboxes, parts.inspector
-        self._journal = parts.journal
+        self._journal, self._programs = parts.journal, parts.programs
         self._node_questions = tuple(dict.fromkeys(q for asked in findings.declared_questions().values() for q in asked))
         self._namespace_questions = tuple(dict.fromkeys(q for asked in causes.declared_questions().values() for q in asked))
         self._node_asked_at = self._counters_asked_at = float("-inf")
@@ -71,8 +84,7 @@ class Prefetcher:
         """Asks what the assembly of packets asks. Returns the pids of listening processes that were not met before."""
         for netns in np.unique(events["netns"]).tolist():
             self._namespaces.name(netns)
-        for address in np.unique(events["object"][events["kind"] == Kind.EVENT_DROP]).tolist():
-            self._function(address)
+        ask_of_drops(events, self._names, self._programs)
         sockets = events[(events["kind"] == Kind.EVENT_SOCKET) & (events["object"] > 0)]
         listening = set(sockets["object"][(sockets["state"] == LISTEN) & (sockets["protocol"] == TCP)].tolist())
         found = []

@@ -171,6 +171,11 @@ class RecordRedactor:
             return ("node", ("way out", self.address(key[1]))), answer
         return (question, answer) if what in ("is kube-proxy", "setting", "counters", "conntrack", "mtu") else None
 
+    def _programs(self, question: Any, answer: Any) -> Any:
+        """Paths and processes may have the names of pods."""
+        periods = [replace(p, programs=tuple(replace(each, pin="", holder="") for each in p.programs)) for p in answer]
+        return question, tuple(periods)
+
     def _unchanged(self, question: Any, answer: Any) -> Any:
         return question, answer
 
@@ -247,5 +252,6 @@ _ANSWERS: dict[str, Callable[[RecordRedactor, Any, Any], Any]] = {
     "space": RecordRedactor._namespace,
     "node": RecordRedactor._node,
     "function": RecordRedactor._unchanged,
+    "programs": RecordRedactor._programs,
 }
 """By the first element of the question (tracer/capture/journal.py)."""

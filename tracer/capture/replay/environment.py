@@ -15,6 +15,7 @@ from tracer.capture.format.codec import MalformedRecord, from_json
 from tracer.capture.format.schema import HOLDS_ANSWERS
 from tracer.capture.journal import (
     JournaledProcesses,
+    JournaledPrograms,
     ReplayedNamespaces,
     journaled_function,
 )
@@ -67,6 +68,9 @@ class ReplayEnvironment:
     def kernel_names(self) -> KernelNames:
         function = journaled_function(self._source.journal, lambda address: "")
         return KernelNames(function, self._meta_value("drop_reasons", {}, dict))
+
+    def programs(self, stack: ExitStack) -> JournaledPrograms:
+        return JournaledPrograms(self._source.journal)
 
     def tracking(self) -> Collection[int]:
         return [i for i in self._meta_value("tracking", [], list) if isinstance(i, int)]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tracer.model.bpf_program import AttachPoint, ProgramDrop
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import Drop, HandshakeHop
@@ -36,6 +37,8 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     syn, drop = attempt.syn, attempt.syn.drop
     if syn.outcome not in BAD or drop is None:
         return None
+    if drop.program:
+        return _by_program(attempt, drop.program)
     fields = {"src": attempt.reached.src, "iface": _arrival(attempt)}
     if drop.reason in REASONS:
         name, text = REASONS[drop.reason]
@@ -47,6 +50,12 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     shake = next((each for each in shakes if each.accepted is False), None)
     at = f"by {attempt.process}'s socket" if shake else f"in {drop.function or 'an unknown function'}"
     return Cause("dropped", f"dropped {at}{attempt.where}: {_reason(drop)}")
+
+
+def _by_program(attempt: ConnectionAttempt, program: ProgramDrop) -> Cause:
+    """The cause where a program or a filter of tc dropped the SYN."""
+    name = "XDP" if program.point is AttachPoint.XDP else "tc"
+    return Cause(name, f"dropped{attempt.where} {program.text}", Evidence.DERIVED if program.program else Evidence.OBSERVED)
 
 
 def _arrival(attempt: ConnectionAttempt) -> str:

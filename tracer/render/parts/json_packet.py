@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
+from tracer.model.bpf_program import AttachedProgram, ProgramDrop
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import (
     DecidingHop,
@@ -198,7 +199,27 @@ def _socket(socket: Socket) -> Object:
 
 
 def _drop(drop: Drop) -> Object:
-    return {key: text for key, text in (("reason", drop.reason), ("function", drop.function)) if text}
+    out: Object = {key: text for key, text in (("reason", drop.reason), ("function", drop.function)) if text}
+    return out | ({"program": _program_drop(drop.program)} if drop.program else {})
+
+
+def _program_drop(found: ProgramDrop) -> Object:
+    """Returns the program that dropped the packet, or the candidates and why none of them is named."""
+    out: Object = {"point": found.point.value}
+    if found.iface:
+        out["ifname"] = found.iface
+    if found.program:
+        return out | {"evidence": "derived", **_program(found.program)}
+    return out | {"evidence": "candidate" if found.candidates else "unknown", "doubt": found.doubt,
+                  "candidates": [_program(each) for each in found.candidates]}  # fmt: skip
+
+
+def _program(program: AttachedProgram) -> Object:
+    fields = {
+        "kind": program.kind, "id": program.number, "name": program.name, "tag": program.tag, "loader": program.loader,
+        "loader_evidence": program.loader_evidence, "pin": program.pin, "holder": program.holder,
+    }  # fmt: skip
+    return {key: str(value) if key == "kind" else value for key, value in fields.items() if value}
 
 
 def rfc3339(ns: int) -> str:

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""eBPF programs that drop one of three packets at an interface of a pod: each drop is named, and no other.
+
+The programs count what they drop, so that the number of named drops is compared with the program's own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from scenes import topology
+from scenes.netns import entered
+from tests.kernel.captured import check_same_output, read
+from tests.kernel.recorder import Recorder
+from tests.kernel.watching import Watch
+from tests.support import bpf_programs
+from tests.support.bpf_programs import EGRESS, INGRESS, SCHED_CLS, XDP, TestProgram
+from tracer.kernel import bpf_syscall
+from tracer.kernel.program_watcher import ProgramWatcher
+from tracer.model.bpf_program import AttachPoint, ProgramDrop
+from tracer.model.filter import Filter
+from tracer.model.packet import Outcome, Packet
+
+PORT, PACKETS = 9191, 30
+POD = topology.PODS[0]
+FILTER = Filter(ports=(PORT,))
+
+
+@contextmanager
+def attached(*programs: TestProgram, iface: str = POD.host_end, parent: int = INGRESS) -> Iterator[None]:
+    """The programs as filters of tc, in this order."""
+    bpf_programs.clsact(iface)
+    try:
+        for at, program in enumerate(programs, 1):
+            bpf_programs.attach_tc(iface, program, parent, at)
+        yield
+    finally:
+        bpf_programs.remove_clsact(iface)
+        for program in programs:
+            program.close()
+
+
+@contextmanager
+def with_xdp(program: TestProgram, mode: int) -> Iterator[None]:
+    try:
+        bpf_programs.attach_xdp(POD.host_end, program, mode)
+    except OSError as e:
+        program.close()
+        pytest.skip(f"no XDP of this mode at veth: {e}")
+    try:
+        yield
+    finally:
+        bpf_programs.attach_xdp(POD.host_end, None, mode)
+        program.close()
+
+
+def send(count: int = PACKETS, to_pod: bool = False) -> None:
+    """Sends datagrams from the pod to the node, or the other way. No socket receives them."""
+    with entered(None if to_pod else POD.name):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sock:
+        for _ in range(count):
+            with suppress(ConnectionRefusedError):
+                sock.sendto(b"x" * 20, (POD.addr4 if to_pod else topology.GATEWAY4, PORT))
+            time.sleep(0.01)
+
+
+def drops(packets: list[Packet]) -> list[ProgramDrop]:
+    """What is known of the programs that dropped these packets."""
+    return [p.drop.program for p in packets if p.drop and p.drop.program]
+
+
+def traced(watch: Watch, work: Callable[[], object] = send) -> list[Packet]:
+    with ProgramWatcher() as programs, watch(FILTER, programs=programs) as seen:
+        work()
+    for packet in seen.packets:
+        print(packet.verdict)
+    requests = [p for p in seen.packets if p.protocol == "UDP"]
+    assert all((p.outcome is Outcome.DROPPED) == bool(p.drop and p.drop.program) for p in requests), "no other drop"
+    return requests
+
+
+def check_named(packets: list[Packet], program: TestProgram, text: str) -> None:
+    """Each packet that the program dropped has its name, and no other packet has one."""
+    found = drops(packets)
+    assert program.seen == PACKETS and program.dropped == PACKETS // 3
+    assert [each.text for each in found] == [text.format(program.number)] * program.dropped
+    assert {each.program.number if each.program else 0 for each in found} == {program.number}
+
+
+@pytest.mark.matrix
+def test_tc_ingress(watch: Watch) -> None:
+    program = bpf_programs.load("cil_from_container", SCHED_CLS, PORT)
+    with attached(program):
+        found = traced(watch)
+        if watch.kernel.drop_reasons():
+            check_named(found, program, "by eBPF program cil_from_contai (id {}) at tc ingress of veth-a, named as by Cilium")
+        else:
+            check_candidate(found, program, AttachPoint.TC_INGRESS)
+        assert len(found) == PACKETS
+
+
+@pytest.mark.matrix
+def test_tc_egress(watch: Watch) -> None:
+    program = bpf_programs.load("cali_to_wl", SCHED_CLS, PORT)
+    with attached(program, parent=EGRESS):
+        found = traced(watch, lambda: send(to_pod=True))
+        if watch.kernel.drop_reasons():
+            check_named(found, program, "by eBPF program cali_to_wl (id {}) at tc egress of veth-a, named as by Calico")
+        else:
+            check_candidate(found, program, AttachPoint.TC_EGRESS)
+        assert len(found) == PACKETS
+
+
+def check_candidate(packets: list[Packet], program: TestProgram, point: AttachPoint) -> None:
+    """Each packet that the program dropped has it as the only candidate."""
+    found = drops(packets)
+    assert len(found) == program.dropped == PACKETS // 3
+    assert {(each.point, each.program, tuple(c.number for c in each.candidates)) for each in found} == {
+        (point, None, (program.number,))
+    }
+    assert all(each.doubt for each in found)
+
+
+@pytest.mark.matrix
+def test_tcx(watch: Watch) -> None:
+    program = bpf_programs.load("cil_from_netdev", SCHED_CLS, PORT, attach_type=bpf_syscall.TCX_INGRESS)
+    try:
+        link = bpf_programs.attach_tcx(POD.host_end, program)
+    except OSError as e:
+        program.close()
+        pytest.skip(f"this kernel has no tcx: {e}")
+    try:
+        check_named(
+            traced(watch), program, "by eBPF program cil_from_netdev (id {}) at tc ingress of veth-a, named as by Cilium"
+        )
+    finally:
+        os.close(link)
+        program.close()
+
+
+@pytest.mark.matrix
+def test_generic_xdp(watch: Watch) -> None:
+    program = bpf_programs.load("xdp_filter", XDP, PORT)
+    with with_xdp(program, bpf_programs.GENERIC):
+        check_named(traced(watch), program, "by eBPF program xdp_filter (id {}) at XDP of veth-a, loader unknown")
+
+
+@pytest.mark.matrix
+def test_native_xdp_of_veth(watch: Watch) -> None:
+    """The same code of veth frees packets for other reasons, so the program is a candidate."""
+    program = bpf_programs.load("xdp_native", XDP, PORT)
+    with with_xdp(program, bpf_programs.NATIVE):
+        check_candidate(traced(watch), program, AttachPoint.XDP)
+
+
+def test_of_two_programs_none_is_chosen(watch: Watch) -> None:
+    first = bpf_programs.load("cil_one", SCHED_CLS, PORT, nth=1000)
+    second = bpf_programs.load("other", SCHED_CLS, PORT)
+    with attached(first, second):
+        found = drops(traced(watch))
+        assert len(found) == second.dropped + first.dropped > 0
+        assert {tuple(each.number for each in drop.candidates) for drop in found} == {(first.number, second.number)}
+        assert not any(drop.program for drop in found)
+
+
+def test_a_program_that_is_replaced_meanwhile(watch: Watch) -> None:
+    """Whatever is named dropped the packet: never more named drops than the program has counted, and no drop is left out."""
+    first, second = (bpf_programs.load(name, SCHED_CLS, PORT) for name in ("cil_old", "cil_new"))
+
+    def replace() -> None:
+        send()
+        bpf_programs.detach_tc(POD.host_end)
+        bpf_programs.attach_tc(POD.host_end, second)
+        send()
+
+    with attached(first):
+        found = drops(traced(watch, replace))
+        assert len(found) == first.dropped + second.dropped > 0
+        named = [drop.program.number for drop in found if drop.program]
+        assert named.count(first.number) <= first.dropped and named.count(second.number) <= second.dropped
+        assert all(drop.candidates for drop in found)
+        second.close()
+
+
+def test_no_program(watch: Watch) -> None:
+    """The healthy twin: a program that drops nothing."""
+    program = bpf_programs.load("cil_from_container", SCHED_CLS, PORT, nth=100_000)
+    with attached(program):
+        found = traced(watch)
+        assert len(found) == PACKETS == program.seen and not drops(found) and not program.dropped
+
+
+@pytest.mark.parametrize("explains", [True, False])
+def test_a_capture_has_the_names(recorder: Recorder, explains: bool) -> None:
+    program = bpf_programs.load("cil_from_container", SCHED_CLS, PORT)
+    with attached(program):
+        made = recorder(f"programs-{explains}", send, FILTER, explains=explains)
+        dropped = program.dropped
+    if explains:
+        check_same_output(made)
+        assert made.text.read_text().count("eBPF program cil_from_contai") >= dropped > 0
+        assert made.json.read_text().count('"point":"tc ingress"') >= dropped
+    else:
+        printed = replayed(made.files[0])
+        assert printed.count("=> DROPPED") == dropped > 0 and printed.count("eBPF program cil_from_contai") >= dropped
+
+
+def replayed(path: Path) -> str:
+    """What a replay prints, with one blank between words."""
+    done = read(path)
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.split())

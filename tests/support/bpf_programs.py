@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""eBPF programs for tests, as a CNI attaches them: each drops one of three packets to a UDP port, and counts what it does.
+
+They are raw instructions, loaded by the tracer's own bpf(2), and attached by netlink or bpf(2), so that no compiler and no
+other tool is needed. What a test attaches goes with its descriptors, or with its network namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracer.kernel import bpf_syscall
+from tracer.kernel.bpf_syscall import BpfMap, MapDefinition, ProgramTarget
+from tracer.node.nfnetlink import attribute
+from tracer.node.rtnetlink import NEWFILTER, NEWLINK, Rtnetlink, messages, request
+
+ARRAY, SCHED_CLS, XDP, LINK_CREATE, PIN = 2, 3, 6, 28, 6
+GENERIC, NATIVE = 2, 4
+"""XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE."""
+INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
+NEWQDISC, DELQDISC, DELFILTER, CREATE, EXCL, REPLACE, ACK = 36, 37, 45, 0x400, 0x200, 0x100, 4
+_PASS = {SCHED_CLS: 0, XDP: 2}
+_DROP = {SCHED_CLS: 2, XDP: 1}
+
+
+def _op(code: int, dst: int = 0, src: int = 0, offset: int = 0, value: int = 0) -> bytes:
+    return struct.pack("=BBhi", code, src << 4 | dst, offset, value)
+
+
+def _instructions(kind: int, counters: int, port: int, nth: int) -> bytes:
+    """The program: of IPv4 UDP packets to `port` counts all in element 0, drops each `nth` one and counts it in element 1."""
+    at_data, at_end = (76, 80) if kind == SCHED_CLS else (0, 4)
+    check = [
+        _op(0xBF, 6, 1),  # r6 = context
+        _op(0x61, 2, 6, at_data), _op(0x61, 3, 6, at_end),
+        _op(0xBF, 4, 2), _op(0x07, 4, value=42),  # Ethernet, IPv4 without options, UDP
+        (0x2D, 4, 3),  # if r4 > r3: pass
+        _op(0x69, 4, 2, 12), (0x55, 4, socket.htons(0x0800)),
+        _op(0x71, 4, 2, 23), (0x55, 4, 17),
+        _op(0x69, 4, 2, 36), (0x55, 4, socket.htons(port)),
+    ]  # fmt: skip
+    count = [
+        *_count(counters, 0),
+        _op(0x79, 7, 0, 0), _op(0x07, 7, value=1), _op(0x7B, 0, 7, 0),  # r7 = ++*r0
+        _op(0x97, 7, value=nth), (0x55, 7, 0),  # if r7 % nth: pass
+        *_count(counters, 1),
+        _op(0x79, 7, 0, 0), _op(0x07, 7, value=1), _op(0x7B, 0, 7, 0),
+        _op(0xB7, value=_DROP[kind]), _op(0x95),
+    ]  # fmt: skip
+    code = [*check, *count]
+    places = [sum(len(each) // 8 if isinstance(each, bytes) else 1 for each in code[:at]) for at in range(len(code) + 1)]
+    out = b""
+    for at, each in enumerate(code):
+        if isinstance(each, bytes):
+            out += each
+            continue
+        jump, register, value = each
+        offset = places[-1] - places[at] - 1
+        out += _op(jump, register, value, offset) if jump == 0x2D else _op(jump, register, 0, offset, value)
+    return out + _op(0xB7, value=_PASS[kind]) + _op(0x95)
+
+
+def _count(counters: int, key: int) -> list[bytes | tuple[int, int, int]]:
+    """Looks up the counter: r0 = its address, or the packet passes."""
+    return [
+        _op(0xB7, 1, value=key), _op(0x63, 10, 1, -4),
+        _op(0xBF, 2, 10), _op(0x07, 2, value=-4),
+        _op(0x18, 1, 1, value=counters), _op(0x00),
+        _op(0x85, value=1),
+        (0x15, 0, 0),
+    ]  # fmt: skip
+
+
+@dataclass
+class TestProgram:
+    """A loaded program.
+
+    Attributes:
+        fd: Its descriptor.
+        number: The kernel's id.
+    """
+
+    __test__ = False
+
+    fd: int
+    number: int
+    _counters: BpfMap
+
+    @property
+    def seen(self) -> int:
+        """Packets to its port."""
+        return self._count(0)
+
+    @property
+    def dropped(self) -> int:
+        """Packets that it dropped."""
+        return self._count(1)
+
+    def _count(self, key: int) -> int:
+        return int(struct.unpack("=Q", self._counters[struct.pack("=I", key)])[0])
+
+    def close(self) -> None:
+        self._counters.close()
+        os.close(self.fd)
+
+
+def load(name: str, kind: int, port: int, nth: int = 3, attach_type: int = 0) -> TestProgram:
+    """Loads a program. Raises OSError: bpf(2) is not allowed here."""
+    counters = BpfMap(MapDefinition("counters", ARRAY, 4, 8, 2, 0))
+    code = _instructions(kind, counters.fd, port, nth)
+    fd = bpf_syscall.load_program(name, code, "GPL", ProgramTarget(kind, attach_type))
+    return TestProgram(fd, bpf_syscall.program_info(fd).number, counters)
+
+
+def _send(kind: int, flags: int, body: bytes) -> None:
+    with Rtnetlink() as route:
+        route.sock.send(request(kind, flags | ACK, body))
+        for _, _, answer in messages(route.sock.recv(65536)):
+            code = -struct.unpack_from("=i", answer)[0]
+            if code:
+                raise OSError(code, os.strerror(code))
+
+
+def _native(kind: int, value: int) -> bytes:
+    return attribute(kind, struct.pack("=I", value))
+
+
+def clsact(iface: str) -> None:
+    """Adds the queueing discipline that has filters."""
+    body = struct.pack("=BxxxiIII", 0, socket.if_nametoindex(iface), 0xFFFF0000, 0xFFFFFFF1, 0)
+    _send(NEWQDISC, CREATE | EXCL, body + attribute(1, "clsact"))
+
+
+def remove_clsact(iface: str) -> None:
+    """Removes it with all filters."""
+    _send(DELQDISC, 0, struct.pack("=BxxxiIII", 0, socket.if_nametoindex(iface), 0xFFFF0000, 0xFFFFFFF1, 0))
+
+
+def attach_tc(iface: str, program: TestProgram, parent: int = INGRESS, preference: int = 1, name: str = "x.o:[tc]") -> None:
+    """Attaches a program with direct action."""
+    _send(NEWFILTER, CREATE, _filter(iface, parent, preference) + attribute(1, "bpf") + attribute(
+        2, [_native(6, program.fd), attribute(7, name), _native(8, 1)]
+    ))  # fmt: skip
+
+
+def detach_tc(iface: str, parent: int = INGRESS, preference: int = 1) -> None:
+    _send(DELFILTER, 0, _filter(iface, parent, preference))
+
+
+def _filter(iface: str, parent: int, preference: int) -> bytes:
+    info = preference << 16 | socket.htons(0x0003)
+    return struct.pack("=BxxxiIII", 0, socket.if_nametoindex(iface), 0, parent, info)
+
+
+def attach_tcx(iface: str, program: TestProgram, attach_type: int = bpf_syscall.TCX_INGRESS) -> int:
+    """Attaches a program by a link of tcx; returns the descriptor that keeps it. Raises OSError: this kernel has no tcx."""
+    index = socket.if_nametoindex(iface)
+    return bpf_syscall._bpf(LINK_CREATE, struct.pack("=IIII", program.fd, index, attach_type, 0) + bytes(48))
+
+
+def attach_xdp(iface: str, program: TestProgram | None, mode: int = GENERIC) -> None:
+    """Attaches a program, or detaches it: None."""
+    fd = struct.pack("=i", program.fd if program else -1)
+    body = struct.pack("=BxHiII", 0, 0, socket.if_nametoindex(iface), 0, 0)
+    _send(NEWLINK, 0, body + attribute(43, [attribute(1, fd), _native(3, mode)]))
+
+
+def pin(program: TestProgram, path: Path) -> None:
+    """Pins a program in a mounted bpffs."""
+    import ctypes
+
+    name = ctypes.create_string_buffer(str(path).encode())
+    bpf_syscall._bpf(PIN, struct.pack("=QII", ctypes.addressof(name), program.fd, 0))

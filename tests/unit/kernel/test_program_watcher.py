@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periods of programs at interfaces of a new network namespace, from the kernel that runs the tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.support import bpf_programs
+from tests.support.bpf_programs import SCHED_CLS, XDP
+from tests.unit.kernel.test_attached_programs import inside
+from tracer.kernel import program_watcher
+from tracer.kernel.attached_programs import Attached
+from tracer.kernel.program_watcher import ProgramWatcher
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramPeriod
+from tracer.packets.program_drops import place_of, program_drop
+
+UNCERTAIN = "what was attached at that moment is not known"
+Watched = Callable[[ProgramWatcher, int, int], None]
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, work: Watched, listens: bool = True) -> None:
+    """Calls `work` with a watcher of a new namespace, its inode, and the number of its interface v0."""
+
+    def run() -> None:
+        inode = os.stat("/proc/thread-self/ns/net").st_ino
+        monkeypatch.setattr(program_watcher, "_own_inode", lambda: inode)
+        monkeypatch.setattr(program_watcher, "_named", list)
+        with ProgramWatcher(listens=listens) as watcher:
+            work(watcher, inode, socket.if_nametoindex("v0"))
+
+    inside(run)
+
+
+def names(watcher: ProgramWatcher, inode: int, index: int, time_ns: int) -> tuple[list[str], str]:
+    """The candidates for a drop at this time, and the doubt."""
+    place = place_of("TC_INGRESS", "")
+    assert place
+    found = program_drop(place, "v0", time_ns, watcher.periods(inode, index, AttachPoint.TC_INGRESS, time_ns))
+    assert found
+    return [each.name for each in found.candidates], found.doubt
+
+
+def test_a_program_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        bpf_programs.attach_tc("v0", bpf_programs.load("cil_one", SCHED_CLS, 9))
+        assert names(watcher, inode, index, time.monotonic_ns())[0] == ["cil_one"]
+        assert names(watcher, inode, index, time.monotonic_ns()) == (["cil_one"], "")
+        assert names(watcher, inode, index, time.monotonic_ns()) == (["cil_one"], "")
+
+    watched(monkeypatch, work)
+
+
+def test_a_change_is_read_without_a_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        bpf_programs.attach_tc("v0", bpf_programs.load("cil_one", SCHED_CLS, 9))
+        until = time.monotonic() + 5
+        while not len(watcher._places) and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.05)
+        assert names(watcher, inode, index, time.monotonic_ns()) == (["cil_one"], ""), "read before the drop, and after it"
+
+    watched(monkeypatch, work)
+
+
+def test_a_program_that_was_replaced_between_reading_and_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither is named: the drop may be of either."""
+
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        bpf_programs.attach_tc("v0", bpf_programs.load("cil_one", SCHED_CLS, 9))
+        assert names(watcher, inode, index, time.monotonic_ns())[0] == ["cil_one"]
+        dropped = time.monotonic_ns()
+        bpf_programs.detach_tc("v0")
+        bpf_programs.attach_tc("v0", bpf_programs.load("cil_two", SCHED_CLS, 9))
+        assert names(watcher, inode, index, dropped) == (
+            ["cil_one", "cil_two"],
+            "what was attached at that moment is not known",
+        )
+        assert names(watcher, inode, index, time.monotonic_ns()) == (["cil_two"], "")
+
+    watched(monkeypatch, work, listens=True)
+
+
+def test_a_program_that_was_there_only_for_the_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The readings before and after are equal; the announced changes between them show that they are two periods."""
+
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        stays = bpf_programs.load("cil_one", SCHED_CLS, 9)
+        bpf_programs.attach_tc("v0", stays)
+        assert names(watcher, inode, index, time.monotonic_ns())[0] == ["cil_one"]
+        with watcher._lock:  # the thread reads nothing meanwhile
+            bpf_programs.detach_tc("v0")
+            bpf_programs.attach_tc("v0", bpf_programs.load("other", SCHED_CLS, 9))
+            dropped = time.monotonic_ns()
+            bpf_programs.detach_tc("v0")
+            bpf_programs.attach_tc("v0", stays)
+            assert names(watcher, inode, index, dropped) == (["cil_one"], "what was attached at that moment is not known")
+
+    watched(monkeypatch, work)
+
+
+def test_without_announced_changes_nothing_is_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        bpf_programs.attach_tc("v0", bpf_programs.load("cil_one", SCHED_CLS, 9))
+        for _ in range(3):
+            assert names(watcher, inode, index, time.monotonic_ns())[0] == ["cil_one"]
+        assert names(watcher, inode, index, time.monotonic_ns())[1] == "what was attached at that moment is not known"
+
+    watched(monkeypatch, work, listens=False)
+
+
+def test_changes_at_another_interface_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        bpf_programs.attach_tc("v0", bpf_programs.load("cil_one", SCHED_CLS, 9))
+        assert names(watcher, inode, index, time.monotonic_ns())[0] == ["cil_one"]
+        dropped = time.monotonic_ns()
+        bpf_programs.attach_xdp("v1", bpf_programs.load("xdp", XDP, 9))
+        assert names(watcher, inode, index, dropped) == (["cil_one"], "")
+
+    watched(monkeypatch, work)
+
+
+def test_a_namespace_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        assert watcher.periods(1, index, AttachPoint.XDP, time.monotonic_ns()) == ()
+
+    watched(monkeypatch, work)
+
+
+def test_nothing_is_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        assert names(watcher, inode, index, time.monotonic_ns()) == ([], "none was attached there")
+
+    watched(monkeypatch, work)
+
+
+def test_the_oldest_periods_are_left_out() -> None:
+    history = program_watcher._History(Attached((AttachedProgram("tc", 1),)), 0)
+    for n in range(2, 100):
+        history.change(Attached((AttachedProgram("tc", n),)), n * 10 - 5, n * 10)
+    found = history.periods(0)
+    assert len(found) == program_watcher.PERIODS_KEPT and found[-1] == ProgramPeriod(990, 0, (AttachedProgram("tc", 99),))
+    assert found[0].since == 990 - 10 * (program_watcher.PERIODS_KEPT - 1)
+
+
+def test_namespaces_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_watcher, "NAMESPACES_KEPT", 4)
+    monkeypatch.setattr(program_watcher, "PLACES_KEPT", 8)
+    monkeypatch.setattr(program_watcher, "_named", list)
+    place = {(2, AttachPoint.XDP): Attached((AttachedProgram("XDP generic", 7),))}
+    monkeypatch.setattr(ProgramWatcher, "_inside", lambda self, inode: (place, None))
+    with ProgramWatcher(listens=False) as watcher:
+        for inode in range(20):
+            assert watcher.periods(inode, 2, AttachPoint.XDP, 5)[-1].programs == (AttachedProgram("XDP generic", 7),)
+        assert (len(watcher._namespaces), len(watcher._places)) == (4, 8)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which program dropped a packet: never a wrong one, never one of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.builders import FUNCTIONS, NODE, REASONS, Names, Owners, Trail
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramPeriod
+from tracer.model.hop import DropHop
+from tracer.model.packet import Outcome, Packet
+from tracer.packets.assembler import PacketAssembler
+from tracer.packets.hop_builder import HopBuilder
+from tracer.packets.program_drops import PLACES, place_of, program_drop
+
+CILIUM = AttachedProgram("tc", 42, "cil_from_container", "ab", "Cilium", "pin", "/sys/fs/bpf/cilium/x")
+OTHER = AttachedProgram("tcx", 43, "other")
+INGRESS = PLACES[0]
+
+
+@pytest.mark.parametrize(
+    ("reason", "function", "point", "is_doubtful"),
+    [
+        ("TC_INGRESS", "__netif_receive_skb_core", AttachPoint.TC_INGRESS, False),
+        ("TC_EGRESS", "__dev_queue_xmit", AttachPoint.TC_EGRESS, False),
+        ("NOT_SPECIFIED", "netif_receive_generic_xdp", AttachPoint.XDP, False),
+        ("", "do_xdp_generic.part.0", AttachPoint.XDP, False),
+        ("XDP", "do_xdp_generic", AttachPoint.XDP, True),
+        ("NOT_SPECIFIED", "veth_xdp_rcv_skb", AttachPoint.XDP, True),
+        ("", "__netif_receive_skb_core.constprop.0", AttachPoint.TC_INGRESS, True),
+        ("", "__dev_queue_xmit", AttachPoint.TC_EGRESS, True),
+    ],
+)
+def test_rows(reason: str, function: str, point: AttachPoint, is_doubtful: bool) -> None:
+    row = place_of(reason, function)
+    assert row and (row.point, bool(row.doubt)) == (point, is_doubtful)
+
+
+@pytest.mark.parametrize(
+    ("reason", "function"),
+    [
+        ("NETFILTER_DROP", "nf_hook_slow"), ("NO_SOCKET", "tcp_v4_rcv"), ("", "ip_rcv"), ("", ""),
+        ("UNHANDLED_PROTO", "__netif_receive_skb_core"), ("NOT_SPECIFIED", "__netif_receive_skb_core"),
+        ("QDISC_DROP", "__dev_queue_xmit"),
+    ],
+)  # fmt: skip
+def test_drops_of_others(reason: str, function: str) -> None:
+    assert place_of(reason, function) is None
+
+
+def at(time: int, *periods: ProgramPeriod) -> ProgramDrop:
+    found = program_drop(INGRESS, "eth0", time, periods)
+    assert found
+    return found
+
+
+def test_the_only_program_is_named() -> None:
+    found = at(50, ProgramPeriod(10, 0, (CILIUM,)))
+    assert found.program is CILIUM and not found.doubt
+    assert found.text == "by eBPF program cil_from_container (id 42) at tc ingress of eth0, loaded by Cilium"
+
+
+def test_of_several_programs_none_is_named() -> None:
+    found = at(50, ProgramPeriod(10, 0, (CILIUM, OTHER)))
+    assert found.program is None and found.candidates == (CILIUM, OTHER)
+    assert found.text == (
+        "at tc ingress of eth0, 2 candidates: eBPF program cil_from_container (id 42) (loaded by Cilium),"
+        " eBPF program other (id 43) (loader unknown); which of them is not known"
+    )
+
+
+def test_the_period_of_the_drop_counts() -> None:
+    periods = ProgramPeriod(10, 20, (CILIUM,)), ProgramPeriod(30, 40, ()), ProgramPeriod(45, 0, (OTHER,))
+    assert at(10, *periods).program is CILIUM and at(20, *periods).program is CILIUM
+    assert at(45, *periods).program is OTHER and at(1000, *periods).program is OTHER
+    nothing = at(35, *periods)
+    assert nothing.program is None and nothing.text == "at tc ingress of eth0, program unknown: none was attached there"
+
+
+@pytest.mark.parametrize(
+    ("time", "candidates"),
+    [(5, (CILIUM,)), (25, (CILIUM, OTHER)), (45, (OTHER,))],
+)
+def test_a_drop_between_two_periods(time: int, candidates: tuple[AttachedProgram, ...]) -> None:
+    found = at(time, ProgramPeriod(10, 20, (CILIUM,)), ProgramPeriod(30, 40, (OTHER,)))
+    assert found.program is None and found.candidates == candidates and "not known" in found.doubt
+
+
+def test_where_only_the_function_is_known_the_program_is_a_candidate() -> None:
+    row = place_of("", "__dev_queue_xmit")
+    assert row
+    found = program_drop(row, "eth0", 50, [ProgramPeriod(10, 0, (CILIUM,))])
+    assert found and found.program is None and found.candidates == (CILIUM,)
+    program = "candidate eBPF program cil_from_container (id 42) (loaded by Cilium)"
+    assert found.text == f"at tc egress of eth0, {program}: this kernel gives no reason"
+    assert program_drop(row, "eth0", 50, [ProgramPeriod(10, 0, ())]) is None, "most of these drops have another cause"
+
+
+def test_a_filter_of_tc() -> None:
+    found = at(50, ProgramPeriod(10, 0, (AttachedProgram("tc filter", 0, "flower pref 10"),)))
+    assert found.text == "by tc filter flower pref 10 at tc ingress of eth0"
+
+
+def test_a_classifier() -> None:
+    program = AttachedProgram("tc classifier", 9, "cls", holder="my-agent (pid 3)")
+    text = "by eBPF classifier cls (id 9) at tc ingress of eth0, held by my-agent (pid 3)"
+    assert at(50, ProgramPeriod(10, 0, (program,))).text == text
+
+
+class Programs:
+    """Programs of an invented machine; notes what was asked."""
+
+    def __init__(self, *periods: ProgramPeriod) -> None:
+        self.periods_there, self.asked = periods, list[tuple[int, int, AttachPoint, int]]()
+
+    def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> Sequence[ProgramPeriod] | None:
+        self.asked.append((netns, ifindex, point, time))
+        return self.periods_there
+
+
+def dropped(programs: Programs, ifindex: int = 2) -> Packet:
+    """A packet that the first program of this machine's eth0 drops."""
+    reasons, functions = REASONS | {77: "TC_INGRESS"}, FUNCTIONS | {0x77: "__netif_receive_skb_core"}
+    hops = HopBuilder(Names(), Owners(), reasons, lambda address: functions.get(address, ""), programs=programs)
+    trail = Trail(("10.244.0.9", 40000, "10.244.0.11", 8080))
+    trail.add("DROP", in_ifindex=ifindex, in_name="eth0", reason=77, object=0x77)
+    assembler = PacketAssembler(hops)
+    assembler.feed(trail.batch)
+    (found,) = assembler.flush()
+    return found
+
+
+def test_the_verdict_names_the_program() -> None:
+    programs = Programs(ProgramPeriod(10, 0, (CILIUM,)))
+    packet = dropped(programs)
+    assert packet.verdict == "DROPPED by eBPF program cil_from_container (id 42) at tc ingress of eth0, loaded by Cilium"
+    assert packet.outcome is Outcome.DROPPED and len(programs.asked) == 1
+    assert programs.asked[0][:3] == (NODE, 2, AttachPoint.TC_INGRESS)
+    (hop,) = packet.hops
+    assert isinstance(hop, DropHop) and hop.drop.program and hop.drop.program.program is CILIUM
+
+
+def test_without_an_answer_the_verdict_has_reason_and_function() -> None:
+    assert dropped(Programs()).verdict == "DROPPED in __netif_receive_skb_core: TC_INGRESS"
+    without_interface = Programs(ProgramPeriod(10, 0, (CILIUM,)))
+    assert dropped(without_interface, 0).verdict == "DROPPED in __netif_receive_skb_core: TC_INGRESS"
+    assert not without_interface.asked

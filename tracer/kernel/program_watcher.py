@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is attached to interfaces over time: the periods during which the same programs were at a place.
+
+Programs are read when a run is built, after each change that the kernel announces, and when the program of a drop is asked for.
+A period holds only between two readings with the same result and without an announced change between them. tcx announces
+nothing, but counts its changes. What was attached by a link of XDP and removed again between two readings is not seen.
+
+No descriptor of a namespace is kept: it would keep the namespace of a removed pod alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tracer.kernel import attached_programs
+from tracer.kernel.attached_programs import Attached, Place, ProgramCatalog
+from tracer.model.bpf_program import AttachPoint, ProgramPeriod
+from tracer.node import namespaces, netns
+from tracer.node.rtnetlink import ANY_INTERFACE, ChangeListener, Rtnetlink
+from tracer.util.lru_dict import LruDict
+from tracer.util.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+NAMESPACES_KEPT = 512
+"""Most namespaces of which programs are kept."""
+PLACES_KEPT = 16_384
+"""Most places of interfaces with programs."""
+PERIODS_KEPT = 16
+"""Most periods of one place; the oldest ones are left out."""
+CHANGES_KEPT = 1024
+"""Most interfaces of one namespace with changes that are told apart; with more, all count as changed."""
+START_SECONDS = 1.0
+"""Longest time that the start of a run takes for reading namespaces, s; the thread reads the others."""
+WAIT_SECONDS = 0.2
+"""Longest wait of the thread for a change, s."""
+SETTLE_SECONDS = 0.1
+"""Shortest pause after a change, s: changes come in groups, as for a new pod."""
+PACE = 10
+"""The pause after a change is at least this number of times as long as the last reading."""
+NAMES_SECONDS = 2.0
+"""Interval at which new namespaces with a name are looked for, s."""
+TRIES = 3
+"""Readings in a row that a change may disturb."""
+END_SECONDS = 1.0
+"""Longest wait at the end of a run for the thread, s."""
+
+
+class _History:
+    """The periods of one place.
+
+    Attributes:
+        attached: What was attached at the last reading.
+        since: When that had been read first, ns, CLOCK_MONOTONIC.
+        before: Earlier periods.
+    """
+
+    def __init__(self, attached: Attached, since: int, before: Sequence[ProgramPeriod] = ()) -> None:
+        self.attached, self.since = attached, since
+        self.before: deque[ProgramPeriod] = deque(before, PERIODS_KEPT - 1)
+
+    def change(self, attached: Attached, until: int, since: int) -> None:
+        """Begins a period. until: last time when the one before was read; since: when the new one was."""
+        self.before.append(ProgramPeriod(self.since, max(until, self.since), self.attached.programs))
+        self.attached, self.since = attached, since
+
+    def periods(self, until: int) -> tuple[ProgramPeriod, ...]:
+        return (*self.before, ProgramPeriod(self.since, until, self.attached.programs))
+
+
+class _Namespace:
+    """One namespace.
+
+    Attributes:
+        first: When it had been read first, ns, CLOCK_MONOTONIC; 0 = it was not read.
+        last: Begin of the last reading, ns, CLOCK_MONOTONIC.
+        nsid: Its number in the tracer's namespace; -1 = the same one; None = changes are not announced.
+        changed: Interfaces with announced changes since the last reading.
+    """
+
+    def __init__(self) -> None:
+        self.first = self.last = 0
+        self.nsid: int | None = None
+        self.changed: set[int] = set()
+
+
+class ProgramWatcher:
+    """The programs of this machine; a context manager that ends its thread.
+
+    Args:
+        catalog: Describes programs.
+        listens: Whether changes are watched for.
+    """
+
+    def __init__(self, catalog: ProgramCatalog | None = None, listens: bool = True) -> None:
+        self._catalog = catalog or ProgramCatalog()
+        self._lock = threading.RLock()
+        self._namespaces: LruDict[int, _Namespace] = LruDict(NAMESPACES_KEPT, "namespaces with eBPF programs")
+        self._places: LruDict[tuple[int, Place], _History] = LruDict(PLACES_KEPT, "places of eBPF programs")
+        self._own, self._is_closing, self._named_at = _own_inode(), False, time.monotonic()
+        self._pause = SETTLE_SECONDS
+        self._listener = _listener() if listens else None
+        self._read_first()
+        self._thread = Worker("eBPF programs", self._work).start() if self._listener else None
+
+    def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> tuple[ProgramPeriod, ...]:
+        """The programs of a place, oldest first; () = they cannot be read. time: of a drop, ns, CLOCK_MONOTONIC."""
+        with self._lock:
+            space = self._namespaces.get(netns)
+            if space is None or space.last <= time:
+                self._read(netns)
+                space = self._namespaces.get(netns)
+            if space is None or not space.first:
+                return ()
+            until = 0 if space.last > time else space.last
+            history = self._places.get((netns, (ifindex, point)))
+            return history.periods(until) if history else (ProgramPeriod(space.first, until, ()),)
+
+    def _read_first(self) -> None:
+        """Reads the tracer's namespace, that of the node and those with a name."""
+        until = time.monotonic() + START_SECONDS
+        self._read(self._own)
+        for inode in _named():
+            if time.monotonic() >= until:
+                self._named_at = 0.0
+                return
+            self._read_new(inode)
+
+    def _read_new(self, inode: int) -> None:
+        with self._lock:
+            if inode and inode not in self._namespaces:
+                self._read(inode)
+
+    def _work(self) -> bool:
+        assert self._listener
+        readable, _, _ = select.select([self._listener.sock], [], [], WAIT_SECONDS)
+        if readable:
+            time.sleep(min(self._pause, NAMES_SECONDS))
+            with self._lock:
+                self._note_changes()
+                changed = [inode for inode, space in self._namespaces.items() if space.changed]
+            for inode in changed:
+                with self._lock:
+                    self._read(inode)
+        if time.monotonic() - self._named_at >= NAMES_SECONDS:
+            self._named_at = time.monotonic()
+            for inode in _named():
+                self._read_new(inode)
+        return not self._is_closing
+
+    def _note_changes(self) -> None:
+        """Takes announced changes. A number that no namespace had when it was read is that of a new one, or of one that counts
+        as not watched."""
+        found = self._listener.read() if self._listener else []
+        spaces = list(self._namespaces.values())
+        if found is None:
+            for space in spaces:
+                space.changed.add(ANY_INTERFACE)
+            return
+        for nsid, ifindex in set(found):
+            for space in spaces:
+                if space.nsid == nsid:
+                    space.changed.add(ifindex if len(space.changed) < CHANGES_KEPT else ANY_INTERFACE)
+
+    def _read(self, inode: int) -> None:
+        """Reads a namespace. What cannot be read keeps the periods that were read, which then do not last until now."""
+        space = self._namespaces.get(inode)
+        if space is None:
+            space = self._namespaces[inode] = _Namespace()
+        self._note_changes()
+        for _ in range(TRIES):
+            earlier, space.changed = space.changed, set()
+            began = time.monotonic_ns()
+            try:
+                found, nsid = self._inside(inode)
+            except (OSError, LookupError) as e:
+                _log.debug("programs of namespace %d not read: %s", inode, e)
+                space.changed = set()
+                return
+            ended = time.monotonic_ns()
+            self._pause = max(SETTLE_SECONDS, PACE * (ended - began) / 1e9)
+            is_watched, space.nsid = nsid is not None and space.nsid == nsid, nsid
+            self._note_changes()
+            if not space.changed:
+                self._keep(inode, space, found, earlier if is_watched else {ANY_INTERFACE}, began, ended)
+                return
+            # It is not known whether the change came before or after the reading.
+            space.changed |= earlier
+        _log.debug("programs of namespace %d changed during each of %d readings", inode, TRIES)
+
+    def _keep(
+        self, inode: int, space: _Namespace, found: dict[Place, Attached], changed: set[int], began: int, ended: int
+    ) -> None:
+        """Joins a reading with the earlier ones. changed: interfaces with announced changes between them."""
+        last = space.last
+        if not space.first:
+            space.first = ended
+        known = [place for of, place in self._places if of == inode]
+        for place in {*found, *known}:
+            attached, history = found.get(place, Attached()), self._places.get((inode, place))
+            is_same = not changed & {place[0], ANY_INTERFACE}
+            if history is None:
+                before = (ProgramPeriod(space.first, last, ()),) if last else ()
+                self._places[inode, place] = _History(attached, ended, before)
+            elif history.attached != attached or not is_same:
+                history.change(attached, last, ended)
+        if ANY_INTERFACE in changed:
+            space.first = ended
+        space.last = began
+
+    def _inside(self, inode: int) -> tuple[dict[Place, Attached], int | None]:
+        """What is attached in a namespace, and its number in the tracer's namespace.
+
+        Raises:
+            OSError: It cannot be entered or read.
+            LookupError: It does not exist any more.
+        """
+        if inode == self._own:
+            return attached_programs.read(self._catalog), -1 if self._listener else None
+        fd = netns.open_path(netns.find(inode), inode)
+        try:
+            return netns.inside(fd, lambda: attached_programs.read(self._catalog)), self._number(fd)
+        finally:
+            os.close(fd)
+
+    def _number(self, fd: int) -> int | None:
+        """The number by which changes of a namespace are announced; None = they are not."""
+        if not self._listener or not self._listener.hears_others:
+            return None
+        with suppress(OSError), Rtnetlink() as route:
+            number = route.namespace_number(fd)
+            return number if number >= 0 else None
+        return None
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._is_closing = True
+        if self._thread:
+            self._thread.join(END_SECONDS)
+        if self._listener:
+            self._listener.close()
+
+    def __enter__(self) -> ProgramWatcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _listener() -> ChangeListener | None:
+    try:
+        return ChangeListener()
+    except OSError as e:
+        _log.debug("changes of programs are not watched: %s", e)
+        return None
+
+
+def _own_inode() -> int:
+    with suppress(OSError):
+        return os.stat("/proc/self/ns/net").st_ino
+    return 0
+
+
+def _named() -> list[int]:
+    """Inodes of the node's namespace and of those with a name."""
+    found: list[int] = []
+    for path in (Path("/proc/1/ns/net"), *namespaces.named_files()):
+        with suppress(OSError):
+            found.append(path.stat().st_ino)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""eBPF programs at interfaces, and what is known of them where the kernel dropped a packet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class AttachPoint(StrEnum):
+    """A place of an interface where programs decide about packets, as it is shown."""
+
+    TC_INGRESS = "tc ingress"
+    TC_EGRESS = "tc egress"
+    XDP = "XDP"
+
+
+class ProgramKind(StrEnum):
+    """How a program, or another filter, is attached."""
+
+    TC = "tc"
+    TC_CLASSIFIER = "tc classifier"
+    TC_FILTER = "tc filter"
+    TCX = "tcx"
+    XDP_GENERIC = "XDP generic"
+    XDP_NATIVE = "XDP native"
+    XDP_HARDWARE = "XDP hardware"
+
+
+@dataclass(frozen=True)
+class AttachedProgram:
+    """A program that is attached to an interface. Other filters of tc are here, too: they may drop the same packets.
+
+    Attributes:
+        kind: ProgramKind: TC = direct action; TC_CLASSIFIER = it selects packets and an action of tc drops them; TC_FILTER = no
+            eBPF program.
+        number: The kernel's id of the program; 0 = no eBPF program, or its id cannot be read.
+        name: Name of the program; of another filter, its kind and preference: "flower pref 10".
+        tag: The kernel's hash of the instructions, hexadecimal; "" = not known.
+        loader: The software that loaded it: "Cilium"; "" = not known.
+        loader_evidence: How `loader` is known: "name", "pin", "process"; "" = not known.
+        pin: A path under which it, or its link, is pinned; "" = none found.
+        holder: A process that holds it, "cilium-agent (pid 812)"; "" = none found, or not searched for.
+    """
+
+    kind: str
+    number: int = 0
+    name: str = ""
+    tag: str = ""
+    loader: str = ""
+    loader_evidence: str = ""
+    pin: str = ""
+    holder: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its name for a reader: "eBPF program cil_from_contai (id 42)"."""
+        if self.kind == ProgramKind.TC_FILTER:
+            return f"tc filter {self.name}"
+        noun = "eBPF classifier" if self.kind == ProgramKind.TC_CLASSIFIER else "eBPF program"
+        number = f" (id {self.number})" if self.number else ""
+        return f"{noun} {self.name or 'without a name'}{number}"
+
+    @property
+    def origin(self) -> str:
+        """Its loader as a clause: "loaded by Cilium"; a name alone is no evidence of it. "" = it is no eBPF program."""
+        if self.kind == ProgramKind.TC_FILTER:
+            return ""
+        if not self.loader:
+            return f"held by {self.holder}" if self.holder else f"pinned at {self.pin}" if self.pin else "loader unknown"
+        return f"named as by {self.loader}" if self.loader_evidence == "name" else f"loaded by {self.loader}"
+
+
+@dataclass(frozen=True)
+class ProgramPeriod:
+    """A time during which the same programs were attached at one place.
+
+    Attributes:
+        since: When they had been read first, ns, CLOCK_MONOTONIC.
+        until: When they were last known to be the same; 0 = when the question was asked.
+        programs: The programs, in the order in which they run as far as the kernel gives it; () = none.
+    """
+
+    since: int
+    until: int
+    programs: tuple[AttachedProgram, ...]
+
+
+@dataclass(frozen=True)
+class ProgramDrop:
+    """What is known of the program that dropped a packet.
+
+    Attributes:
+        point: Where.
+        iface: The interface.
+        candidates: The programs that may have dropped it.
+        doubt: Why none of them is named; "" = there is one, and it dropped the packet.
+    """
+
+    point: AttachPoint
+    iface: str
+    candidates: tuple[AttachedProgram, ...]
+    doubt: str = ""
+
+    @property
+    def program(self) -> AttachedProgram | None:
+        """The program that dropped the packet; None = it is not certain."""
+        return None if self.doubt or len(self.candidates) != 1 else self.candidates[0]
+
+    @property
+    def place(self) -> str:
+        """The place for a reader: "tc ingress of eth0"."""
+        return f"{self.point} of {self.iface or 'an unknown interface'}"
+
+    @property
+    def text(self) -> str:
+        """Which program, as a clause behind "dropped"."""
+        if program := self.program:
+            return ", ".join(filter(None, (f"by {program.text} at {self.place}", program.origin)))
+        names = [" ".join(filter(None, (each.text, f"({each.origin})" if each.origin else ""))) for each in self.candidates]
+        if not names:
+            return f"at {self.place}, program unknown: {self.doubt}"
+        which = f"candidate {names[0]}" if len(names) == 1 else f"{len(names)} candidates: {', '.join(names)}"
+        return f"at {self.place}, {which}: {self.doubt}" if len(names) == 1 else f"at {self.place}, {which}; {self.doubt}"

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which eBPF program dropped a packet: from the kernel's reason, the function that freed it, and the programs attached then.
+
+The kernel does not say which program it was. Where exactly one was attached, that one is named (derived). Otherwise all that
+may have dropped it are candidates, and none is chosen. docs/programs.md has the kernel's code behind each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tracer.model.bpf_program import AttachPoint, ProgramDrop, ProgramPeriod
+
+NO_REASON = ("", "NOT_SPECIFIED")
+"""What a kernel without drop reasons gives, and what a caller of plain kfree_skb gives."""
+WITHOUT_REASON = "this kernel gives no reason"
+
+
+class AttachedPrograms(Protocol):
+    """The programs at interfaces: of this machine, recorded, or from a capture."""
+
+    def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> Sequence[ProgramPeriod] | None:
+        """The programs of a place, oldest first; None = not asked. time: of the drop, ns, CLOCK_MONOTONIC."""
+        ...
+
+
+class NoPrograms:
+    """No program is known."""
+
+    def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> Sequence[ProgramPeriod] | None:
+        return None
+
+
+@dataclass(frozen=True)
+class DropPlace:
+    """A row of the table: packets that are freed in this way were dropped by a program.
+
+    Attributes:
+        point: Where programs decide.
+        reasons: Drop reasons of the kernel.
+        functions: Functions that free the packet; () = any.
+        doubt: What else may have freed it there; "" = nothing.
+        is_guess: Most drops there have another cause: without a program there, nothing is said.
+    """
+
+    point: AttachPoint
+    reasons: tuple[str, ...]
+    functions: tuple[str, ...] = ()
+    doubt: str = ""
+    is_guess: bool = False
+
+    def fits(self, reason: str, function: str) -> bool:
+        """Whether a drop is one of this row."""
+        # The compiler adds a suffix to the name of a function that it has changed: ".constprop.0".
+        return reason in self.reasons and (not self.functions or function.partition(".")[0] in self.functions)
+
+
+PLACES = (
+    # sch_handle_ingress, sch_handle_egress: TC_ACT_SHOT of a filter or a program. Kernel commits a568aff26ac0 ("net: dev: use
+    # kfree_skb_reason() for sch_handle_ingress()") and 98b4d7a4e737 ("... for sch_handle_egress()"), 5.18.
+    DropPlace(AttachPoint.TC_INGRESS, ("TC_INGRESS",)),
+    DropPlace(AttachPoint.TC_EGRESS, ("TC_EGRESS",)),
+    # netif_receive_generic_xdp frees a packet only for XDP_DROP, XDP_ABORTED or an invalid result, without a reason; it may be
+    # inlined into do_xdp_generic.
+    DropPlace(AttachPoint.XDP, NO_REASON, ("netif_receive_generic_xdp", "do_xdp_generic")),
+    # do_xdp_generic, since 5.18: the program's result was a redirection, and the kernel could not carry it out.
+    DropPlace(AttachPoint.XDP, ("XDP",), (), "or a redirection of it failed"),
+    # veth_xdp_rcv_skb frees a packet for XDP_DROP and XDP_ABORTED, and where memory is short.
+    DropPlace(
+        AttachPoint.XDP,
+        NO_REASON,
+        ("veth_xdp_rcv_skb", "veth_xdp_rcv", "veth_poll"),
+        "veth may have had no memory for it",
+        True,
+    ),
+    # Kernels before 5.18: only the function is known.
+    DropPlace(AttachPoint.TC_INGRESS, ("",), ("sch_handle_ingress", "__netif_receive_skb_core"), WITHOUT_REASON, True),
+    DropPlace(AttachPoint.TC_EGRESS, ("",), ("sch_handle_egress", "__dev_queue_xmit"), WITHOUT_REASON, True),
+)
+"""In order: the first row that fits counts."""
+
+SEVERAL = "which of them is not known"
+CHANGED = "what was attached at that moment is not known"
+NONE = "none was attached there"
+
+
+def place_of(reason: str, function: str) -> DropPlace | None:
+    """The row of a drop; None = no program dropped the packet, as far as the kernel says."""
+    return next((row for row in PLACES if row.fits(reason, function)), None)
+
+
+def program_drop(place: DropPlace, iface: str, time: int, periods: Sequence[ProgramPeriod]) -> ProgramDrop | None:
+    """Which program dropped a packet; None = nothing is known of it.
+
+    Args:
+        place: The row of the drop.
+        iface: The interface.
+        time: When, ns, CLOCK_MONOTONIC.
+        periods: The programs attached there, oldest first.
+    """
+    now = [p for p in periods if p.since <= time and (not p.until or time <= p.until)]
+    if now:
+        candidates = now[-1].programs
+        reasons = (SEVERAL if len(candidates) > 1 else "", place.doubt) if candidates else (NONE,)
+    else:
+        around = [p for p in periods if p.until and p.until < time][-1:] + [p for p in periods if p.since > time][:1]
+        candidates = tuple(dict.fromkeys(each for period in around for each in period.programs))
+        reasons = (CHANGED, place.doubt)
+    if place.is_guess and not candidates:
+        return None
+    return ProgramDrop(place.point, iface, candidates, "; ".join(filter(None, reasons)))
