@@ -22,6 +22,7 @@ from tests.kernel.recorder import Recorder
 from tests.kernel.watching import Watch
 from tests.support import bpf_programs
 from tests.support.bpf_programs import EGRESS, INGRESS, SCHED_CLS, XDP, TestProgram
+from tracer.findings import Findings
 from tracer.kernel import bpf_syscall
 from tracer.kernel.program_watcher import ProgramWatcher
 from tracer.model.bpf_program import AttachPoint, ProgramDrop
@@ -105,6 +106,14 @@ def test_tc_ingress(watch: Watch) -> None:
         else:
             check_candidate(found, program, AttachPoint.TC_INGRESS)
         assert len(found) == PACKETS
+        assert findings(found) == [("dropped_by_program", bool(watch.kernel.drop_reasons()))]
+
+
+def findings(packets: list[Packet]) -> list[tuple[str, bool]]:
+    made = Findings()
+    for packet in packets:
+        made.look(packet)
+    return [(each.name, each.certain) for each in made.all]
 
 
 @pytest.mark.matrix
@@ -196,6 +205,7 @@ def test_no_program(watch: Watch) -> None:
     with attached(program):
         found = traced(watch)
         assert len(found) == PACKETS == program.seen and not drops(found) and not program.dropped
+        assert findings(found) == []
 
 
 @pytest.mark.parametrize("explains", [True, False])

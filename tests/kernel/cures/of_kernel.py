@@ -20,9 +20,12 @@ from tests.kernel.audit_nodes import FAR, MINE, NODE, PODS
 from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box, in_machine
 from tests.kernel.cures.of_ports import SHOP
+from tests.support import bpf_programs
 from tests.support import syns as made
 from tracer.audit.conntrack_full import check as table_full
 from tracer.findings import Findings
+from tracer.kernel import attached_programs
+from tracer.model.bpf_program import AttachPoint, ProgramPeriod
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
@@ -32,6 +35,7 @@ from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.packets.outcome import classify
+from tracer.packets.program_drops import place_of, program_drop
 
 _KUBE = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n"
 
@@ -119,6 +123,37 @@ def _mtu(box: Box) -> BuiltCase:
 
     too_long = "Frag needed|message too long|1 packets transmitted, 0 received"
     return BuiltCase(find, {"ping -c 1 -M do": too_long, "ip link": "mtu"}, namespace="pod-a")
+
+
+@case("dropped_by_program", "tc ingress at a pod's interface")
+def _program(box: Box) -> BuiltCase:
+    iface, number = "vpod-a", 9191
+    program = bpf_programs.load("cil_from_container", bpf_programs.SCHED_CLS, number, nth=1)
+    box.at_end(program.close)
+    bpf_programs.clsact(iface)
+    box.at_end(lambda: bpf_programs.remove_clsact(iface))
+    bpf_programs.attach_tc(iface, program)
+    with netns.entered("pod-a"):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    box.at_end(sock.close)
+
+    def find() -> list[Finding]:
+        """Whether a packet was dropped is the program's own count."""
+        before = program.dropped
+        sock.sendto(b"x", (NODE, number))
+        time.sleep(0.3)
+        attached = attached_programs.read(attached_programs.ProgramCatalog())
+        there = attached.get((socket.if_nametoindex(iface), AttachPoint.TC_INGRESS))
+        place = place_of("TC_INGRESS", "")
+        if program.dropped == before or not there or not place:
+            return []
+        known = program_drop(place, iface, 1, [ProgramPeriod(0, 0, there.programs)])
+        hops = (DropHop(0, HOST, in_iface=iface, drop=Drop("TC_INGRESS", "__netif_receive_skb_core", program=known)),)
+        packet = Packet(1, 0, HOST, iface, "IPv4", "UDP", Endpoints(PODS["pod-a"], 40000, NODE, number), "", 29, hops=hops)
+        verdict, outcome = classify(packet)
+        return box.packet_findings("dropped_by_program", [replace(packet, verdict=verdict, outcome=outcome)])
+
+    return BuiltCase(find, {"tc filter show": "direct-action"}, repair=lambda: bpf_programs.detach_tc(iface))
 
 
 @case("stale_conntrack", "UDP to a pod that is gone", "conntrack")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which eBPF program drops packets; several candidates make no certain finding."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import findings as f
+from tracer.kube.catalog import ClusterView
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop
+from tracer.model.endpoints import Endpoints
+from tracer.model.finding import Finding
+from tracer.model.hop import Drop, DropHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Verdict
+
+ENDS = Endpoints("10.244.0.11", 40000, "10.244.0.12", 8080)
+CILIUM = AttachedProgram("tc", 42, "cil_from_container", "ab12", "Cilium", "pin", "/sys/fs/bpf/cilium/x")
+OTHER = AttachedProgram("tcx", 43, "other")
+
+
+def found(
+    *candidates: AttachedProgram,
+    point: AttachPoint = AttachPoint.TC_INGRESS,
+    doubt: str = "",
+    iface: str = "lxc1",
+    netns: Netns = HOST,
+) -> list[Finding]:
+    drop = Drop("TC_INGRESS", "__netif_receive_skb_core", program=ProgramDrop(point, iface, candidates, doubt))
+    hop = DropHop(0, netns, in_iface=iface, verdict=Verdict.DROP, drop=drop)
+    findings = f.findings_of([f.packet([hop], ENDS)], ClusterView(), f.FakeNode())[1]
+    return [x for x in findings if x.name == "dropped_by_program"]
+
+
+def test_the_only_program() -> None:
+    (finding,) = found(CILIUM)
+    assert finding.certain
+    assert finding.cause == (
+        "eBPF program cil_from_container (id 42), loaded by Cilium, drops packets from 10.244.0.11 to 10.244.0.12:8080 at"
+        " tc ingress of lxc1."
+    )
+    assert finding.check == "`tc filter show dev lxc1 ingress` shows the filters of tc."
+    assert "a NetworkPolicy" in finding.cure and "10.244.0.11 to reach 10.244.0.12:8080" in finding.cure
+    (proof,) = f.proofs(finding, "program")
+    assert proof.startswith(
+        "eBPF program cil_from_container (id 42), attached as tc, loaded by Cilium, tag ab12, /sys/fs/bpf/cilium/x"
+    )
+
+
+def test_several_programs_are_not_certain() -> None:
+    (finding,) = found(CILIUM, OTHER, doubt="which of them is not known")
+    assert not finding.certain and finding.cause.startswith(
+        "Perhaps one of 2 programs drops (which of them is not known) packets"
+    )
+    assert len(f.proofs(finding, "program")) == 2
+    assert "tc filter show" in finding.check and "bpftool net show dev lxc1" in finding.check
+
+
+def test_a_candidate_is_not_certain() -> None:
+    (finding,) = found(OTHER, point=AttachPoint.TC_EGRESS, doubt="this kernel gives no reason")
+    assert not finding.certain and "Perhaps eBPF program other (id 43) drops (this kernel gives no reason)" in finding.cause
+    assert finding.check == "`bpftool net show dev lxc1` shows programs of tcx."
+
+
+def test_xdp_in_a_pod() -> None:
+    (finding,) = found(AttachedProgram("XDP generic", 7, "filter"), point=AttachPoint.XDP, netns=Netns("pod-a"))
+    assert finding.check == "In pod-a: `ip -d link show dev lxc1` shows the XDP program with its id."
+    assert "at XDP of lxc1 in pod-a." in finding.cause and "NetworkPolicy" not in finding.cure
+
+
+def test_a_filter_of_tc() -> None:
+    (finding,) = found(AttachedProgram("tc filter", 0, "flower pref 10"))
+    assert finding.cause.startswith("Tc filter flower pref 10 drops packets")
+
+
+@pytest.mark.parametrize("iface", ["a;reboot", "$(id)", "a b"])
+def test_the_name_of_an_interface_is_quoted(iface: str) -> None:
+    (finding,) = found(CILIUM, iface=iface)
+    assert f"dev '{iface}' ingress" in finding.check
+
+
+def test_without_a_program_there_is_no_finding() -> None:
+    assert found(doubt="none was attached there") == []
+    plain = f.packet([DropHop(0, HOST, verdict=Verdict.DROP, drop=Drop("TC_INGRESS", "x"))], ENDS)
+    findings = f.findings_of([plain], ClusterView(), f.FakeNode())[1]
+    assert [x.name for x in findings] == []

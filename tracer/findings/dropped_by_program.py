@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An eBPF program of tc or XDP drops packets: which one, at which interface, and who loaded it.
+
+The kernel does not say which program it was. Where several may have been, the finding is not certain.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from tracer.findings.context import FindingContext
+from tracer.findings.proofs import packet_proof
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramKind
+from tracer.model.finding import Finding, FindingEvidence
+from tracer.model.hop import DropHop
+from tracer.model.namespace_name import is_host
+from tracer.model.packet import Outcome, Packet
+from tracer.util.endpoint_format import format_endpoint
+
+POLICIES = frozenset({"Cilium", "Calico", "AWS network policy agent", "Antrea"})
+"""Loaders that carry out NetworkPolicies by their programs."""
+
+
+def find(packet: Packet, context: FindingContext) -> Finding | None:
+    hop = next((h for h in reversed(packet.hops) if isinstance(h, DropHop) and not h.clone), None)
+    if packet.outcome is not Outcome.DROPPED or hop is None or not hop.drop.program or not hop.drop.program.candidates:
+        return None
+    found, ends = hop.drop.program, packet.endpoints
+    target = format_endpoint(ends.dst, ends.dport) if ends.dport else ends.dst
+    where = "" if is_host(hop.netns) else f" in {hop.netns}"
+    return Finding(
+        name="",
+        key=(hop.netns, found.point.value, found.iface, tuple(each.number for each in found.candidates), ends.dport),
+        cause=f"{_subject(found)} packets from {ends.src} to {target} at {found.place}{where}.",
+        proofs=(
+            packet_proof(packet),
+            *(FindingEvidence("program", _described(each), "tc, XDP and bpf(2)") for each in found.candidates),
+        ),
+        check=_check(found, where),
+        cure=_cure(found, ends.src, target),
+        certain=found.program is not None,
+    )
+
+
+def _subject(found: ProgramDrop) -> str:
+    if program := found.program:
+        origin = f", {program.origin}," if program.origin else ""
+        return f"{_upper(program.text)}{origin} drops"
+    if len(found.candidates) == 1:
+        return f"Perhaps {found.candidates[0].text} drops ({found.doubt})"
+    return f"Perhaps one of {len(found.candidates)} programs drops ({found.doubt})"
+
+
+def _upper(text: str) -> str:
+    """The text as the beginning of a sentence; "eBPF" stays."""
+    return text if text.startswith("eBPF") else text[0].upper() + text[1:]
+
+
+def _described(program: AttachedProgram) -> str:
+    known = (program.text, f"attached as {program.kind}", program.origin, program.tag and f"tag {program.tag}", program.pin)
+    return ", ".join(filter(None, known))
+
+
+def _check(found: ProgramDrop, where: str) -> str:
+    """The commands that show what is attached."""
+    device = shlex.quote(found.iface or "INTERFACE")
+    place = f"{where.strip()}: ".capitalize() if where else ""
+    if found.point is AttachPoint.XDP:
+        return f"{place}`ip -d link show dev {device}` shows the XDP program with its id."
+    direction = "ingress" if found.point is AttachPoint.TC_INGRESS else "egress"
+    shown = [f"`tc filter show dev {device} {direction}` shows the filters of tc"]
+    if any(each.kind == ProgramKind.TCX for each in found.candidates):
+        shown = [*(shown if len(found.candidates) > 1 else []), f"`bpftool net show dev {device}` shows programs of tcx"]
+    return f"{place}{'; '.join(shown)}."
+
+
+def _cure(found: ProgramDrop, source: str, target: str) -> str:
+    loaders = {each.loader for each in found.candidates}
+    if found.program and loaders <= POLICIES:
+        (loader,) = loaders
+        return (
+            f"If {loader} carries out a NetworkPolicy there, one that allows {source} to reach {target}; {loader}'s own log or"
+            " monitor says why it drops."
+        )
+    return "If it should not drop them, change or remove the program at its source: its loader attaches it again."
