@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_args
 
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Drop, Handshake, Hop, HopKind, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, RewriteHop, Socket
@@ -117,6 +118,15 @@ def rejected() -> Packet:
         11 << 8, EPOCH + 1_000_000_000, HOST, "", "IPv6", "TCP", ends, "SYN", 80, 5, None, tuple(hops),
         "REJECTED in ip6 kube-proxy/filter-output with icmp6-port-unreachable", Outcome.REJECTED, True, 3,
     )  # fmt: skip
+
+
+def dropped_by_program(*candidates: AttachedProgram) -> Packet:
+    """A SYN that an eBPF program of tc dropped; several candidates: it is not known which."""
+    doubt = "" if len(candidates) == 1 else "which of them is not known"
+    known = ProgramDrop(AttachPoint.TC_INGRESS, "eth0", candidates, doubt)
+    drop = hop(0, "drop", in_iface="eth0", verdict="DROP", drop=Drop("TC_INGRESS", "__netif_receive_skb_core", program=known))
+    verdict = f"DROPPED {known.text}"
+    return replace(full_queue(), hops=(drop,), flow=None, verdict=verdict, outcome=Outcome.DROPPED, complete=True)
 
 
 def full_queue() -> Packet:

@@ -36,7 +36,7 @@ class Decision:
 
     Attributes:
         by: "rule", "policy", "table" (a rule or the policy, which one is not known), "hotdrop" (a match of the rule found the
-            packet malformed; the rule's target did not act), "ipvs", "listener" or "kernel".
+            packet malformed; the rule's target did not act), "ipvs", "listener", "program" (of tc or XDP) or "kernel".
         hop: The hop where it did.
         name: Its name: "ip filter KUBE-FIREWALL 1", "IPVS 10.96.0.10:80", "tcp_v4_rcv"; "" = not known.
         hit: The rule or the policy; None = none, or it is not known.
@@ -70,6 +70,8 @@ def drop_decision(packet: Packet) -> Decision | None:
                 "listener", hop, "accept queue" if hop.handshake.accept_queue_full else "listener", None, hop.evidence
             )
     drop = next((h for h in reversed(hops) if isinstance(h, DropHop)), None)
+    if drop and drop.drop.program and (program := drop.drop.program.program):
+        return Decision("program", drop, f"{drop.drop.program.place} {program.text}", None, Evidence.DERIVED)
     return Decision("kernel", drop, drop.drop.function, None, drop.evidence) if drop else None
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.support import sample_packets
 from tests.support.sample_packets import with_hop
 from tracer.analysis.packet_decision import decision
+from tracer.model.bpf_program import AttachedProgram
 from tracer.model.evidence import Evidence
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
 
@@ -52,3 +53,12 @@ def test_the_drop_of_a_copy_does_not_decide() -> None:
 
 def test_nothing_decided_about_a_packet_that_only_passed() -> None:
     assert decision(sample_packets.ping()) is None
+
+
+def test_a_program_decides_only_if_it_is_the_only_one() -> None:
+    program = AttachedProgram("tc", 42, "cil_x")
+    found = decision(sample_packets.dropped_by_program(program))
+    assert found and (found.by, found.name) == ("program", "tc ingress of eth0 eBPF program cil_x (id 42)")
+    assert found.evidence is Evidence.DERIVED
+    several = decision(sample_packets.dropped_by_program(program, AttachedProgram("tc", 43, "other")))
+    assert several and (several.by, several.name) == ("kernel", "__netif_receive_skb_core")

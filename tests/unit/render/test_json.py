@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from tests.support import sample_packets as samples
 from tracer import __version__, render
+from tracer.model.bpf_program import AttachedProgram
 from tracer.model.check import CheckResult
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import Handshake, Socket
@@ -209,3 +210,17 @@ def test_names_from_outside_stay_on_one_line() -> None:
     found = line(replace(samples.node_port(), hops=(hop,), endpoints=Endpoints("::1", 1, "::2", 2)))
     assert found["hops"][0]["socket"]["command"] == 'a"\n\x1b' and found["family"] == "ipv6"
     assert "command" in keys(found)
+
+
+def test_the_program_that_dropped_a_packet() -> None:
+    program = AttachedProgram("tc", 42, "cil_x", "ab", "Cilium", "pin", "/sys/fs/bpf/x")
+    found = line(samples.dropped_by_program(program))["drop"]["program"]
+    assert found == {
+        "point": "tc ingress", "ifname": "eth0", "evidence": "derived", "kind": "tc", "id": 42, "name": "cil_x", "tag": "ab",
+        "loader": "Cilium", "loader_evidence": "pin", "pin": "/sys/fs/bpf/x",
+    }  # fmt: skip
+    found = line(samples.dropped_by_program(program, AttachedProgram("tcx", 43, holder="x (pid 1)")))["drop"]["program"]
+    assert (found["evidence"], found["doubt"]) == ("candidate", "which of them is not known") and "id" not in found
+    assert [each["id"] for each in found["candidates"]] == [42, 43]
+    found = line(samples.dropped_by_program())["drop"]["program"]
+    assert (found["evidence"], found["candidates"]) == ("unknown", [])

@@ -19,6 +19,7 @@ from tests.support import sample_packets as samples
 from tests.support.terminal import Terminal
 from tracer import render
 from tracer.errors import BadOption
+from tracer.model.bpf_program import AttachedProgram
 from tracer.model.check import CheckResult
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import DecisionDetail, DetailHop, Drop, Nat, NatHop, Socket
@@ -144,6 +145,16 @@ def test_benign_drops_are_not_printed(drop: Drop) -> None:
     assert [line for line in written(packet) if line not in before] == [
         f"    +0.13 ms              drop         {f'{drop.reason} in {drop.function}'.strip()}"
     ], "benign only if a socket had taken the packet"
+
+
+def test_the_program_that_dropped_a_packet() -> None:
+    program = AttachedProgram("tc", 42, "cil_from_container", loader="Cilium", loader_evidence="process")
+    lines = written(samples.dropped_by_program(program))
+    named = "by eBPF program cil_from_container (id 42) at tc ingress of eth0, loaded by Cilium"
+    assert f"TC_INGRESS in __netif_receive_skb_core, {named} (derived)" in " ".join(" ".join(lines).split())
+    assert f"=>  DROPPED {named}" in [line.strip() for line in lines]
+    several = " ".join(" ".join(written(samples.dropped_by_program(program, AttachedProgram("tcx", 43, "b")))).split())
+    assert "2 candidates: eBPF program cil_from_container (id 42)" in several and "(derived)" not in several
 
 
 def test_a_full_queue_and_an_incomplete_packet() -> None:

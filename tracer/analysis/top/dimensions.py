@@ -18,7 +18,7 @@ from tracer.model.kube import Owner
 from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Packet
 from tracer.packets.outcome import BAD
-from tracer.render.parts.deciding_hop import deciding_hop, deciding_rule
+from tracer.render.parts.deciding_hop import deciding_hop, deciding_program, deciding_rule, program_owner
 from tracer.util.endpoint_format import format_endpoint
 
 UNKNOWN = "unknown"
@@ -76,6 +76,10 @@ def _service(packet: Packet) -> RowKey:
 
 def _rule(packet: Packet) -> RowKey:
     hop = deciding_hop(packet)
+    if hop is None and (found := deciding_program(packet)):
+        if program := found.program:
+            return RowKey(f"{found.point} {program.name}", _rule_owner(program_owner(found)))
+        return RowKey(UNKNOWN, UNKNOWN)
     if hop is None:
         return RowKey(NO_RULE) if packet.complete else RowKey(UNKNOWN, UNKNOWN)
     rule = deciding_rule(hop)

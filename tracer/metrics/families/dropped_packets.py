@@ -13,7 +13,7 @@ from tracer.model.hop import owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.packets.path_memo import PathMemo
-from tracer.render.parts.deciding_hop import deciding_hop, deciding_rule
+from tracer.render.parts.deciding_hop import deciding_hop, deciding_program, deciding_rule, program_owner
 
 
 class _DropLabels(NamedTuple):
@@ -51,8 +51,11 @@ def _labels(packet: Packet) -> _DropLabels:
 
 
 def _rule(packet: Packet) -> tuple[str, Owner | None]:
-    """The rule, "filter/KUBE-FIREWALL 2" or "filter/FORWARD policy (derived)", and its owner; None = it has none."""
+    """The rule, "filter/KUBE-FIREWALL 2" or "filter/FORWARD policy (derived)", or the program, and its owner; None = none."""
     hop = deciding_hop(packet)
+    if hop is None and (found := deciding_program(packet)):
+        program = found.program
+        return (label_value(f"{found.point} {program.name}") if program else UNKNOWN), program_owner(found)
     if hop is None:
         return (NONE if packet.complete else UNKNOWN), None
     rule = deciding_rule(hop)

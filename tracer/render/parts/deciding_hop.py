@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tracer.model.bpf_program import ProgramDrop
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Hop, RewriteHop, RuleHop, trace_of, verdict_of
+from tracer.model.kube import UNKNOWN, Owner
 from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.outcome import BAD
@@ -40,6 +42,19 @@ def deciding_hop(packet: Packet) -> Hop | None:
     """The hop that decided; None = no hop. A copy of the packet decides only if nothing that the packet itself met did."""
     own = [hop for hop in packet.hops if not hop.clone]
     return _decided_in(own, packet.outcome) or _decided_in(packet.hops, packet.outcome)
+
+
+def deciding_program(packet: Packet) -> ProgramDrop | None:
+    """What is known of the program that dropped a packet about which no rule decided; None = no program did."""
+    drop = packet.drop
+    return drop.program if drop and packet.outcome in BAD and deciding_hop(packet) is None else None
+
+
+def program_owner(found: ProgramDrop) -> Owner:
+    """The owner of the program that dropped a packet: its loader, unless only its name tells it."""
+    program = found.program
+    is_known = program is not None and program.loader_evidence in ("pin", "process")
+    return Owner("program", program=program.loader) if program and is_known else UNKNOWN
 
 
 def _decided_in(hops: Sequence[Hop], outcome: Outcome) -> Hop | None:
