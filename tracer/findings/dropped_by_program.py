@@ -44,8 +44,8 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 
 def _subject(found: ProgramDrop) -> str:
     if program := found.program:
-        origin = f", {program.origin}," if program.origin else ""
-        return f"{_upper(program.text)}{origin} drops"
+        clauses = "".join(f", {each}" for each in (program.origin, found.caveat) if each)
+        return f"{_upper(program.text)}{clauses}{',' if clauses else ''} drops"
     if len(found.candidates) == 1:
         return f"Perhaps {found.candidates[0].text} drops ({found.doubt})"
     return f"Perhaps one of {len(found.candidates)} programs drops ({found.doubt})"

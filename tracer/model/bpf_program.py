@@ -95,12 +95,14 @@ class ProgramDrop:
         iface: The interface.
         candidates: The programs that may have dropped it.
         doubt: Why none of them is named; "" = there is one, and it dropped the packet.
+        caveat: What else may have freed the packet, as a clause; "" = nothing.
     """
 
     point: AttachPoint
     iface: str
     candidates: tuple[AttachedProgram, ...]
     doubt: str = ""
+    caveat: str = ""
 
     @property
     def program(self) -> AttachedProgram | None:
@@ -116,7 +118,7 @@ class ProgramDrop:
     def text(self) -> str:
         """Which program, as a clause behind "dropped"."""
         if program := self.program:
-            return ", ".join(filter(None, (f"by {program.text} at {self.place}", program.origin)))
+            return ", ".join(filter(None, (f"by {program.text} at {self.place}", program.origin, self.caveat)))
         names = [" ".join(filter(None, (each.text, f"({each.origin})" if each.origin else ""))) for each in self.candidates]
         if not names:
             return f"at {self.place}, program unknown: {self.doubt}"

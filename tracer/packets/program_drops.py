@@ -15,6 +15,8 @@ from tracer.model.bpf_program import AttachPoint, ProgramDrop, ProgramPeriod
 
 NO_REASON = ("", "NOT_SPECIFIED")
 """What a kernel without drop reasons gives, and what a caller of plain kfree_skb gives."""
+NO_MEMORY = "unless memory was short"
+REDIRECTED = "or a redirection of it failed"
 WITHOUT_REASON = "this kernel gives no reason"
 
 
@@ -41,7 +43,8 @@ class DropPlace:
         point: Where programs decide.
         reasons: Drop reasons of the kernel.
         functions: Functions that free the packet; () = any.
-        doubt: What else may have freed it there; "" = nothing.
+        doubt: Why the only program there is not named; "" = it is.
+        caveat: What else may have freed the packet, but seldom does; it is said behind the name.
         is_guess: Most drops there have another cause: without a program there, nothing is said.
     """
 
@@ -49,6 +52,7 @@ class DropPlace:
     reasons: tuple[str, ...]
     functions: tuple[str, ...] = ()
     doubt: str = ""
+    caveat: str = ""
     is_guess: bool = False
 
     def fits(self, reason: str, function: str) -> bool:
@@ -62,22 +66,18 @@ PLACES = (
     # kfree_skb_reason() for sch_handle_ingress()") and 98b4d7a4e737 ("... for sch_handle_egress()"), 5.18.
     DropPlace(AttachPoint.TC_INGRESS, ("TC_INGRESS",)),
     DropPlace(AttachPoint.TC_EGRESS, ("TC_EGRESS",)),
-    # netif_receive_generic_xdp frees a packet only for XDP_DROP, XDP_ABORTED or an invalid result, without a reason; it may be
-    # inlined into do_xdp_generic.
-    DropPlace(AttachPoint.XDP, NO_REASON, ("netif_receive_generic_xdp", "do_xdp_generic")),
-    # do_xdp_generic, since 5.18: the program's result was a redirection, and the kernel could not carry it out.
-    DropPlace(AttachPoint.XDP, ("XDP",), (), "or a redirection of it failed"),
-    # veth_xdp_rcv_skb frees a packet for XDP_DROP and XDP_ABORTED, and where memory is short.
-    DropPlace(
-        AttachPoint.XDP,
-        NO_REASON,
-        ("veth_xdp_rcv_skb", "veth_xdp_rcv", "veth_poll"),
-        "veth may have had no memory for it",
-        True,
-    ),
+    # netif_receive_generic_xdp frees a packet for XDP_DROP, XDP_ABORTED or an invalid result, without a reason, and where
+    # memory for a copy is short. It may be inlined into do_xdp_generic, which has a reason of its own for redirections that the kernel
+    # could not carry out: commit 7e726ed81e1d ("net: dev: use kfree_skb_reason() for do_xdp_generic()", 5.18).
+    DropPlace(AttachPoint.XDP, NO_REASON, ("netif_receive_generic_xdp",), caveat=NO_MEMORY),
+    DropPlace(AttachPoint.XDP, ("NOT_SPECIFIED",), ("do_xdp_generic",), caveat=NO_MEMORY),
+    DropPlace(AttachPoint.XDP, ("",), ("do_xdp_generic",), REDIRECTED),
+    DropPlace(AttachPoint.XDP, ("XDP",), (), REDIRECTED),
+    # veth_xdp_rcv_skb frees a packet for XDP_DROP, XDP_ABORTED or an invalid result, and where memory for a copy is short.
+    DropPlace(AttachPoint.XDP, NO_REASON, ("veth_xdp_rcv_skb", "veth_xdp_rcv", "veth_poll"), caveat=NO_MEMORY, is_guess=True),
     # Kernels before 5.18: only the function is known.
-    DropPlace(AttachPoint.TC_INGRESS, ("",), ("sch_handle_ingress", "__netif_receive_skb_core"), WITHOUT_REASON, True),
-    DropPlace(AttachPoint.TC_EGRESS, ("",), ("sch_handle_egress", "__dev_queue_xmit"), WITHOUT_REASON, True),
+    DropPlace(AttachPoint.TC_INGRESS, ("",), ("sch_handle_ingress", "__netif_receive_skb_core"), WITHOUT_REASON, is_guess=True),
+    DropPlace(AttachPoint.TC_EGRESS, ("",), ("sch_handle_egress", "__dev_queue_xmit"), WITHOUT_REASON, is_guess=True),
 )
 """In order: the first row that fits counts."""
 
@@ -110,4 +110,4 @@ def program_drop(place: DropPlace, iface: str, time: int, periods: Sequence[Prog
         reasons = (CHANGED, place.doubt)
     if place.is_guess and not candidates:
         return None
-    return ProgramDrop(place.point, iface, candidates, "; ".join(filter(None, reasons)))
+    return ProgramDrop(place.point, iface, candidates, "; ".join(filter(None, reasons)), place.caveat)

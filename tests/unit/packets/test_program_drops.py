@@ -26,9 +26,11 @@ INGRESS = PLACES[0]
         ("TC_INGRESS", "__netif_receive_skb_core", AttachPoint.TC_INGRESS, False),
         ("TC_EGRESS", "__dev_queue_xmit", AttachPoint.TC_EGRESS, False),
         ("NOT_SPECIFIED", "netif_receive_generic_xdp", AttachPoint.XDP, False),
-        ("", "do_xdp_generic.part.0", AttachPoint.XDP, False),
+        ("NOT_SPECIFIED", "do_xdp_generic", AttachPoint.XDP, False),
+        ("", "netif_receive_generic_xdp", AttachPoint.XDP, False),
+        ("", "do_xdp_generic.part.0", AttachPoint.XDP, True),
         ("XDP", "do_xdp_generic", AttachPoint.XDP, True),
-        ("NOT_SPECIFIED", "veth_xdp_rcv_skb", AttachPoint.XDP, True),
+        ("NOT_SPECIFIED", "veth_xdp_rcv_skb", AttachPoint.XDP, False),
         ("", "__netif_receive_skb_core.constprop.0", AttachPoint.TC_INGRESS, True),
         ("", "__dev_queue_xmit", AttachPoint.TC_EGRESS, True),
     ],
@@ -96,6 +98,13 @@ def test_where_only_the_function_is_known_the_program_is_a_candidate() -> None:
     program = "candidate eBPF program cil_from_container (id 42) (loaded by Cilium)"
     assert found.text == f"at tc egress of eth0, {program}: this kernel gives no reason"
     assert program_drop(row, "eth0", 50, [ProgramPeriod(10, 0, ())]) is None, "most of these drops have another cause"
+
+
+def test_what_else_may_have_freed_the_packet_is_said() -> None:
+    row = place_of("NOT_SPECIFIED", "do_xdp_generic")
+    assert row
+    found = program_drop(row, "eth0", 50, [ProgramPeriod(10, 0, (AttachedProgram("XDP generic", 7, "filter"),))])
+    assert found and found.text == "by eBPF program filter (id 7) at XDP of eth0, loader unknown, unless memory was short"
 
 
 def test_a_filter_of_tc() -> None:

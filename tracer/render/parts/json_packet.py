@@ -209,7 +209,8 @@ def _program_drop(found: ProgramDrop) -> Object:
     if found.iface:
         out["ifname"] = found.iface
     if found.program:
-        return out | {"evidence": "derived", **_program(found.program)}
+        caveat = {"caveat": found.caveat} if found.caveat else {}
+        return out | {"evidence": "derived", **caveat, **_program(found.program)}
     return out | {"evidence": "candidate" if found.candidates else "unknown", "doubt": found.doubt,
                   "candidates": [_program(each) for each in found.candidates]}  # fmt: skip
 
