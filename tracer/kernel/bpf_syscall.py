@@ -322,9 +322,12 @@ def program_by_id(number: int) -> int:
 
 
 def pinned_object(path: str) -> int:
-    """A descriptor of a pinned object; it is opened read only. Raises OSError."""
+    """A descriptor of a pinned object. Raises OSError.
+
+    The kernel refuses to open a program or a link read only.
+    """
     name = ctypes.create_string_buffer(encoded(path))
-    return _bpf(OBJECT_GET, struct.pack("=QII", _address(name), 0, _READ_ONLY))
+    return _bpf(OBJECT_GET, struct.pack("=QII", _address(name), 0, 0))
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ PLACES = (
     DropPlace(AttachPoint.TC_INGRESS, ("TC_INGRESS",)),
     DropPlace(AttachPoint.TC_EGRESS, ("TC_EGRESS",)),
     # netif_receive_generic_xdp frees a packet for XDP_DROP, XDP_ABORTED or an invalid result, without a reason, and where
-    # memory for a copy is short. It may be inlined into do_xdp_generic, which has a reason of its own for redirections that the kernel
-    # could not carry out: commit 7e726ed81e1d ("net: dev: use kfree_skb_reason() for do_xdp_generic()", 5.18).
+    # memory for a copy is short. It may be inlined into do_xdp_generic, which has a reason of its own where a redirection
+    # fails: commit 7e726ed81e1d ("net: dev: use kfree_skb_reason() for do_xdp_generic()", 5.18).
     DropPlace(AttachPoint.XDP, NO_REASON, ("netif_receive_generic_xdp",), caveat=NO_MEMORY),
     DropPlace(AttachPoint.XDP, ("NOT_SPECIFIED",), ("do_xdp_generic",), caveat=NO_MEMORY),
     DropPlace(AttachPoint.XDP, ("",), ("do_xdp_generic",), REDIRECTED),

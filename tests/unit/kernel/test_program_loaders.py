@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from tracer.kernel import program_loaders
 from tracer.kernel.attached_programs import ProgramCatalog
 from tracer.kernel.program_loaders import by_command, by_name, by_pin, holders
 from tracer.model.bpf_program import AttachedProgram
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +83,30 @@ def test_files_of_pins_are_bounded_and_links_are_not_followed(tmp_path: Path, mo
     monkeypatch.setattr(program_loaders, "MOST_PINS", 5)
     assert len(list(program_loaders._files(tmp_path))) <= 5
     assert program_loaders.pins(tmp_path) == {}, "these are no objects of bpf(2)"
+
+
+PINNED = """
+import subprocess, sys
+from pathlib import Path
+from tests.support import bpf_programs
+from tracer.kernel import program_loaders
+where = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "bpf", "bpf", str(where)], check=True)
+(where / "cilium").mkdir()
+program = bpf_programs.load("cil_x", bpf_programs.SCHED_CLS, 9)
+bpf_programs.pin(program, where / "cilium" / "program")
+found = program_loaders.pins(where)
+assert found == {program.number: str(where / "cilium" / "program")}, found
+"""
+
+
+def test_a_pinned_program_is_found(tmp_path: Path) -> None:
+    """In a mount namespace of its own, so that nothing stays."""
+    command = ["unshare", "-m", sys.executable, "-c", PINNED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode and "AssertionError" not in done.stderr:
+        pytest.skip(f"no programs are pinned here: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_pin_is_better_evidence_than_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
