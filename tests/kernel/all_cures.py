@@ -44,7 +44,9 @@ class CaseFailed(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="", metavar="WORDS", help="cases with these words, or others after a |")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="cases with these words in their name, or with others after a |"
+    )
     parser.add_argument("--machine", action="store_true", help="the machine is a throw-away one")
     parser.add_argument("--verbose", action="store_true", help="print each command's output")
     options = parser.parse_args()

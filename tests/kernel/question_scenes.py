@@ -97,6 +97,17 @@ def native_mode() -> list[Object]:
     return service_situations.plain("native")
 
 
+def without_a_process() -> list[Object]:
+    """A rule with a queue to which no process is bound."""
+    incidents.down()
+    return service_situations.queued("", False)("legacy")
+
+
+def ask_node_port() -> None:
+    """Sends a request to a NodePort."""
+    traffic.tcp_connect(topology.NODE4, situations.SHOP.node_port, timeout=0.6)
+
+
 def ask_another_address() -> None:
     """Sends a request to a NodePort at the address of the node's bridge."""
     traffic.tcp_connect(topology.GATEWAY4, situations.SHOP.node_port, timeout=1.0)
@@ -131,6 +142,7 @@ SCENES = (
     QuestionScene("martian_localnet", (MARTIAN_PORT,), plain, sending(send_martian)),
     QuestionScene("mtu", (servers.UDP_PORT,), small_bridge, sending(send_too_long)),
     QuestionScene("nodeport_address", (situations.SHOP.node_port,), native_mode, sending(ask_another_address)),
+    QuestionScene("nfqueue_unattended", (situations.SHOP.node_port,), without_a_process, sending(ask_node_port)),
     QuestionScene("udp_insert_race", (RACE_PORT,), plain, sending(race)),
     of_syns("conntrack_full", "conntrack's table full", is_finding=True),
     of_syns("conntrack_full", "conntrack's table full"),

@@ -45,6 +45,7 @@ class FakeNode(HostReader):
     interfaces: dict[str, str] = field(default_factory=dict)
     leases: tuple[str, ...] | None = ()
     node_ports_at: tuple[str, ...] | None = None
+    queues: tuple[int, ...] | None = ()
     conntrack: dict[str, int] = field(default_factory=dict)
     mtus: dict[str, int] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
@@ -87,6 +88,9 @@ class FakeNode(HostReader):
 
     def node_port_addresses(self) -> tuple[str, ...] | None:
         return self.node_ports_at
+
+    def packet_queues(self) -> tuple[int, ...] | None:
+        return self.queues
 
 
 def view(objects: list[dict[str, Any]], *local: str) -> ClusterView:

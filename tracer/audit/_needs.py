@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from tracer.audit.state import NodeState
 from tracer.findings.conntrack_full import full
+from tracer.findings.nfqueue_unattended import QUEUES
+from tracer.util.questions import value_of
 
 Need = Callable[[NodeState], str]
 
@@ -50,3 +52,8 @@ def no_ipvs(state: NodeState) -> str:
 def conntrack(state: NodeState) -> str:
     """The size of conntrack's table."""
     return "" if full(state.context)[1] else "the size of conntrack's table cannot be read: conntrack is not in use, perhaps"
+
+
+def packet_queues(state: NodeState) -> str:
+    """The queues of NFQUEUE rules with a process."""
+    return "the queues with a process cannot be read" if value_of(state.context.ask(QUEUES)) is None else ""

@@ -3,15 +3,22 @@
 
 NAT rules are evaluated only for a connection's first packet. UDP has no end of a connection: a client that always sends from
 the same port keeps the same translation, until the conntrack entry is deleted.
+
+kube-proxy deletes UDP entries of endpoints that are gone, and no TCP entries. 1.32 to 1.36 leave the entries of a Service that
+has lost its last endpoint (kubernetes#139628, fixed in 1.37). The entries of a hostPort are portmap's: it deletes UDP entries
+of a port when it gives the port to a pod. Source: kubernetes pkg/proxy/conntrack/cleanup.go; containernetworking/plugins,
+plugins/meta/portmap.
 """
 
 from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
 
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import Nat, NatHop
-from tracer.model.kube import ServicePort
+from tracer.model.kube import Pod, ServicePort
 from tracer.model.namespace_name import is_host
 from tracer.model.packet import Packet
 from tracer.util.endpoint_format import format_endpoint
@@ -30,19 +37,28 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
             continue
         before, after = hop.nat.before, hop.nat.after
         meant = cluster.service_at(before.dst, before.dport, protocol)
-        # A terminating endpoint is not gone: its pod still has the address.
-        gone = (
-            meant
-            and not cluster.pod_at(after.dst)
-            # If several pods have the address, or libcni and the API disagree, the pod is ambiguous, but not gone.
-            and not cluster.sandboxes.at(after.dst)
-            and not cluster.store.by_pod_ip.all(after.dst)
-            and not cluster.is_local(after.dst)
-            and not cluster.store.by_node_ip.all(after.dst)
-        )
-        if meant and gone and not _is_endpoint(meant[0], after.dst, after.dport, context):
-            return _finding(packet, hop.nat, meant[0], context)
+        if not _is_gone(after.dst, context):
+            continue
+        if meant and not _is_endpoint(meant[0], after.dst, after.dport, context):
+            return _of_service(packet, hop.nat, meant[0], context)
+        # Without a pod that has the hostPort now, nothing shows that the translation was made for one.
+        holders = cluster.store.by_host_port.all((before.dport, protocol)) if not meant and cluster.is_local(before.dst) else ()
+        if holders and cluster.store.node_of_network(after.dst):
+            return _of_host_port(packet, hop.nat, holders)
     return None
+
+
+def _is_gone(address: str, context: FindingContext) -> bool:
+    """Whether no pod, sandbox or node has an address. A terminating endpoint is not gone: its pod still has the address."""
+    cluster = context.cluster
+    # If several pods have the address, or libcni and the API disagree, the pod is ambiguous, but not gone.
+    return not (
+        cluster.pod_at(address)
+        or cluster.sandboxes.at(address)
+        or cluster.store.by_pod_ip.all(address)
+        or cluster.is_local(address)
+        or cluster.store.by_node_ip.all(address)
+    )
 
 
 def _is_endpoint(port: ServicePort, address: str, number: int, context: FindingContext) -> bool:
@@ -50,18 +66,71 @@ def _is_endpoint(port: ServicePort, address: str, number: int, context: FindingC
     return any((e.address, e.port) == (address, number) for e in ends)
 
 
-def _finding(packet: Packet, nat: Nat, port: ServicePort, context: FindingContext) -> Finding:
-    before, after = nat.before, nat.after
+def _of_service(packet: Packet, nat: Nat, port: ServicePort, context: FindingContext) -> Finding:
+    after, protocol = nat.after, packet.protocol.lower()
     ends = [e for e in context.cluster.store.endpoints.all((port.label, port.protocol)) if e.ready]
     now = ", ".join(format_endpoint(e.address, e.port) for e in ends[:5]) or "none"
-    protocol = packet.protocol.lower()
+    if protocol == "tcp":
+        by_proxy = "kube-proxy deletes no entries of TCP: this one ends with the connection."
+    elif ends:
+        by_proxy = "kube-proxy deletes such UDP entries when an endpoint is removed: check its log if it did not."
+    else:
+        by_proxy = (
+            "kube-proxy deletes such UDP entries when an endpoint is removed; but 1.32 to 1.36 leave those of a Service that"
+            " has lost its last endpoint, until it has one again (kubernetes#139628, fixed in 1.37)."
+        )
+    return _finding(
+        packet,
+        nat,
+        (port.label, protocol, after.dst, after.dport),
+        f"Service {port.label}",
+        "no longer an endpoint or a pod",
+        FindingEvidence("object", f"the endpoints of {port.label} are {now}", "Kubernetes API"),
+        by_proxy,
+    )
+
+
+def _of_host_port(packet: Packet, nat: Nat, holders: Sequence[Pod]) -> Finding:
+    before, after, protocol = nat.before, nat.after, packet.protocol.lower()
+    who = f"hostPort {before.dport} of pod {holders[0].namespace}/{holders[0].name}"
+    by_portmap = (
+        "portmap deletes such UDP entries when it gives the port to a pod: check the container runtime's log if it did not."
+        if protocol == "udp"
+        else "portmap deletes no entries of TCP: this one ends with the connection."
+    )
+    has = ", ".join(holders[0].addresses) or "no address yet"
+    return _finding(
+        packet,
+        nat,
+        ("hostPort", before.dport, protocol, after.dst, after.dport),
+        who,
+        "no longer a pod",
+        FindingEvidence("object", f"the pod with hostPort {before.dport} has {has}", "Kubernetes API"),
+        by_portmap,
+    )
+
+
+def _finding(
+    packet: Packet, nat: Nat, key: tuple[Hashable, ...], asked: str, is_now: str, owned: FindingEvidence, deletes: str
+) -> Finding:
+    """Makes the finding.
+
+    Args:
+        packet: The packet.
+        nat: The translation that conntrack repeats.
+        key: The finding's key.
+        asked: What the client asked for.
+        is_now: What the target is by now.
+        owned: The evidence of what belongs to it now.
+        deletes: Who deletes such entries, as a sentence.
+    """
+    before, after, protocol = nat.before, nat.after, packet.protocol.lower()
     return Finding(
         name="",
-        key=(port.label, protocol, after.dst, after.dport),
+        key=key,
         cause=(
-            f"A connection to Service {port.label} still goes to {format_endpoint(after.dst, after.dport)}, which is no"
-            " longer an endpoint or a pod: conntrack repeats the translation of the connection's first packet, and the"
-            " rules are not evaluated."
+            f"A connection to {asked} still goes to {format_endpoint(after.dst, after.dport)}, which is {is_now}: conntrack"
+            " repeats the translation of the connection's first packet, and the rules are not evaluated."
         ),
         proofs=(
             packet_proof(packet),
@@ -70,12 +139,12 @@ def _finding(packet: Packet, nat: Nat, port: ServicePort, context: FindingContex
                 f"{format_endpoint(before.dst, before.dport)} became {format_endpoint(after.dst, after.dport)}",
                 "from conntrack",
             ),
-            FindingEvidence("object", f"the endpoints of {port.label} are {now}", "Kubernetes API"),
+            owned,
         ),
         check=f"`conntrack -L -p {protocol} --orig-dst {before.dst} --orig-port-dst {before.dport}` shows the entry.",
         cure=(
             f"`conntrack -D -p {protocol} --orig-dst {before.dst} --reply-src {after.dst}`; or make the client use another"
-            " source port. kube-proxy deletes such UDP entries when an endpoint is removed: check its log if it did not."
+            f" source port. {deletes}"
         ),
         subject=port.reference,
     )

@@ -132,6 +132,10 @@ class HostReader:
         """conntrack's counters since boot, summed over CPUs: insert_failed, drop ... {} = they cannot be read."""
         return self._keep("conntrack", lambda: procnet.conntrack(self._net), VOLATILE_SECONDS)
 
+    def packet_queues(self) -> tuple[int, ...] | None:
+        """Queues of NFQUEUE rules to which a process of the node is bound; None = they cannot be read."""
+        return self._keep("packet queues", lambda: procnet.packet_queues(self._net))
+
     def mtu(self, interface: str) -> int:
         """MTU of an interface of our namespace, bytes; 0 = no such interface."""
         return self._keep(("mtu", interface), lambda: self._read_mtu(interface))

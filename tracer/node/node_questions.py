@@ -263,3 +263,15 @@ class NodePortAddresses(NodeQuestion[[], tuple[str, ...] | None]):
     def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
         if occasion.has_drops:
             self.ask(host, journal)
+
+
+@dataclass(frozen=True)
+class PacketQueues(NodeQuestion[[], tuple[int, ...] | None]):
+    """The queues of NFQUEUE rules to which a process of the node is bound; None = they cannot be read."""
+
+    def ask(self, host: HostReader, journal: Journal, /) -> Answer[tuple[int, ...] | None]:
+        return journal(("node", "packet queues"), host.packet_queues, None)
+
+    def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
+        if occasion.has_drops:
+            self.ask(host, journal)

@@ -90,6 +90,20 @@ def counters(proc: Path) -> dict[str, int]:
     return {name: int(value) for name, value in zip(*rows, strict=True)} if len(rows) == 2 else {}
 
 
+def packet_queues(proc: Path) -> tuple[int, ...] | None:
+    """Numbers of the queues of NFQUEUE rules to which a process of a namespace is bound; None = they cannot be read.
+
+    Without nfnetlink_queue there is no such file, and no process can be bound.
+    """
+    try:
+        lines = (proc / "netfilter/nfnetlink_queue").read_text(encoding="ascii").splitlines()
+        return tuple(int(line.split()[0]) for line in lines if line.strip())
+    except FileNotFoundError:
+        return () if (proc / "netfilter").is_dir() else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def conntrack(proc: Path) -> dict[str, int]:
     """conntrack's counters of a namespace, summed over CPUs; {} = they cannot be read. The file has hexadecimal numbers."""
     try:

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from incidents import Requests, situations
+from incidents import Requests, objects, situations
 from incidents.objects import Object
+from incidents.proxy import iptables
 from incidents.proxy.model import PODS as POD_NETWORKS
 from incidents.proxy.model import Service
 from incidents.situations import SHOP, A, Situation
-from scenes import rules, scene, servers
+from scenes import nfqueue, rules, scene, servers
 from scenes import traffic as ask
 from scenes.netns import entered
 from scenes.topology import CLIENT, GATEWAY4, NODE4
@@ -22,15 +23,21 @@ Where = tuple[str | None, str, int]
 CLOSED = replace(SHOP, ends=((A, 8081),))
 """SHOP with an endpoint at a port at which its pod does not listen."""
 NEAR = replace(SHOP, local=True, near=SHOP.ends)
+QUEUE = 7
+METRICS = Service("shop/metrics", "172.30.1.40", 8125, 30308, ((A, servers.UDP_PORT),), "statsd", protocol="udp")
+SENT_FROM, HOSTED_UDP = 41000, 30309
+"""Ports: of a client that always sends from the same one, and of a hostPort."""
 FROM_CLIENT: Where = (CLIENT, NODE4, SHOP.node_port)
 
 
 @dataclass(frozen=True)
 class AskedSituation(Situation):
-    """A situation in which one request is sent twice. watched: ports besides those of the Services."""
+    """A situation in which one request is sent twice. watched: ports besides those of the Services. sport: of the client, for
+    UDP; 0 = TCP."""
 
     where: Where = FROM_CLIENT
     watched: tuple[int, ...] = ()
+    sport: int = 0
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -38,7 +45,10 @@ class AskedSituation(Situation):
 
     def traffic(self) -> Requests:
         ns, address, port = self.where
-        replies = [ask.http_get(address, port, ns=ns, timeout=1.2) for _ in range(2)]
+        if self.sport:
+            replies = [ask.udp_ask(address, port, ns=ns, timeout=0.4, sport=self.sport) for _ in range(2)]
+        else:
+            replies = [ask.http_get(address, port, ns=ns, timeout=1.2) for _ in range(2)]
         return [(f"{ns or 'node-1'} $ curl {address}:{port}", reply.body or reply.outcome) for reply in replies]
 
 
@@ -73,6 +83,25 @@ def every() -> list[AskedSituation]:
         AskedSituation("terminating endpoint that answers", "legacy", _ends_as(SHOP, ending)),
         AskedSituation("ready endpoint that refuses", "legacy", _ends_as(CLOSED, {"ready": True})),
     ]
+    for mode in ("legacy", "nft", "native"):
+        found += [
+            AskedSituation(f"queue {name}", mode, queued(options, served), packets=finding, audit=finding)
+            for name, options, served, finding in (
+                ("without a process", "", False, "nfqueue_unattended"),
+                ("without a process, bypass", "bypass", False, ""),
+                ("with a process", "", True, ""),
+            )
+        ]
+    names, hosted = (METRICS,), (CLIENT, NODE4, HOSTED_UDP)
+    found += [
+        AskedSituation("UDP entry of a Service without endpoints", "legacy", _lost_last_endpoint, names,
+                       packets="stale_conntrack", sport=SENT_FROM),
+        AskedSituation("UDP without an entry, no endpoints", "legacy", _lost_last_endpoint, names, sport=SENT_FROM - 1),
+        AskedSituation("UDP entry of a pod that had the hostPort", "legacy", _moved_host_port(True), (),
+                       packets="stale_conntrack", where=hosted, watched=(HOSTED_UDP,), sport=SENT_FROM),
+        AskedSituation("UDP entry of a pod with the hostPort", "legacy", _moved_host_port(False), (),
+                       where=hosted, watched=(HOSTED_UDP,), sport=SENT_FROM),
+    ]  # fmt: skip
     return found
 
 
@@ -160,3 +189,59 @@ def _ends_as(service: Service, conditions: dict[str, bool]) -> Callable[[str], l
         return found
 
     return build
+
+
+def queued(option: str, is_served: bool) -> Callable[[str], list[Object]]:
+    """Requests pass a rule that hands them to a queue. option: "bypass" or "". is_served: a process accepts them."""
+
+    def build(mode: str) -> list[Object]:
+        found = plain(mode)
+        if mode == "native":
+            flags = f" flags {option}" if option else ""
+            rule = f"ip daddr {A} tcp dport 8080 queue{flags} to {QUEUE}"
+            chain = f"chain inspect {{ type filter hook forward priority -5; policy accept; {rule}; }}"
+            situations.nft(f"table ip inspector {{ {chain} }}")
+        else:
+            bypass = f" --queue-{option}" if option else ""
+            rule = f"-A FORWARD -d {A}/32 -p tcp -m tcp --dport 8080 -j NFQUEUE --queue-num {QUEUE}{bypass}"
+            rules.restore_text(f"*filter\n{rule}\nCOMMIT\n", 4, "legacy" if mode == "legacy" else "nft", flush=False)
+        if is_served:
+            nfqueue.start(QUEUE)
+        return found
+
+    return build
+
+
+def _lost_last_endpoint(mode: str) -> list[Object]:
+    """A client has sent to METRICS. Then its only pod ends, and kube-proxy leaves the entry."""
+    scene.bare()
+    situations.kube(mode, METRICS)
+    ask.udp_ask(NODE4, METRICS.node_port, ns=CLIENT, timeout=1.0, sport=SENT_FROM)
+    empty = replace(METRICS, ends=())
+    rules.restore_text(iptables.rules([empty]), 4, "legacy")
+    service = objects.service(METRICS.name, METRICS.address, METRICS.port, METRICS.node_port, METRICS.port_name)
+    service["spec"]["ports"][0]["protocol"] = "UDP"
+    return [objects.node("node-1", NODE4, "10.244.0.0/24"), service]
+
+
+def _moved_host_port(is_gone: bool) -> Callable[[str], list[Object]]:
+    """A client has sent to a hostPort of pod-a. is_gone: pod-a ends, and pod-b has the hostPort."""
+
+    def build(mode: str) -> list[Object]:
+        scene.bare()
+        _host_port_rule(A)
+        ask.udp_ask(NODE4, HOSTED_UDP, ns=CLIENT, timeout=1.0, sport=SENT_FROM)
+        name, address = ("pod-b", situations.B) if is_gone else ("pod-a", A)
+        _host_port_rule(address)
+        pod = objects.pod(f"shop/{name}", address, "node-1", servers.UDP_PORT, HOSTED_UDP)
+        pod["spec"]["containers"][0]["ports"][0]["protocol"] = "UDP"
+        return [objects.node("node-1", NODE4, "10.244.0.0/24"), pod]
+
+    return build
+
+
+def _host_port_rule(address: str) -> None:
+    """The rules of portmap for a hostPort, as one."""
+    at = f"-d {NODE4}/32 -p udp -m udp --dport {HOSTED_UDP}"
+    text = f"*nat\n-A PREROUTING {at} -j DNAT --to-destination {address}:{servers.UDP_PORT}\nCOMMIT\n"
+    rules.restore_text(text, 4, "legacy")

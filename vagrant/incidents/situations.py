@@ -106,7 +106,7 @@ def every() -> list[Situation]:
 def kube(mode: str, *services: Service, post: tuple[str, ...] = (), pods: str = "") -> None:
     """Loads kube-proxy's rules. post: flannel's rules, after kube-proxy's jump in POSTROUTING."""
     if mode == "native":
-        _nft(nftables.rules(services, NODE4))
+        nft(nftables.rules(services, NODE4))
         if post:
             rules.restore_text(table("nat", ("POSTROUTING",), {"POSTROUTING": list(post)}), 4, "nft", flush=False)
     elif mode == "ipvs":
@@ -118,7 +118,7 @@ def kube(mode: str, *services: Service, post: tuple[str, ...] = (), pods: str = 
         rules.restore_text(iptables.rules(services, (), post, "kube", pods), 4, back, flush=False)
 
 
-def _nft(text: str) -> None:
+def nft(text: str) -> None:
     subprocess.run(["nft", "-f", "-"], input=text, text=True, check=True, capture_output=True)
 
 

@@ -147,3 +147,20 @@ def _terminating(box: Box) -> BuiltCase:
     return BuiltCase(
         find, {"kubectl get pods -n db pg-hp": "deletionTimestamp: .?2026-11-27"}, repair=lambda: box.listen(PORT, POD_A)
     )
+
+
+@case("nfqueue_unattended", "legacy")
+def _queue(box: Box) -> BuiltCase:
+    box.put(("legacy", f"*filter\n-A FORWARD -d {PODS['pod-a']}/32 -p tcp -j NFQUEUE --queue-num 7\nCOMMIT\n"))
+    box.objects(*cluster(SHOP))
+    shown = {"cat /proc/net/netfilter/nfnetlink_queue": r"\A\Z", "iptables-legacy -t filter -L FORWARD": "NFQUEUE num 7"}
+    return BuiltCase(lambda: box.audit("nfqueue_unattended"), shown)
+
+
+@case("nfqueue_unattended", "a table of nftables")
+def _native_queue(box: Box) -> BuiltCase:
+    chain = f"chain inspect {{ type filter hook forward priority -5; ip daddr {PODS['pod-a']} queue to 7; }}"
+    box.put(("native", f"table ip inspector {{ {chain} }}"))
+    box.objects(*cluster(SHOP))
+    shown = {"cat /proc/net/netfilter/nfnetlink_queue": r"\A\Z", "nft -a list chain ip inspector inspect": "queue (to|num) 7"}
+    return BuiltCase(lambda: box.audit("nfqueue_unattended"), shown)

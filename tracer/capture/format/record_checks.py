@@ -112,6 +112,7 @@ NODE: dict[str, Any] = {
     "way out": str,
     "flannel": tuple[str, ...] | None,
     "node port addresses": tuple[str, ...] | None,
+    "packet queues": tuple[int, ...] | None,
 }
 NAMESPACE: dict[str, Any] = {"counters": _COUNTERS, "bound": tuple[BoundSocket, ...]}
 """Types of answers to ("node", ...) and ("space", name, what). Every other `what` of a namespace is a setting."""

@@ -41,6 +41,8 @@ API_WORD_KEYS = frozenset({
 KEPT_META = frozenset({"program", "clock", "layout", "ring", "probes", "acts", "drop_reasons", "tracking"})
 UNREDACTED_WORDS = frozenset({"workloads", "labels"})
 """Selectors that are left out: a redacted capture has no labels. Its replay shows all packets that were recorded."""
+_KEPT_ANSWERS = frozenset({"is kube-proxy", "setting", "counters", "conntrack", "mtu", "packet queues"})
+"""Answers about the node without a name or an address."""
 REDACTED = "(redacted)"
 UNREDACTED_KINDS = frozenset({"NetworkPolicy", "Namespace"})
 """Objects that are left out: they consist of labels, and a redacted capture has neither labels nor rules."""
@@ -169,7 +171,7 @@ class RecordRedactor:
             return question, answer and tuple(map(self.address, answer))
         if what == "way out":
             return ("node", ("way out", self.address(key[1]))), answer
-        return (question, answer) if what in ("is kube-proxy", "setting", "counters", "conntrack", "mtu") else None
+        return (question, answer) if what in _KEPT_ANSWERS else None
 
     def _programs(self, question: Any, answer: Any) -> Any:
         """Paths and processes may have the names of pods."""

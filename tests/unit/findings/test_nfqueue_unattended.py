@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rule with NFQUEUE and a queue to which no process is bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support import findings as f
+from tracer.findings.nfqueue_unattended import range_of
+from tracer.kube.catalog import ClusterView
+from tracer.model.endpoints import Endpoints
+from tracer.model.evidence import Evidence
+from tracer.model.finding import Finding
+from tracer.model.hop import Drop, DropHop, TableHop
+from tracer.model.namespace_name import HOST, Netns
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Outcome, Packet
+from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
+from tracer.rules import save_parser
+
+LINE = "-A FORWARD -p tcp -m tcp --dport 8080 -j NFQUEUE --queue-num 7"
+
+
+def packet(line: str = LINE, function: str = "nf_queue", netns: Netns = HOST) -> Packet:
+    rules = save_parser.parse(f"*filter\n{line}\n")
+    (rule,) = rules.chain("ip", "filter", "FORWARD")
+    hit = RuleHit((RuleLocation("FORWARD", 1),), rule, rule.target, Evidence.OBSERVED)
+    hop = TableHop(0, netns, Hook.FORWARD, table="filter", verdict=Verdict.QUEUE, rule_trace=RuleTrace((hit,), ruleset=rules))
+    drop = DropHop(1, netns, drop=Drop("NOT_SPECIFIED", function), verdict=Verdict.DROP)
+    return f.packet([hop, drop], Endpoints(f.CLIENT, 40000, "10.244.0.11", 8080))
+
+
+def found(made: Packet, queues: tuple[int, ...] | None = ()) -> list[Finding]:
+    return f.findings_of([made], ClusterView(), f.FakeNode(queues=queues))[1]
+
+
+def test_no_process_is_bound() -> None:
+    (finding,) = found(packet())
+    assert finding.name == "nfqueue_unattended" and finding.certain
+    assert finding.cause == (
+        "A rule of the administrator in filter/FORWARD hands packets to queue 7 (NFQUEUE, without bypass), and no process is"
+        " bound to it: the kernel drops packets that match it."
+    )
+    assert f.proofs(finding, "process") == ["no process is bound to a queue (/proc/net/netfilter/nfnetlink_queue)"]
+    assert f"`iptables-legacy -t filter -D {LINE[3:]}`" in finding.cure
+
+
+def test_another_queue_has_a_process() -> None:
+    (finding,) = found(packet(), (0, 6))
+    assert f.proofs(finding, "process")[0].startswith("processes are bound to the queues 0, 6 ")
+
+
+def test_queues_of_a_balance_of_which_some_have_a_process() -> None:
+    (finding,) = found(packet("-A FORWARD -j NFQUEUE --queue-balance 4:7"), (4, 5))
+    assert "hands packets to queues 6 to 7 (NFQUEUE, without bypass), and no process is bound to them" in finding.cause
+    assert "the kernel drops those of the packets that match it that come to them" in finding.cause
+
+
+def test_queues_that_cannot_be_read_are_no_certainty() -> None:
+    (finding,) = found(packet(), None)
+    assert not finding.certain and "perhaps no process is bound to it" in finding.cause and not f.proofs(finding, "process")
+
+
+@pytest.mark.parametrize(
+    ("made", "queues"),
+    [
+        (packet(), (7,)),
+        (packet(LINE + " --queue-bypass"), ()),
+        (packet("-A FORWARD -j DROP"), ()),
+        (packet(function="nf_hook_slow"), ()),
+        (packet(netns=Netns("pod-a")), ()),
+        (replace(packet(), outcome=Outcome.FORWARDED), ()),
+    ],
+    ids=["bound: its queue is full, perhaps", "bypass", "another rule", "another function", "a pod's rules", "not dropped"],
+)
+def test_no_finding(made: Packet, queues: tuple[int, ...]) -> None:
+    assert found(made, queues) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "queues"),
+    [
+        ("-j NFQUEUE --queue-num 5", range(5, 6)),
+        ("-j NFQUEUE", range(1)),
+        ("-j NFQUEUE --queue-balance 0:3", range(4)),
+        ("-j NFQUEUE --queue-balance 0:3 --queue-bypass", None),
+        ("-j NFQUEUE --queue-balance 3:0", None),
+        ('-m comment --comment "-j NFQUEUE --queue-num 5" -j ACCEPT', None),
+        ('-m comment --comment "--queue-bypass" -j NFQUEUE --queue-num 5', range(5, 6)),
+        ("tcp dport 80 queue to 4", range(4, 5)),
+        ("tcp dport 80 queue num 4", range(4, 5)),
+        ("queue flags fanout to 0-3", range(4)),
+        ("queue flags bypass to 0-3", None),
+        ("queue flags bypass,fanout to 0-3", None),
+        ("queue num 1 bypass", None),
+        ("queue to symhash mod 2", None),
+        ('tcp dport 80 accept comment "queue to 4"', None),
+        ('xt target "NFQUEUE"', None),
+        ("-j DROP", None),
+    ],
+)
+def test_the_queues_of_a_rule(text: str, queues: range | None) -> None:
+    assert range_of(Rule("ip", "filter", "FORWARD", 1, text)) == queues
