@@ -10,6 +10,7 @@ from tracer.kube.fwmarks import EMPTY
 from tracer.kube.owners import denial_of
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import RuleHop, decision_of, nat_of
+from tracer.model.kube import ObjectReference
 from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Outcome, Packet
 from tracer.model.policy import EGRESS, INGRESS, PolicyDenial
@@ -38,6 +39,12 @@ class PolicyHit:
         if self.denial.direction or not self.denial.address:
             return self.denial.direction
         return {self.ends.dst: INGRESS, self.ends.src: EGRESS}.get(self.denial.address, "")
+
+    @property
+    def subject(self) -> ObjectReference | None:
+        """The pod that the policies select; None = not known."""
+        namespace, name = self.denial.pod
+        return ObjectReference("Pod", namespace, name) if name else None
 
 
 def find_hit(packet: Packet, context: FindingContext) -> PolicyHit | None:

@@ -77,6 +77,7 @@ def _finding(port: ServicePort, nat: Nat, hit: RuleHit | None, owner: Owner, con
         proofs=tuple(proofs),
         check=shown,
         cure=_cure(owner, rule is not None),
+        subject=port.reference,
     )
 
 

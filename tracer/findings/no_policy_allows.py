@@ -46,6 +46,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         proofs=(packet_proof(packet), rule_proof(found.hit, owner), *_reasons(found, answer, protocol, ends.dport)),
         check=f"`{operator_commands.shows(found.hit.rule)}` shows the rule's counter, which grows.{kubectl}",
         cure=f"If it should be allowed: a NetworkPolicy that selects {pod} and allows {direction} {side}, {what}.",
+        subject=found.subject,
     )
 
 

@@ -100,4 +100,5 @@ def _finding(packet: Packet, port: ServicePort, rule: Rule, context: FindingCont
             f" of the addresses that must answer, and restart kube-proxy.{never}"
         ),
         certain=certain,
+        subject=port.reference,
     )

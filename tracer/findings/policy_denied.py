@@ -35,4 +35,5 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
             "If it should be allowed: another rule before the one that denies it, or a policy of an earlier tier or a lower"
             " order that allows it."
         ),
+        subject=found.subject,
     )

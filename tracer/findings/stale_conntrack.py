@@ -18,7 +18,7 @@ from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import Nat, NatHop
-from tracer.model.kube import Pod, ServicePort
+from tracer.model.kube import ObjectReference, Pod, ServicePort
 from tracer.model.namespace_name import is_host
 from tracer.model.packet import Packet
 from tracer.util.endpoint_format import format_endpoint
@@ -76,8 +76,8 @@ def _of_service(packet: Packet, nat: Nat, port: ServicePort, context: FindingCon
         by_proxy = "kube-proxy deletes such UDP entries when an endpoint is removed: check its log if it did not."
     else:
         by_proxy = (
-            "kube-proxy deletes such UDP entries when an endpoint is removed; but 1.32 to 1.36 leave those of a Service that"
-            " has lost its last endpoint, until it has one again (kubernetes#139628, fixed in 1.37)."
+            "kube-proxy deletes such UDP entries when an endpoint is removed; but from 1.32 on, releases without the change"
+            " kubernetes#139629 (1.37 has it) leave those of a Service that has lost its last endpoint, until it has one again."
         )
     return _finding(
         packet,
@@ -87,6 +87,7 @@ def _of_service(packet: Packet, nat: Nat, port: ServicePort, context: FindingCon
         "no longer an endpoint or a pod",
         FindingEvidence("object", f"the endpoints of {port.label} are {now}", "Kubernetes API"),
         by_proxy,
+        port.reference,
     )
 
 
@@ -107,12 +108,14 @@ def _of_host_port(packet: Packet, nat: Nat, holders: Sequence[Pod]) -> Finding:
         "no longer a pod",
         FindingEvidence("object", f"the pod with hostPort {before.dport} has {has}", "Kubernetes API"),
         by_portmap,
+        ObjectReference("Pod", holders[0].namespace, holders[0].name),
     )
 
 
 def _finding(
-    packet: Packet, nat: Nat, key: tuple[Hashable, ...], asked: str, is_now: str, owned: FindingEvidence, deletes: str
-) -> Finding:
+    packet: Packet, nat: Nat, key: tuple[Hashable, ...], asked: str, is_now: str, owned: FindingEvidence, deletes: str,
+    subject: ObjectReference,
+) -> Finding:  # fmt: skip
     """Makes the finding.
 
     Args:
@@ -123,6 +126,7 @@ def _finding(
         is_now: What the target is by now.
         owned: The evidence of what belongs to it now.
         deletes: Who deletes such entries, as a sentence.
+        subject: The object that suffers.
     """
     before, after, protocol = nat.before, nat.after, packet.protocol.lower()
     return Finding(
@@ -146,5 +150,5 @@ def _finding(
             f"`conntrack -D -p {protocol} --orig-dst {before.dst} --reply-src {after.dst}`; or make the client use another"
             f" source port. {deletes}"
         ),
-        subject=port.reference,
+        subject=subject,
     )

@@ -68,6 +68,7 @@ def _finding(
         ),
         # That no answer came is derived; a pod that is being deleted may also be unreachable for another reason.
         certain=cause.evidence is Evidence.OBSERVED,
+        subject=port.reference,
     )
 
 

@@ -19,6 +19,7 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.hop import Hop, Nat, NatHop
+from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
@@ -85,6 +86,7 @@ def found(made: Packet, policy: str = "Local") -> list[Finding]:
 def test_a_rule_hides_the_client(line: str, who: str, cure: str) -> None:
     (finding,) = found(packet(line))
     assert finding.name == "client_address_hidden" and finding.certain
+    assert finding.subject == ObjectReference("Service", "shop", "orders")
     assert finding.cause == (
         f"Service shop/orders:web has externalTrafficPolicy Local so that its pods see their clients' addresses, but {who}"
         " rewrites the source of requests from outside: pod shop/orders-1 (node-1) sees 10.244.0.1 instead of 192.168.56.1."

@@ -12,6 +12,7 @@ from tests.support.policies import cluster, pod, policy
 from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
+from tracer.model.kube import ObjectReference
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.rules import save_parser
@@ -54,6 +55,7 @@ def found(made: Packet, *objects: object) -> list[Finding]:
 def test_what_each_policy_would_have_needed() -> None:
     (finding,) = found(by_calico(), WEB, CLIENT, DENY, ALLOW)
     assert finding.name == "no_policy_allows" and finding.certain
+    assert finding.subject == ObjectReference("Pod", "shop", "web")
     assert finding.cause == (
         "No policy allows tcp 8080 from pod shop/client to pod shop/web: the ingress of shop/web is limited by"
         " NetworkPolicy shop/deny-all, NetworkPolicy shop/allow (Calico)."

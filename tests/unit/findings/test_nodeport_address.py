@@ -14,6 +14,7 @@ from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import ChainHop, Drop, DropHop, Hop, Nat, NatHop
+from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
@@ -55,6 +56,7 @@ def found(made: Packet, folder: Path, at: tuple[str, ...] | None = (PRIMARY, "fd
 def test_an_address_of_the_node_at_which_no_node_port_answers(tmp_path: Path) -> None:
     (finding,) = found(packet(), tmp_path)
     assert finding.name == "nodeport_address" and finding.certain
+    assert finding.subject == ObjectReference("Service", "default", "http-proxy")
     assert finding.cause == (
         "Nothing answers NodePort 30285 of Service default/http-proxy at 10.244.0.1, an address of this node: kube-proxy is in"
         " nftables mode and answers NodePorts at 192.168.56.10; no rule acted, and the node itself refused the connection."

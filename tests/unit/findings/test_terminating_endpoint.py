@@ -18,6 +18,7 @@ from tracer.kube.catalog import ClusterView
 from tracer.kube.objects import slice_endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop, NatHop
+from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST, Netns
 from tracer.model.packet import Packet
 
@@ -43,6 +44,7 @@ def found(made: Packet, known: ClusterView) -> list[Finding]:
 def test_it_refuses() -> None:
     (finding,) = found(REFUSED, cluster(ENDING))
     assert finding.name == "terminating_endpoint" and finding.certain
+    assert finding.subject == ObjectReference("Service", "shop", "orders")
     assert finding.cause == (
         "A connection to Service shop/orders:web was sent to pod shop/orders-1 (node-1) at 10.244.0.11:8080, which is being"
         " deleted, and refused it: the Service has no ready endpoint, so kube-proxy (1.26 and later) still sends to terminating"
