@@ -43,6 +43,7 @@ def command(trace: click.Command) -> click.Command:
         click.Option(["--spool"], metavar="DIR", help="Where rows wait for the store."),
         click.Option(["--spool-size"], type=Bytes(), metavar="SIZE", help="Bound of the spool; default 1G."),
         click.Option(["--events"], is_flag=True, help="Also report findings as Events of Kubernetes."),
+        click.Option(["--otlp"], metavar="URL", help="Also send failed connections and findings to a collector by OTLP/HTTP."),
         click.Option(["--stdio"], is_flag=True, help="Frames to standard output, on credit from standard input."),
         click.Option(["--record", "records"], is_flag=True, help="Also send a capture of all that is traced."),
         click.Option(["--all-results"], is_flag=True, help="Also send the results of `doctor` that are good."),
@@ -55,13 +56,14 @@ def command(trace: click.Command) -> click.Command:
 
 def agent(
     stdio: bool, all_results: bool, records: bool, metrics: str | None, label_sets: int, store: str | None, spool: str | None,
-    spool_size: int | None, events: bool, **options: Any,
+    spool_size: int | None, events: bool, otlp: str | None, **options: Any,
 ) -> int:  # fmt: skip
     """Count drops and SYNs all the time, as metrics for Prometheus.
 
     Answers /metrics, /healthz and /readyz until SIGTERM. Only packets that fail, and those that open connections, are
     traced: docs/metrics.md. With --store they also go to an object storage, for `query` and `recall`: docs/fleet.md.
-    With --events findings become Events of the objects that they name.
+    With --events findings become Events of the objects that they name; with --otlp failed connections become traces, and
+    findings log records, of a collector of OpenTelemetry: docs/agent-outputs.md.
 
     With --stdio it serves one client, `kubectl k8snet-trace`, which starts it on each node: it explains packets, and sends
     them as frames (docs/protocol.md) while the client gives credit. It ends when the client ends, or says nothing for 15 s.
@@ -71,12 +73,14 @@ def agent(
     if not stdio:
         from tracer.commands.always_on import MoreOutputs
 
-        more = MoreOutputs((store, spool or "", spool_size or 0) if store else None, events)
+        more = MoreOutputs((store, spool or "", spool_size or 0) if store else None, events, otlp or "")
         return _always_on(
             metrics or DEFAULT_ADDRESS, label_sets, options | {"records": records, "all_results": all_results}, more
         )
     if events:
         raise BadOption("--events cannot be combined with --stdio: the client has the findings.")
+    if otlp:
+        raise BadOption("--otlp cannot be combined with --stdio: the client has the results.")
     if store:
         raise BadOption("--store cannot be combined with --stdio: the client has the results.")
     if metrics:

@@ -16,7 +16,7 @@ from tracer.metrics.health import AgentHealth
 from tracer.metrics.metric_book import MetricBook
 from tracer.metrics.metric_sources import MetricSources
 from tracer.metrics.metrics_output import MetricsOutput
-from tracer.node.identity import node_name
+from tracer.node.identity import boot_id, node_name
 from tracer.render.base import Output
 from tracer.util.optional import require_optional
 from tracer.util.status_line import StatusLine
@@ -34,10 +34,12 @@ class MoreOutputs:
     Attributes:
         store: Where they are stored; None = nowhere.
         has_events: Findings become Events of Kubernetes.
+        otlp: Base URL of a collector of OpenTelemetry; "" = none.
     """
 
     store: StoreOptions | None = None
     has_events: bool = False
+    otlp: str = ""
 
 
 def run(address: str, label_sets: int, options: dict[str, Any], more: MoreOutputs = MoreOutputs()) -> int:
@@ -50,7 +52,9 @@ def run(address: str, label_sets: int, options: dict[str, Any], more: MoreOutput
         more: Where results go, too.
 
     Raises:
+        BadOption: The URL of the collector or the store is none.
         MetricsNotServed: The address cannot be used.
+        NoLibrary: A library is missing.
         NoObjects: There is no access to the API, and Events need it.
         OutputNotWritten: The spool of the store cannot be used.
         TraceError: The run is impossible.
@@ -65,6 +69,9 @@ def run(address: str, label_sets: int, options: dict[str, Any], more: MoreOutput
     if more.has_events:
         output, sources = _events(options, node, sources)
         others.append(output)
+    if more.otlp:
+        output, sources = _otlp(more.otlp, node, sources)
+        others.append(output)
     if more.store:
         from tracer.store.agent_store import AgentStore
 
@@ -72,7 +79,8 @@ def run(address: str, label_sets: int, options: dict[str, Any], more: MoreOutput
     book = MetricBook(sources)
     with MetricsEndpoint(listen, health, Exposition(book).text) as endpoint:
         print(f"Metrics at http://{endpoint.address}/metrics", file=sys.stderr, flush=True)
-        return _trace(_joined(MetricsOutput(book, health), others), options | {"numbers_connections": bool(more.store)})
+        has_numbers = bool(more.store or more.otlp)
+        return _trace(_joined(MetricsOutput(book, health), others), options | {"numbers_connections": has_numbers})
 
 
 def _events(options: dict[str, Any], node: str, sources: MetricSources) -> tuple[Output, MetricSources]:
@@ -83,6 +91,20 @@ def _events(options: dict[str, Any], node: str, sources: MetricSources) -> tuple
     counts = EventCounts()
     output = EventsOutput(event_access(options.get("kubeconfig")), node, counts)
     return output, replace(sources, event_results=counts.read)
+
+
+def _otlp(url: str, node: str, sources: MetricSources) -> tuple[Output, MetricSources]:
+    """The output to a collector, and the sources of the metrics with its numbers. Raises BadOption, NoLibrary."""
+    require_optional("opentelemetry.exporter.otlp.proto.http", "agent --otlp")
+    require_optional("opentelemetry.sdk", "agent --otlp")
+    from tracer.otlp.collector_url import collector_url
+    from tracer.otlp.otlp_counts import OtlpCounts
+    from tracer.otlp.otlp_output import OtlpOutput, TracedMachine
+    from tracer.otlp.otlp_sender import OtlpSender
+
+    counts = OtlpCounts()
+    machine = TracedMachine(node, os.uname().nodename, boot_id(), __version__)
+    return OtlpOutput(OtlpSender(collector_url(url), counts), machine), replace(sources, otlp_results=counts.read)
 
 
 def _joined(output: MetricsOutput, others: list[Output]) -> Output:

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tracer.kube.kubeconfig import ApiAccess
+from tracer.util.retry_after import retry_seconds
 
 PAGE = 500
 """Objects per page of a list."""
@@ -191,9 +192,8 @@ class ApiClient:
             raise OSError("interrupted")
         response = connection.getresponse()
         if response.status not in (200, 201):
-            after = response.getheader("Retry-After", "")
-            seconds = int(after) if after.isascii() and after.isdecimal() and len(after) < 10 else 0
-            raise RequestRefused(response.status, _message(response.read(65536)) or response.reason, seconds)
+            after = retry_seconds(response.getheader("Retry-After", ""))
+            raise RequestRefused(response.status, _message(response.read(65536)) or response.reason, after)
         return response
 
 

@@ -25,6 +25,7 @@ class MetricSources:
         host: Reads this machine; for threads that serve metrics only.
         evicted: Gives the number of series that ended, by the name of their metric.
         event_results: Gives what became of Events about findings; empty = they are not asked for.
+        otlp_results: Gives what became of spans and log records by (signal, result); empty = there is no collector.
     """
 
     label_sets: int = LABEL_SETS
@@ -35,3 +36,4 @@ class MetricSources:
     host: HostReader = field(default_factory=HostReader)
     evicted: Callable[[], dict[str, int]] = dict
     event_results: Callable[[], dict[str, int]] = dict
+    otlp_results: Callable[[], dict[tuple[str, str], int]] = dict

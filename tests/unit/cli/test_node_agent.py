@@ -33,6 +33,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         (["agent", "--stdio", "-r", "x.k8st", "--duration", "3"], "it cannot be combined with --duration."),
         (["agent", "--stdio", "--snaplen", "9"], "need -w FILE."),
         (["agent", "--stdio", "--events"], "--events cannot be combined with --stdio: the client has the findings."),
+        (["agent", "--stdio", "--otlp", "http://c"], "--otlp cannot be combined with --stdio: the client has the results."),
         (["agent", "--events", "--no-kube"], "--events needs the Kubernetes API: it cannot be combined with --no-kube"),
         (["agent", "--events", "--objects", "x"], "--events needs the Kubernetes API: it cannot be combined with --no-kube"),
     ],

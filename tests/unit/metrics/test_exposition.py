@@ -29,7 +29,14 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def filled() -> MetricBook:
-    found = book(version="0.1.0", kernel="6.12.1", node="node-1", is_ready=lambda: True, event_results=EventCounts().read)
+    found = book(
+        version="0.1.0",
+        kernel="6.12.1",
+        node="node-1",
+        is_ready=lambda: True,
+        event_results=EventCounts().read,
+        otlp_results=lambda: {("traces", "exported"): 3},
+    )
     for packet in (samples.rejected(), samples.full_queue(), samples.no_socket()):
         found.packet(packet)
     for verdict in verdicts(syn(*at_listener(True)), synack(), last_ack()):
