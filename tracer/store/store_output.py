@@ -17,6 +17,7 @@ from tracer.model.timeline import Timeline
 from tracer.render.base import LostEvents, Output
 from tracer.store.store_rows import StoreRows
 from tracer.store.store_writer import StoreWriter
+from tracer.util.token_bucket import TokenBucket
 
 END_SECONDS = 5.0
 """Longest time that the end of a run waits for the store, s. What it does not get then stays in the spool."""
@@ -51,7 +52,7 @@ class StoreOutput(Output):
         self._writer, self._url, self._end_seconds, self._has_final_findings = writer, url, end_seconds, has_final_findings
         self._rows = StoreRows()
         self._is_urgent = self._is_away = False
-        self._room, self._room_at = PACKETS_AT_ONCE, time.monotonic()
+        self._bucket = TokenBucket(PACKETS_AT_ONCE, PACKETS_PER_SECOND, time.monotonic())
         self._not_noted = self._noted = 0
 
     def set_clock(self, offset: int) -> None:
@@ -62,20 +63,10 @@ class StoreOutput(Output):
             self.note(f"The spool has rows of {self._writer.adopted} earlier runs: they go to {self._url}, too.")
 
     def packet(self, packet: Packet) -> None:
-        is_whole = self._has_final_findings or self._has_room()
+        is_whole = self._has_final_findings or self._bucket.take(time.monotonic())
         if not is_whole:
             self._writer.leave_out("packets", TOO_MANY)
         self._writer.add(self._rows.packet(packet, is_whole))
-
-    def _has_room(self) -> bool:
-        """Whether one more packet may be stored whole."""
-        now = time.monotonic()
-        self._room = min(PACKETS_AT_ONCE, self._room + (now - self._room_at) * PACKETS_PER_SECOND)
-        self._room_at = now
-        if self._room < 1:
-            return False
-        self._room -= 1
-        return True
 
     def syn(self, verdict: HandshakeVerdict) -> None:
         self._writer.add(self._rows.syn(verdict))
