@@ -24,7 +24,7 @@ static __always_inline struct reserved reserve_whole(struct tracked_skb *e, u8 k
     struct event *out;
     u16 hop = e->hops++;
 
-    if (e->shed)
+    if (is_shed(e))
         return (struct reserved){0, 0};
     out = events.ringbuf_reserve(sizeof(struct event));
     if (out) {
@@ -42,7 +42,7 @@ static __always_inline struct reserved reserve_short(struct tracked_skb *e, u8 k
     struct event *out;
     u16 hop = e->hops++;
 
-    if (e->shed)
+    if (is_shed(e))
         return (struct reserved){0, 0};
     out = events.ringbuf_reserve(SHORT_EVENT);
     if (out) {
@@ -167,11 +167,16 @@ static __always_inline int begins_connection(u64 nfct)
 /* With --drops-only, an event that does not end its packet is not written. Packets that open a connection are the exception:
  * the decisions about them (rules, translations, the listener's answer) explain the connection's later packets, and a missing
  * answer to a SYN is only known if every answer is written. So all events are written for TCP's SYN, SYN-ACK and RST, the first
- * packet of any other connection, ICMP errors, and packets that reach a listener. nfct: of the packet, 0 = not known here. */
+ * packet of any other connection, ICMP errors, and packets that reach a listener. The reader may leave out these events, too
+ * (enum detail in records/ring.h). nfct: of the packet, 0 = not known here. */
 static __always_inline int drops_only_excludes(struct tracked_skb *e, u64 nfct)
 {
-    if (e->opens || !only_drops())
-        return 0;
-    e->opens = begins_connection(nfct);
-    return !e->opens;
+    if (!e->opens) {
+        if (!only_drops())
+            return 0;
+        e->opens = begins_connection(nfct);
+        if (!e->opens)
+            return 1;
+    }
+    return is_shed_opening(e);
 }

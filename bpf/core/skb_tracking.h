@@ -36,6 +36,14 @@ struct emitted {
 
 #define UNSETTLED (~0ULL)
 
+/* Whether events of a packet are left out. A packet is counted when its first event is left out: of most packets none would be
+ * written in any case (drops_only). */
+enum shed {
+    NOT_SHED = 0,
+    SHED = 1,           /* and counted */
+    SHED_UNCOUNTED = 2, /* not counted yet */
+};
+
 struct tracked_skb {
     u64 packet;
     u64 until; /* jiffies: end of validity of a copy that has not been seen yet */
@@ -50,10 +58,11 @@ struct tracked_skb {
     s32 priority;  /* of the last function in this stage with a known priority, else UNKNOWN_PRIORITY */
     u32 resent_in; /* namespace where IPVS sent it on, as if it began there */
     u8 snapped;    /* 1 = its bytes have been written, see core/payload.h */
-    u8 shed;   /* 1 = the ring was nearly full when it came: it is tracked, but no event of it is written */
+    u8 shed;   /* enum shed: it is tracked, but no event of it is written */
     u8 opens;      /* 1 = it opens a connection, or answers a packet that does: see drops_only_excludes */
     u8 part;       /* 1 = its last whole event was of a fragment: at the next event its buffer may hold the whole packet */
     u8 hook;       /* of IP, the last one in this namespace; NO_HOOK = only hooks of devices and bridges */
+    u8 failures_only; /* enum shed: if it opens a connection, only its failure is written */
     struct emitted emitted;
 };
 
@@ -174,6 +183,36 @@ static __always_inline int same_place(struct emitted *emitted, struct observatio
            (!s->out || emitted->out == s->out);
 }
 
+static __always_inline void shed_by_detail(struct tracked_skb *e, u8 detail)
+{
+    e->shed = detail == NOTHING ? SHED_UNCOUNTED : NOT_SHED;
+    e->failures_only = detail == FAILURES ? SHED_UNCOUNTED : NOT_SHED;
+}
+
+/* 1 if no event of this packet is written; called for each event that would be. */
+static __always_inline int is_shed(struct tracked_skb *e)
+{
+    if (e->shed == SHED_UNCOUNTED) {
+        e->shed = SHED;
+        count_lost(e->opens ? OPENINGS_SHED : FAILURES_SHED);
+    }
+    return e->shed != NOT_SHED;
+}
+
+/* 1 if this packet opens a connection and only its failure is written; called for each other event. The first one left out takes
+ * a number, so if the failure is written, it shows the gap: the packet is incomplete. */
+static __always_inline int is_shed_opening(struct tracked_skb *e)
+{
+    if (!e->opens || !e->failures_only)
+        return 0;
+    if (e->failures_only == SHED_UNCOUNTED) {
+        e->failures_only = SHED;
+        e->hops++;
+        count_lost(OPENINGS_SHED);
+    }
+    return 1;
+}
+
 static __always_inline struct tracked_skb *begin(u64 skb, struct observation *s)
 {
     struct tracked_skb e = {};
@@ -185,8 +224,10 @@ static __always_inline struct tracked_skb *begin(u64 skb, struct observation *s)
     e.hook = NO_HOOK;
     e.opens = s->tuple[HEADER].protocol == TCP && s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_RST);
     if (nearly_full()) {
-        e.shed = 1;
+        e.shed = SHED;
         count_lost(PACKETS_SHED);
+    } else {
+        shed_by_detail(&e, detail_in_force());
     }
     tracked_skbs.update(&skb, &e);
     track_recent(skb, s);

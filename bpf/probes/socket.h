@@ -32,6 +32,12 @@ static __always_inline void write_queues(struct call *c, struct event *whole, st
     whole->syn_len = PEEK((struct inet_connection_sock *)sk, icsk_accept_queue_qlen_counter);
 }
 
+/* 1 if the accept queue of a listener is full (sk_acceptq_is_full). */
+static __always_inline int is_full(struct call *c, struct sock *sk)
+{
+    return READ(c, sk, sk_ack_backlog) > READ(c, sk, sk_max_ack_backlog);
+}
+
 /* arg: sock, skb */
 static __always_inline int socket_entered(struct call *c)
 {
@@ -60,6 +66,8 @@ static __always_inline int socket_entered(struct call *c)
     /* The probes of the handshake, which follow, write no header: this event has it. */
     if (state == TCP_LISTEN)
         e->opens = 1;
+    if (state == TCP_LISTEN && e->failures_only && is_full(c, sk))
+        e->failures_only = NOT_SHED; /* the listener drops it: from here on all is written */
     if (drops_only_excludes(e, s->nfct))
         return 0;
     r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);

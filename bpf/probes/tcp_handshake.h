@@ -17,7 +17,7 @@ static __always_inline int write_handshake(struct call *c, u8 kind, u8 verdict, 
     struct tracked_skb *e = find_tracked(c->arg[1]);
     struct reserved r;
 
-    if (!e || e->dead || (!final && drops_only_excludes(e, 0)))
+    if (!e || e->dead || (final ? is_shed_opening(e) : drops_only_excludes(e, 0)))
         return 0;
     r = reserve_whole(e, kind);
     if (!r.out)

@@ -7,7 +7,7 @@ static __always_inline struct decision_detail *reserve_detail(struct tracked_skb
     struct decision_detail *out;
     u16 hop = e->hops++;
 
-    if (e->shed)
+    if (is_shed(e))
         return 0;
     out = events.ringbuf_reserve(sizeof(struct decision_detail));
     if (!out) {
@@ -63,7 +63,7 @@ static __always_inline int listener_entered(struct call *c)
     struct net *net;
     struct decision_detail *out;
 
-    if (!e || e->dead)
+    if (!e || e->dead || is_shed_opening(e))
         return 0;
     out = reserve_detail(e, DETAIL_LISTENER);
     if (!out)

@@ -5,9 +5,12 @@
 #define COUNTER_KINDS 32
 #define COUNTER_ROWS 64
 #define PACKETS_SHED 31
+#define OPENINGS_SHED 30
+#define FAILURES_SHED 29
 
 struct loss_counters {
-    u64 lost[COUNTER_KINDS];    /* events lost because the ring was full, by enum event_kind; last: shed packets, see ring.h */
+    u64 lost[COUNTER_KINDS];    /* events lost because the ring was full, by enum event_kind; last: shed packets,
+                                   see ring.h and skb_tracking.h */
     u64 kept[COUNTER_ROWS];     /* calls with arguments kept for the return probe, by row of the probe table */
     u64 returned[COUNTER_ROWS]; /* kept calls with an observed return, by row of the probe table */
 };

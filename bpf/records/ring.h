@@ -8,7 +8,16 @@ BPF_RINGBUF_OUTPUT(events, RING_PAGES);
 
 struct fill {
     u64 written;
-    u64 taken; /* the reader writes this */
+    u64 taken;  /* the reader writes this */
+    u64 detail; /* enum detail; the reader writes this */
+};
+
+/* What is written about packets. A reader that uses more than its budget takes less. A packet keeps the detail of its begin, so
+ * none is cut off in its middle. Only with drops_only (filter.h): otherwise nothing says which packets fail. */
+enum detail {
+    WHOLE = 0,    /* what the filter selects */
+    FAILURES = 1, /* without the packets that open connections: of those only the end is written if they fail */
+    NOTHING = 2,  /* nothing */
 };
 
 BPF_F_TABLE("array", int, struct fill, fills, 1, BPF_F_MMAPABLE);
@@ -30,4 +39,11 @@ static __always_inline int nearly_full(void)
     int zero = 0;
     struct fill *f = fills.lookup(&zero);
     return f && f->written - f->taken > RING_PAGES * 4096ULL / 4 * 3;
+}
+
+static __always_inline u8 detail_in_force(void)
+{
+    int zero = 0;
+    struct fill *f = fills.lookup(&zero);
+    return f ? f->detail : WHOLE;
 }

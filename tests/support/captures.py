@@ -22,6 +22,7 @@ from tracer.capture.change_events import RecordedChangeLog, RecordedConntrackLis
 from tracer.capture.journal import JournaledProcesses, JournaledPrograms, RecordedNamespaces
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.capture.record.environment import RecordingEnvironment
+from tracer.capture.record.flight_recorder import FlightRecorder
 from tracer.capture.redact.records import RecordRedactor
 from tracer.capture.replay import runner
 from tracer.capture.replay.capture_reader import CaptureReader
@@ -46,7 +47,9 @@ from tracer.packets.program_drops import NoPrograms
 from tracer.pipeline import builder
 from tracer.pipeline.assembly import Assembler, AssemblyParts
 from tracer.pipeline.builder import RunOptions
+from tracer.pipeline.capture_requests import CaptureRequests
 from tracer.pipeline.environment import RunStart
+from tracer.pipeline.joint_output import JointOutput
 from tracer.pipeline.shutdown import StopRequest
 from tracer.render import find
 from tracer.render.base import Output
@@ -292,16 +295,17 @@ def capture(
     conditions: DisplayFilter = DisplayFilter(),  # noqa: B008
     objects: Sequence[Object] = (SERVICE,),
     rules: Chains | None = None,
+    recorder: FlightRecorder | None = None,
 ) -> Printed:
     """Makes a capture, and keeps what was printed.
 
     explained: False = only recorded, as `record` does. follow: with timelines of connections. conntrack: source of
     conntrack's events. end_after: number of packets after which the run ends at once, 0 = it explains all. renewals: filters
     that the probes get, one per batch. conditions: what user space evaluates of the filter. objects: Kubernetes' objects.
-    rules: the filter table; None = that of chains().
+    rules: the filter table; None = that of chains(). recorder: takes the capture in place of files.
     """
     stop = StopRequest()
-    machine, out, err = Machine(str(path), sizes, redacted, explained), io.StringIO(), io.StringIO()
+    machine, out, err = Machine(str(path), sizes, redacted, explained, recorder), io.StringIO(), io.StringIO()
     machine.chains = rules
     machine.conntrack = RecordedConntrackListener(
         machine.buffer, conntrack or FakeConntrack(why="conntrack's events cannot be read: so")
@@ -316,7 +320,8 @@ def capture(
         kube.cluster.store.node = "node-1"
         kube.cluster.store.load(list(objects))
         machine.attach(cast(Kernel, RUNNING), cast(Session, probes))
-        output = find(form)(out, err)
+        output: Output = find(form)(out, err)
+        output = JointOutput((output, CaptureRequests(recorder, err))) if recorder else output
         built = builder.build(machine, kube, output, RunOptions(by_connection=follow, filters=(conditions,)), stack)
         request = {"said": "--port 30285", "words": asdict(selectors), "follow": follow, "record_only": not explained}
         request["conditions"] = stored_filter.encoded(conditions)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MOST_SNAPLEN_BYTES = 4096
 """Maximum number of bytes that can be recorded of a packet."""
+LEAST_PERCENT = 0.1
+"""Smallest budget, percent of one processor."""
 LEAST_FILE_BYTES = 100_000
 """Size limit of the smallest useful capture file, bytes."""
 
@@ -41,6 +43,19 @@ class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic before cl
         if size < LEAST_FILE_BYTES:
             self.fail(f"{value!r} is not a size of {LEAST_FILE_BYTES // 1000} kB or more: write 500M or 2G.", param, ctx)
         return size
+
+
+class Percent(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2
+    """A share of one processor in percent, "2%" or "150": as a factor."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)%?", str(value))
+        percent = float(found[1]) if found else 0.0
+        if percent < LEAST_PERCENT:
+            self.fail(f"{value!r} is no share of a processor of {LEAST_PERCENT:g} % or more: write 2% or 150%.", param, ctx)
+        return percent / 100
 
 
 class OutputFormat(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.2

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `agent` without --stdio: counts what fails until SIGTERM, and serves metrics. Imported only when it runs."""
+"""The command `agent` without --stdio: counts what fails until SIGTERM, and serves metrics. Imported only when it runs.
+
+It keeps within a budget, and writes captures around findings, if it is asked to: docs/agent.md.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import os
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tracer import __version__
 from tracer.commands.start_notes import StartNotes
@@ -17,9 +21,13 @@ from tracer.metrics.metric_book import MetricBook
 from tracer.metrics.metric_sources import MetricSources
 from tracer.metrics.metrics_output import MetricsOutput
 from tracer.node.identity import boot_id, node_name
+from tracer.pipeline.reader_budget import BudgetLimits
 from tracer.render.base import Output
 from tracer.util.optional import require_optional
 from tracer.util.status_line import StatusLine
+
+if TYPE_CHECKING:
+    from tracer.capture.record.flight_recorder import FlightRecorder
 
 StoreOptions = tuple[str, str, int]
 """URL of the store, directory of the spool and its bound in bytes, as in AgentStore."""
@@ -28,35 +36,42 @@ END_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class MoreOutputs:
-    """Where an agent brings its results beside its metrics.
+class AgentOptions:
+    """What an agent does beside serving metrics.
 
     Attributes:
-        store: Where they are stored; None = nowhere.
+        label_sets: Largest number of series of a metric, beside `other`.
+        store: Where results are stored, too; None = nowhere.
         has_events: Findings become Events of Kubernetes.
         otlp: Base URL of a collector of OpenTelemetry; "" = none.
+        budget: What it may use; None = no limit.
+        dump: Directory of captures around findings; "" = none are written.
+        ring: Length of the events that are kept for them, bytes; 0 = the default.
     """
 
+    label_sets: int
     store: StoreOptions | None = None
     has_events: bool = False
     otlp: str = ""
+    budget: BudgetLimits | None = None
+    dump: str = ""
+    ring: int = 0
 
 
-def run(address: str, label_sets: int, options: dict[str, Any], more: MoreOutputs = MoreOutputs()) -> int:
+def run(address: str, own: AgentOptions, options: dict[str, Any]) -> int:
     """Traces until SIGTERM, and serves metrics from before its start on. Returns the exit status.
 
     Args:
         address: Where metrics are served: ADDRESS:PORT.
-        label_sets: Largest number of series of a metric, beside `other`.
+        own: What it does beside that.
         options: Those of `trace`.
-        more: Where results go, too.
 
     Raises:
         BadOption: The URL of the collector or the store is none.
         MetricsNotServed: The address cannot be used.
         NoLibrary: A library is missing.
         NoObjects: There is no access to the API, and Events need it.
-        OutputNotWritten: The spool of the store cannot be used.
+        OutputNotWritten: The spool of the store, or the directory of captures, cannot be used.
         TraceError: The run is impossible.
     """
     listen = listen_address(address)
@@ -64,23 +79,42 @@ def run(address: str, label_sets: int, options: dict[str, Any], more: MoreOutput
     from tracer.metrics.exposition import Exposition
 
     health, node = AgentHealth(), node_name()
-    sources = MetricSources(label_sets, __version__, os.uname().release, node, lambda: health.is_ready)
+    sources = MetricSources(own.label_sets, __version__, os.uname().release, node, lambda: health.is_ready)
     others: list[Output] = []
-    if more.has_events:
+    if own.dump:
+        recorder, output, sources = _recorder(own, sources)
+        others.append(output)
+        options = options | {"target": own.dump, "capture": recorder}
+    if own.has_events:
         output, sources = _events(options, node, sources)
         others.append(output)
-    if more.otlp:
-        output, sources = _otlp(more.otlp, node, sources)
+    if own.otlp:
+        output, sources = _otlp(own.otlp, node, sources)
         others.append(output)
-    if more.store:
+    if own.store:
         from tracer.store.agent_store import AgentStore
 
-        others.append(AgentStore(*more.store).output(node))
+        others.append(AgentStore(*own.store).output(node))
     book = MetricBook(sources)
+    options = options | {"numbers_connections": bool(own.store or own.otlp), "budget": own.budget}
     with MetricsEndpoint(listen, health, Exposition(book).text) as endpoint:
         print(f"Metrics at http://{endpoint.address}/metrics", file=sys.stderr, flush=True)
-        has_numbers = bool(more.store or more.otlp)
-        return _trace(_joined(MetricsOutput(book, health), others), options | {"numbers_connections": has_numbers})
+        return _trace(_joined(MetricsOutput(book, health), others), options)
+
+
+def _recorder(own: AgentOptions, sources: MetricSources) -> tuple[FlightRecorder, Output, MetricSources]:
+    """The recorder of captures around findings, the output that requests them, and the sources of the metrics with its numbers.
+
+    Raises:
+        OutputNotWritten: The directory cannot be used.
+    """
+    from tracer.capture.record.dump_counts import DumpCounts
+    from tracer.capture.record.flight_recorder import RING_BYTES, DumpLimits, FlightRecorder
+    from tracer.pipeline.capture_requests import CaptureRequests
+
+    counts = DumpCounts()
+    recorder = FlightRecorder(Path(own.dump), counts, DumpLimits(own.ring or RING_BYTES))
+    return recorder, CaptureRequests(recorder), replace(sources, captures=counts.read)
 
 
 def _events(options: dict[str, Any], node: str, sources: MetricSources) -> tuple[Output, MetricSources]:

@@ -28,6 +28,7 @@ from tracer.pipeline.child import end, start, write_ready
 from tracer.pipeline.environment import RunStart, TracingEnvironment
 from tracer.pipeline.exit_status import status
 from tracer.pipeline.live_environment import LiveEnvironment
+from tracer.pipeline.reader_budget import BudgetLimits
 from tracer.pipeline.run import Run
 from tracer.pipeline.shutdown import EXPLAINING, StopRequest, StopSignals
 from tracer.pipeline.sinks import OutputSpec
@@ -70,6 +71,7 @@ def trace(
     gives_all_syns: bool = False,
     drive: Callable[[Callable[[], int], StopRequest], int] = lambda complete, stop: complete(),
     capture: CaptureTarget | None = None,
+    budget: BudgetLimits | None = None,
     **options: Any,
 ) -> int:
     """Runs one trace; returns the exit status.
@@ -91,12 +93,13 @@ def trace(
         drive: Calls the run, from its first batch to the release of all that it holds, perhaps in another thread; returns its
             result. It also gets the request to end the run.
         capture: What takes the capture; None = files at `target`.
+        budget: What the run may use; None = no limit.
 
     Raises:
         TraceError: The run is impossible. It is raised before anything is attached.
     """
-    recording = _recording(target, sizes, redact, explains=not record_only, capture=capture) if target else None
-    environment: TracingEnvironment = recording or LiveEnvironment()
+    recording = _recording(target, sizes, redact, explains=not record_only, capture=capture, budget=budget) if target else None
+    environment: TracingEnvironment = recording or LiveEnvironment(budget)
     line = notes.line if is_status_shown(notes.line, cmd) and view is None else None
     with ExitStack() as stack:
         stack.callback(environment.close)
@@ -167,7 +170,7 @@ def _complete(
 
 
 def _recording(
-    target: str, sizes: Sequence[Any], redact: bool, explains: bool, capture: CaptureTarget | None
+    target: str, sizes: Sequence[Any], redact: bool, explains: bool, capture: CaptureTarget | None, budget: BudgetLimits | None
 ) -> RecordingEnvironment:
     """The environment of a run that is recorded. What only a recording needs is imported here: a fifth of all imports."""
     from tracer.capture.record.capture_files import RotationLimits
@@ -175,7 +178,7 @@ def _recording(
     from tracer.capture.redact.records import RecordRedactor
 
     limits = RotationLimits(*(size or 0 for size in sizes))
-    return RecordingEnvironment(target, limits, RecordRedactor() if redact else None, explains, capture)
+    return RecordingEnvironment(target, limits, RecordRedactor() if redact else None, explains, capture, budget)
 
 
 def _record_output(recording: RecordingEnvironment, line: StatusLine | None) -> Output:

@@ -14,7 +14,7 @@ from tracer.events import cstruct
 from tracer.events.record import Kind
 from tracer.kernel.attach_plan import PlannedProbe
 from tracer.kernel.loaded_programs import LoadedPrograms
-from tracer.model.loss import LEFT_OUT, NO_ROOM
+from tracer.model.loss import FAILURES_LEFT_OUT, LEFT_OUT, NO_ROOM, OPENINGS_LEFT_OUT, RING_NEARLY_FULL
 from tracer.model.loss import Loss as Loss
 
 MISSES_SECONDS = 0.1
@@ -22,6 +22,8 @@ MISSES_SECONDS = 0.1
 the idle timeout of packets (tracer/packets/assembler.py), so a packet is marked incomplete in time."""
 
 MISSED = "its return was missed"
+SHED = {"PACKETS_SHED": RING_NEARLY_FULL, "OPENINGS_SHED": OPENINGS_LEFT_OUT, "FAILURES_SHED": FAILURES_LEFT_OUT}
+"""Why packets were shed, by the name of their counter in bpf/records/loss_counters.h."""
 
 
 class LossCounters:
@@ -30,10 +32,8 @@ class LossCounters:
     def __init__(self, program: LoadedPrograms, rows: list[PlannedProbe], cpus: int) -> None:
         self._programs = tuple((row, program.miss_counter(program.functions[row.probe.name])) for row in rows)
         self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in Kind}
-        self._kinds[cstruct.define("records/loss_counters.h", "PACKETS_SHED")] = (
-            LEFT_OUT,
-            "the ring buffer was nearly full",
-        )
+        for name, why in SHED.items():
+            self._kinds[cstruct.define("records/loss_counters.h", name)] = LEFT_OUT, why
         self._last_totals: dict[tuple[str, int, str], int] = {}
         counters_dtype = cstruct.dtype("records/loss_counters.h", "loss_counters")
         self._map = mmap.mmap(program.maps["loss_counters"].fd, cpus * counters_dtype.itemsize, mmap.MAP_SHARED, mmap.PROT_READ)

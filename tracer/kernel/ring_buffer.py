@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tracer.events import cstruct
 from tracer.events.record import Slots
+from tracer.model.detail import Detail
 from tracer.util.ring_level import ring_level
 
 PAGE = mmap.PAGESIZE
@@ -71,6 +72,10 @@ class RingBuffer:
         self._consumer[0] = start + len(taken)
         self._fill["taken"] += len(taken)
         return taken.reshape(count, self._slot)
+
+    def set_detail(self, detail: Detail) -> None:
+        """Tells the programs how much to write about packets that begin from now on."""
+        self._fill["detail"] = detail
 
     def _copy(self, at: int, length: int) -> npt.NDArray[np.uint8]:
         """A copy of the data from an offset on; it continues at the beginning of the ring."""

@@ -33,6 +33,7 @@ from tracer.kernel.ring_buffer import PAGE, RingBuffer
 from tracer.kernel.struct_layouts import LAYOUTS
 from tracer.kernel.symbol_cache import SymbolCache
 from tracer.kernel.xt_extensions import PlannedExtension
+from tracer.model.detail import Detail
 from tracer.model.filter import Filter
 from tracer.util.worker import user_warnings
 
@@ -252,6 +253,10 @@ class Session:
     def set_filter(self, packet_filter: Filter) -> None:
         """Changes the filter of the running probes."""
         filter_maps.write(self._programs.maps, packet_filter)
+
+    def set_detail(self, detail: Detail) -> None:
+        """Changes how much the running probes write about packets."""
+        self._ring.set_detail(detail)
 
     def drain(self) -> Slots:
         """The ring slots written since the last call; record.unpack decodes them."""

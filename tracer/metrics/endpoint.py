@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from tracer.errors import BadOption, MetricsNotServed
 from tracer.metrics.health import AgentHealth
 from tracer.node.capabilities import give_up
+from tracer.util.reading_limit import reading_limit
 from tracer.util.worker import Worker, user_warnings
 
 DEFAULT_ADDRESS = "127.0.0.1:9849"
@@ -190,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/metrics":
                 return HTTPStatus.OK, *self.server.text(self.headers.get("Accept", ""))
             case "/healthz":
-                return _state(health.problem)
+                return _state(health.problem, reading_limit.text)
             case "/readyz":
                 return _state("" if health.is_ready else "The probes are not attached.")
         return HTTPStatus.NOT_FOUND, TEXT, b"There are /metrics, /healthz and /readyz.\n"
@@ -199,6 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
 
-def _state(problem: str) -> tuple[HTTPStatus, str, bytes]:
+def _state(problem: str, limit: str = "") -> tuple[HTTPStatus, str, bytes]:
+    """An answer. problem: why the agent does not work, "" = it does; limit: what it leaves out on purpose."""
     status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
-    return status, TEXT, f"{problem or 'ok'}\n".encode()
+    return status, TEXT, "".join(f"{line}\n" for line in (problem or "ok", limit) if line).encode()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tracer.node.node import HostReader
@@ -26,6 +26,7 @@ class MetricSources:
         evicted: Gives the number of series that ended, by the name of their metric.
         event_results: Gives what became of Events about findings; empty = they are not asked for.
         otlp_results: Gives what became of spans and log records by (signal, result); empty = there is no collector.
+        captures: Gives the number of captures around findings, by finding and by what became of the capture.
     """
 
     label_sets: int = LABEL_SETS
@@ -37,3 +38,4 @@ class MetricSources:
     evicted: Callable[[], dict[str, int]] = dict
     event_results: Callable[[], dict[str, int]] = dict
     otlp_results: Callable[[], dict[tuple[str, str], int]] = dict
+    captures: Callable[[], Mapping[tuple[str, str], int]] = dict

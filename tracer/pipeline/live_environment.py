@@ -24,8 +24,10 @@ from tracer.node.node import HostReader
 from tracer.node.processes import Processes, SocketOwners
 from tracer.packets.program_drops import AttachedPrograms
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
+from tracer.pipeline.budget_keeper import BudgetKeeper
 from tracer.pipeline.environment import RunStart
 from tracer.pipeline.live_source import LiveSource
+from tracer.pipeline.reader_budget import BudgetLimits
 from tracer.rules import live_resolver
 from tracer.rules.iptables.table_reader import TableReader
 from tracer.rules.nftables.snapshot_cache import UpdateSource
@@ -36,6 +38,9 @@ from tracer.util.questions import Journal, live
 class LiveEnvironment:
     """Asks this machine and this kernel.
 
+    Args:
+        limits: What the run may use; None = no limit.
+
     Attributes:
         kernel: The running kernel.
         session: The attached probes.
@@ -43,6 +48,9 @@ class LiveEnvironment:
 
     kernel: Kernel
     session: Session
+
+    def __init__(self, limits: BudgetLimits | None = None) -> None:
+        self._limits = limits
 
     def attach(self, kernel: Kernel, session: Session) -> None:
         self.kernel, self.session = kernel, session
@@ -90,7 +98,11 @@ class LiveEnvironment:
         return packet_assembler(parts)
 
     def source(self, kube: OwnerResolver) -> LiveSource:
-        return LiveSource(self.session, kube)
+        return LiveSource(self.session, kube, self.budget())
+
+    def budget(self) -> BudgetKeeper | None:
+        """What limits the reading of the probes; None = nothing."""
+        return BudgetKeeper(self._limits, self.session.set_detail) if self._limits else None
 
     def start(self, run: RunStart) -> None:
         """Nothing begins with the run."""

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from tracer.events import record
+from tracer.events.record import Slots
 from tracer.util import memory
 from tracer.util.worker import user_warnings
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from tracer.kube.filter_renewal import RenewedFilter
     from tracer.kube.owner_resolver import OwnerResolver
     from tracer.model.filter import Filter
+    from tracer.model.loss import Loss
+    from tracer.pipeline.budget_keeper import BudgetKeeper
 from tracer.pipeline.source import Batch, RunProgress
 
 POLL_SECONDS = 0.05
@@ -28,12 +32,18 @@ RULES_SECONDS = 5.0
 
 
 class LiveSource:
-    """Reads batches from the running probes. kube: gives notes and renewed filters."""
+    """Reads batches from the running probes.
+
+    Args:
+        session: the attached probes.
+        kube: gives notes and renewed filters.
+        budget: limits what is read; None = no limit.
+    """
 
     explains_backlog = False
 
-    def __init__(self, session: Session, kube: OwnerResolver | None = None) -> None:
-        self.session, self._kube = session, kube
+    def __init__(self, session: Session, kube: OwnerResolver | None = None, budget: BudgetKeeper | None = None) -> None:
+        self.session, self._kube, self._budget = session, kube, budget
         self.seconds = 0.0
         self._events = self._last = 0
         if kube:
@@ -48,7 +58,7 @@ class LiveSource:
             if run.command and run.command.poll() is not None:
                 time.sleep(2 * POLL_SECONDS)
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(self._budget.pause if self._budget else POLL_SECONDS)
             yield from self._next()
         until = time.monotonic() + RULES_SECONDS
         while run.is_waiting_for_rules and not run.is_limit_reached:
@@ -66,9 +76,18 @@ class LiveSource:
     def read(self, last: bool = False) -> Batch:
         """The next batch. last: it is the last one."""
         now = time.monotonic_ns()
-        batch = self.session.events()
+        batch = record.unpack(self._drained(now)) if self._budget else self.session.events()
         self._return_memory(len(batch))
-        return Batch(now, batch, self.session.losses(), last)
+        return Batch(now, batch, self._losses(), last)
+
+    def _drained(self, now: int) -> Slots:
+        """The slots of this batch, without those of packets that are left out. now: ns, CLOCK_MONOTONIC, before draining."""
+        slots = self.session.drain()
+        return self._budget.limited(slots, now) if self._budget else slots
+
+    def _losses(self) -> Sequence[Loss]:
+        losses = self.session.losses()
+        return self._budget.with_own(losses) if self._budget else losses
 
     def _return_memory(self, events: int) -> None:
         """Returns the memory of earlier batches; the last one is still there. events: number of events of the next batch."""
@@ -81,7 +100,8 @@ class LiveSource:
         self.session.poll_losses()
 
     def notes(self) -> list[str]:
-        return (self._kube.notes() if self._kube else []) + user_warnings.read()
+        budget = self._budget.notes() if self._budget else []
+        return budget + (self._kube.notes() if self._kube else []) + user_warnings.read()
 
     def set_filter(self, new_filter: Filter) -> None:
         self.session.set_filter(new_filter)

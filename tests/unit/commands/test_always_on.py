@@ -18,9 +18,13 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 from tests.support.waiting import PATIENCE, until
+from tracer.capture.record.flight_recorder import FlightRecorder
 from tracer.commands import always_on
-from tracer.errors import NoLibrary, NoProbe
+from tracer.commands.always_on import AgentOptions
+from tracer.errors import NoLibrary, NoProbe, OutputNotWritten
 from tracer.metrics.metrics_output import MetricsOutput
+from tracer.pipeline.capture_requests import CaptureRequests
+from tracer.pipeline.reader_budget import BudgetLimits
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +37,8 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def trace(cmd: Any, outputs: Any, notes: Any, view: Any, **arguments: Any) -> int:
         given.update(arguments, cmd=cmd)
         with view as output:
-            assert isinstance(output, MetricsOutput)
+            assert isinstance(next(output.outputs()), MetricsOutput)
+            given["outputs"] = list(output.outputs())
             output.begin([], "")
             if "url" in given:
                 given["metrics"] = urlopen(f"{given['url']}/metrics").read().decode()
@@ -59,6 +64,28 @@ def test_a_run_of_the_command(run: Any, traced: dict[str, Any]) -> None:
     assert "k8snet_trace_ready 1.0" in traced["metrics"] and traced["ready"] == 200
 
 
+def test_a_budget_and_captures_around_findings(run: Any, traced: dict[str, Any], tmp_path: Path) -> None:
+    words = ["--cpu", "2.5%", "--memory", "150M", "--dump", str(tmp_path / "dumps"), "--ring", "4M"]
+    assert run("agent", "--metrics", f"127.0.0.1:{free_port()}", "--no-kube", *words)[0] == 0
+    assert traced["budget"] == BudgetLimits(0.025, 150_000_000)
+    recorder = traced["capture"]
+    assert traced["target"] == str(tmp_path / "dumps") and (tmp_path / "dumps").is_dir()
+    assert isinstance(recorder, FlightRecorder) and recorder._limits.ring_bytes == 4_000_000
+    assert [type(each) for each in traced["outputs"]] == [MetricsOutput, CaptureRequests]
+
+
+def test_without_a_budget_and_captures(run: Any, traced: dict[str, Any]) -> None:
+    assert run("agent", "--metrics", f"127.0.0.1:{free_port()}", "--no-kube")[0] == 0
+    assert traced["budget"] is None and "capture" not in traced
+
+
+def test_a_directory_of_captures_that_others_may_change(traced: dict[str, Any], tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(OutputNotWritten, match="is not safe"):
+        always_on.run("127.0.0.1:0", AgentOptions(10, dump=str(tmp_path)), {})
+    assert not traced
+
+
 def test_the_port_is_closed_when_the_run_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
     def trace(*given: Any, **arguments: Any) -> int:
         raise NoProbe("Tracing needs it.")
@@ -66,7 +93,7 @@ def test_the_port_is_closed_when_the_run_is_impossible(monkeypatch: pytest.Monke
     monkeypatch.setattr("tracer.commands.trace.trace", trace)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(NoProbe):
-        always_on.run(address, 10, {})
+        always_on.run(address, AgentOptions(10), {})
     with pytest.raises(OSError):
         urlopen(f"http://{address}/healthz")
 
@@ -83,7 +110,7 @@ def test_an_address_in_use(run: Any, traced: dict[str, Any]) -> None:
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, traced: dict[str, Any]) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     with pytest.raises(NoLibrary, match=r"python3-prometheus-client, or .* pip install '\.\[agent\]'"):
-        always_on.run("127.0.0.1:0", 10, {})
+        always_on.run("127.0.0.1:0", AgentOptions(10), {})
 
 
 ENDLESS = """

@@ -16,9 +16,9 @@ from tracer.events import cstruct
 from tracer.events.record import Kind
 from tracer.kernel.attach_plan import PlannedProbe
 from tracer.kernel.loaded_programs import LoadedPrograms
-from tracer.kernel.loss_counters import LossCounters
+from tracer.kernel.loss_counters import SHED, LossCounters
 from tracer.kernel.probes import PROBES
-from tracer.model.loss import NO_ROOM
+from tracer.model.loss import FAILURES_LEFT_OUT, NO_ROOM, OPENINGS_LEFT_OUT, RING_NEARLY_FULL, SHED_KINDS
 
 CPUS = 2
 COUNTERS = cstruct.dtype("records/loss_counters.h", "loss_counters")
@@ -62,6 +62,15 @@ def test_only_new_losses_are_reported() -> None:
     program.skipped = 1
     assert read_losses(reader) == [("table", 1, 2, NO_ROOM), ("hook", -1, 1, "another probe was running")]
     assert read_losses(reader) == []
+
+
+def test_packets_that_were_left_out_have_their_kind() -> None:
+    program = FakeProgram()
+    reader = counters(program, "FEXIT")
+    for number, name in enumerate(SHED, 1):
+        program.loss_counters["lost"][0, cstruct.define("records/loss_counters.h", name)] = number
+    found = {loss.why: loss.count for loss in reader.read()}
+    assert found == {RING_NEARLY_FULL: 1, OPENINGS_LEFT_OUT: 2, FAILURES_LEFT_OUT: 3} and found.keys() == SHED_KINDS.keys()
 
 
 def test_a_loss_lies_between_two_readings() -> None:

@@ -16,6 +16,7 @@ from tests.support.builders import event
 from tracer.events import cstruct, record
 from tracer.events.record import DTYPE, Slots
 from tracer.kernel.ring_buffer import PAGE, RingBuffer
+from tracer.model.detail import Detail
 from tracer.util.ring_level import ring_level
 
 SIZE = 2 * PAGE
@@ -105,7 +106,7 @@ def test_how_full_it_was_is_noted(ring: RingBuffer, writer: Writer) -> None:
 
 
 def test_the_programs_see_what_was_taken_out(writer: Writer) -> None:
-    """struct fill: the bytes that the programs have written, and the bytes that the reader has taken."""
+    """struct fill: bytes that the programs have written, bytes that the reader has taken, and what is to be written."""
     fill = cstruct.dtype("records/ring.h", "fill")
     with tempfile.TemporaryFile() as file:
         file.truncate(mmap.PAGESIZE)
@@ -113,9 +114,10 @@ def test_the_programs_see_what_was_taken_out(writer: Writer) -> None:
         for n in (1, 2):
             writer.write(whole(n))
             ring.drain()
+        ring.set_detail(Detail.FAILURES)
         ring.close()
         (found,) = np.fromfile(file, fill, 1)
-    assert (found["written"], found["taken"]) == (0, 2 * 2 * SLOT)
+    assert (found["written"], found["taken"], found["detail"]) == (0, 2 * 2 * SLOT, Detail.FAILURES)
 
 
 def test_records_come_once_and_in_order(ring: RingBuffer, writer: Writer) -> None:

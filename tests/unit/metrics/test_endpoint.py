@@ -15,6 +15,7 @@ from tracer.errors import BadOption, MetricsNotServed
 from tracer.metrics import endpoint
 from tracer.metrics.endpoint import ListenAddress, MetricsEndpoint, listen_address
 from tracer.metrics.health import AgentHealth
+from tracer.util.reading_limit import reading_limit
 from tracer.util.worker import ThreadDeaths, Warnings
 
 
@@ -68,13 +69,18 @@ def test_metrics_in_the_form_that_the_client_accepts(served: ListenAddress, aske
     assert get(served, "/")[0] == 404
 
 
-def test_readiness_and_health(served: ListenAddress, health: AgentHealth, deaths: ThreadDeaths) -> None:
+def test_readiness_and_health(
+    served: ListenAddress, health: AgentHealth, deaths: ThreadDeaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert get(served, "/readyz")[:2] == (503, "The probes are not attached.\n") and get(served, "/healthz")[:2] == (
         200,
         "ok\n",
     )
     health.begin()
     assert get(served, "/readyz")[:2] == (200, "ok\n")
+    monkeypatch.setattr(reading_limit, "text", "The budget is exceeded.")
+    assert get(served, "/healthz")[:2] == (200, "ok\nThe budget is exceeded.\n")
+    monkeypatch.setattr(reading_limit, "text", "")
     deaths.add("rules")
     assert get(served, "/healthz")[:2] == (503, "These threads have ended by an error: rules.\n")
     health.end()

@@ -35,6 +35,7 @@ def filled() -> MetricBook:
         node="node-1",
         is_ready=lambda: True,
         event_results=EventCounts().read,
+        captures=lambda: {("mtu", "written"): 1},
         otlp_results=lambda: {("traces", "exported"): 3},
     )
     for packet in (samples.rejected(), samples.full_queue(), samples.no_socket()):

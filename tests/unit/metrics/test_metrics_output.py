@@ -26,7 +26,7 @@ from tracer.metrics.metrics_output import MetricsOutput
 from tracer.model.check import CheckResult
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.loss import LEFT_OUT, Loss
+from tracer.model.loss import LEFT_OUT, OPENINGS_LEFT_OUT, RING_NEARLY_FULL, Loss
 from tracer.model.summary import RunSummary
 from tracer.packets.outcome import BAD
 from tracer.pipeline import builder
@@ -55,10 +55,14 @@ def test_losses_are_counted_by_probe_and_shed_packets_apart() -> None:
         Loss("table", 1, 4, "full"),
         Loss("nat", 0, 1, "full"),
         Loss(LEFT_OUT, -1, 9, ""),
+        Loss(LEFT_OUT, 1, 2, RING_NEARLY_FULL),
+        Loss(LEFT_OUT, 0, 5, OPENINGS_LEFT_OUT),
     ):
         output.lost(loss)
-    assert values(metrics, "lost_events") == {("table",): 7, ("nat",): 1} and values(metrics, "shed_packets") == {(): 9}
-    assert output.lost_by_probe == {"table": 7, "nat": 1, LEFT_OUT: 9}
+    assert values(metrics, "lost_events") == {("table",): 7, ("nat",): 1} and output.lost_by_probe == {
+        "table": 7, "nat": 1, LEFT_OUT: 16,
+    }  # fmt: skip
+    assert values(metrics, "shed_packets") == {("any",): 11, ("openings",): 5, ("failures",): 0}
 
 
 def test_the_health_follows_the_run_and_the_log_has_what_is_wrong() -> None:

@@ -70,15 +70,16 @@ class CaptureFiles:
     Args:
         path: the first file. Further files have a number: night.k8st, night.2.k8st ...
         limits: when a file ends.
+        carried: records from before the first file, which it begins with; None = none.
 
     Attributes:
         names: the files, oldest first.
     """
 
-    def __init__(self, path: Path, sizes: RotationLimits = RotationLimits()) -> None:
+    def __init__(self, path: Path, sizes: RotationLimits = RotationLimits(), carried: CarryOver | None = None) -> None:
         self._path, self.limits = path, sizes
         self._meta: dict[str, Any] = {}
-        self._carry_over = CarryOver()
+        self._carry_over = carried or CarryOver()
         self.names: list[Path] = []
         self._connection: sqlite3.Connection | None = None
         self._lock = -1

@@ -42,9 +42,11 @@ from tracer.node.namespaces import NamespaceNames
 from tracer.node.node import HostReader
 from tracer.node.processes import SocketOwners
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
+from tracer.pipeline.budget_keeper import BudgetKeeper
 from tracer.pipeline.environment import RunStart
 from tracer.pipeline.live_environment import LiveEnvironment, rule_resolver
 from tracer.pipeline.live_source import LiveSource
+from tracer.pipeline.reader_budget import BudgetLimits
 from tracer.pipeline.source import Batch
 from tracer.rules.iptables.table_reader import TableReader, TableSnapshot
 from tracer.rules.nftables.snapshot_cache import UpdateSource
@@ -96,6 +98,7 @@ class RecordingEnvironment:
         redactor: redacts everything that is written; None = nothing is redacted.
         explains: packets are also explained; False: only what a replay will need is asked.
         files: what takes the capture; None = files at `path`.
+        budget: what the run may use; None = no limit.
     """
 
     def __init__(
@@ -105,13 +108,14 @@ class RecordingEnvironment:
         redactor: RecordRedactor | None = None,
         explains: bool = True,
         files: CaptureTarget | None = None,
+        budget: BudgetLimits | None = None,
     ) -> None:
         self._redactor, self._explains = redactor, explains
         self.buffer = RecordBuffer()
         self.files = files or CaptureFiles(Path(path), limits)
         self.writer: CaptureWriter | None = None
         self.sandboxes = RecordedCniCache(self.buffer.add_sandboxes)
-        self._live = LiveEnvironment()
+        self._live = LiveEnvironment(budget)
         self.conntrack = RecordedConntrackListener(self.buffer, self._live.conntrack_listener())
         self._closed = False
         self._names: KernelNames | None = None
@@ -211,7 +215,7 @@ class RecordingEnvironment:
         self.buffer.start(self.writer.put)
 
     def source(self, kube: OwnerResolver) -> RecordingSource:
-        return RecordingSource(self._live.session, kube, self)
+        return RecordingSource(self._live.session, kube, self, self._live.budget())
 
     def close(self, seconds: float | None = None) -> list[str]:
         if self._closed:
@@ -235,17 +239,19 @@ class RecordingEnvironment:
 class RecordingSource(LiveSource):
     """Reads batches from the running probes and records them."""
 
-    def __init__(self, session: Session, kube: OwnerResolver, environment: RecordingEnvironment) -> None:
-        super().__init__(session, kube)
+    def __init__(
+        self, session: Session, kube: OwnerResolver, environment: RecordingEnvironment, budget: BudgetKeeper | None = None
+    ) -> None:
+        super().__init__(session, kube, budget)
         self._environment, self._buffer = environment, environment.buffer
 
     def read(self, last: bool = False) -> Batch:
         now = time.monotonic_ns()
-        slots = self.session.drain()
+        slots = self._drained(now)
         self._buffer.add_batch(now, slots, last)
         self._environment.sandboxes.begin_batch()
         self._environment.conntrack.ports = self._kube.ports() if self._kube else ()
-        losses = self.session.losses()
+        losses = self._losses()
         for loss in losses:
             self._buffer.add_loss(loss)
         events = record.unpack(slots)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps a reader within a budget of processor time and memory: decides how often it reads, how much, and what the probes write.
+
+Nothing is measured here: each reading gives its time, the processor time of the process so far, and its memory. In this order,
+over the budget
+
+1. the reader reads less often, up to once in MOST_PAUSE_SECONDS: nothing is lost by that;
+2. it explains no more events of a reading than the rest of the budget allows;
+3. the probes write no packets that open connections;
+4. the probes write nothing.
+
+A step back is made when what the probes leave out now would fit into the budget: else each flood would be met again and again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from tracer.model.detail import Detail
+
+WINDOW_SECONDS = 5.0
+"""The budget holds for the processor time of each period of this length, s."""
+WINDOW_READINGS = 256
+"""Most readings of the window that are kept; beyond that it is shorter."""
+LEAST_SECONDS = 1.0
+"""Shortest period of which a share is computed, and between two steps towards less detail, s."""
+PAUSE_SECONDS, MOST_PAUSE_SECONDS, PAUSE_FACTOR = 0.05, 1.0, 1.5
+"""Shortest and longest pause between two readings, s, and the factor of one change."""
+LEAST_EVENTS = 20
+"""Number of events of a reading that are explained in any case: something is always known."""
+READING_SHARE = 0.5
+"""Share of the rest of the budget that one reading may use: what follows in the window is not all left out."""
+MANY_EVENTS = 100
+"""Number of events from which a reading shows what an event costs."""
+FIRST_COST = 50e-6
+"""Processor time to explain one event, s, before it is known."""
+EVENTS_OF_PACKET = 8
+"""Events of a packet that opens a connection, for the estimate of what its return would cost."""
+MARGIN, DRAINING = 0.9, 1.25
+"""Share of the budget that an estimate must be below; and above which draining alone takes too much."""
+HOLD_SECONDS, MOST_HOLD_SECONDS, RELAPSE_SECONDS = 5.0, 300.0, 60.0
+"""Time before a step back, s; its bound: it doubles with each step that is taken back within RELAPSE_SECONDS."""
+MEMORY_SECONDS = 5.0
+"""Time between two steps because of memory, s: what is freed does not show at once."""
+
+
+@dataclass(frozen=True)
+class BudgetLimits:
+    """What a reader may use.
+
+    Attributes:
+        cpu: Share of one processor; 0 = no limit.
+        memory: Resident memory, bytes; 0 = no limit.
+    """
+
+    cpu: float = 0.0
+    memory: int = 0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known before a reading of the ring buffer.
+
+    Attributes:
+        now: Time, s.
+        cpu: Processor time of the process and its children so far, s.
+        memory: Resident memory, bytes.
+        events: Events that the previous reading explained.
+        left_out: Packets that the probes have left out since the previous reading.
+        cut: Whether events of the previous reading were left out.
+    """
+
+    now: float
+    cpu: float
+    memory: int = 0
+    events: int = 0
+    left_out: int = 0
+    cut: bool = False
+
+
+class ReaderBudget:
+    """Decides after each reading.
+
+    Attributes:
+        detail: What the probes write.
+        pause: Time until the next reading, s.
+        most_events: Number of events of the next reading that may be explained; None = all.
+    """
+
+    def __init__(self, limits: BudgetLimits) -> None:
+        self._limits = limits
+        self.detail, self.pause = Detail.WHOLE, PAUSE_SECONDS
+        self.most_events: int | None = None
+        self._window: deque[Reading] = deque(maxlen=WINDOW_READINGS)
+        self._changed: Reading | None = None
+        self._cost, self._hold = FIRST_COST, HOLD_SECONDS
+        self._stepped_back = self._paused = float("-inf")
+
+    def measure(self, reading: Reading) -> str:
+        """Takes a reading. Returns a sentence when the detail changes, else ""."""
+        last = self._window[-1] if self._window else reading
+        self._changed = self._changed or reading
+        if reading.events >= MANY_EVENTS:
+            self._cost += ((reading.cpu - last.cpu) / reading.events - self._cost) / 4
+        self._window.append(reading)
+        while len(self._window) > 2 and self._window[1].now <= reading.now - WINDOW_SECONDS:
+            self._window.popleft()
+        self._set_pause(reading)
+        self._set_most_events(reading)
+        return self._step(reading, self._changed)
+
+    @property
+    def _is_heavy(self) -> bool:
+        """Whether the memory is above its limit."""
+        return bool(self._limits.memory) and self._window[-1].memory > self._limits.memory
+
+    def _share(self, reading: Reading, since: float) -> float:
+        """Share of a processor that was used since a time, at most in the window; 0 = not known yet."""
+        first = next(each for each in self._window if each.now >= since or each is reading)
+        seconds = reading.now - first.now
+        return (reading.cpu - first.cpu) / seconds if seconds >= LEAST_SECONDS else 0.0
+
+    def _set_pause(self, reading: Reading) -> None:
+        share = self._share(reading, float("-inf"))
+        if not self._limits.cpu or not share or reading.now - self._paused < LEAST_SECONDS / 2:
+            return
+        self._paused = reading.now
+        if share > self._limits.cpu * MARGIN:
+            self.pause = min(self.pause * PAUSE_FACTOR, MOST_PAUSE_SECONDS)
+        elif share < self._limits.cpu / 2:
+            self.pause = max(self.pause / PAUSE_FACTOR, PAUSE_SECONDS)
+
+    def _set_most_events(self, reading: Reading) -> None:
+        self.most_events = None
+        if self._limits.cpu:
+            left = self._limits.cpu * WINDOW_SECONDS - (reading.cpu - self._window[0].cpu)
+            self.most_events = max(LEAST_EVENTS, int(READING_SHARE * left / self._cost))
+        if self._is_heavy:
+            self.most_events = LEAST_EVENTS
+
+    def _step(self, reading: Reading, changed: Reading) -> str:
+        """Changes the detail by one step if it has to be. changed: the reading at the last change."""
+        seconds, share = reading.now - changed.now, self._share(reading, changed.now)
+        if self._is_heavy:
+            return self._to_less(reading, f"{reading.memory / 1e6:.0f} MB are used") if seconds >= MEMORY_SECONDS else ""
+        if seconds < LEAST_SECONDS:
+            return ""
+        if self._limits.cpu and self._is_exceeded(reading, changed):
+            return self._to_less(reading, f"{100 * share:.1f} % of a processor are used")
+        return self._to_more(reading, changed, share) if self.detail and seconds >= self._hold else ""
+
+    def _is_exceeded(self, reading: Reading, changed: Reading) -> bool:
+        """Whether less has to be written. A burst that the budget of the whole window allows is none."""
+        since = max(changed.now, self._window[0].now)
+        used = reading.cpu - next(each for each in self._window if each.now >= since).cpu
+        if self.detail == Detail.WHOLE:
+            return reading.cut or used > self._limits.cpu * WINDOW_SECONDS
+        # What is explained is limited by now: the rest is draining.
+        return reading.now - changed.now >= WINDOW_SECONDS and used > self._limits.cpu * DRAINING * WINDOW_SECONDS
+
+    def _to_less(self, reading: Reading, used: str) -> str:
+        if self.detail == Detail.NOTHING:
+            return ""
+        is_relapse = reading.now - self._stepped_back < RELAPSE_SECONDS
+        self._hold = min(2 * self._hold, MOST_HOLD_SECONDS) if is_relapse else HOLD_SECONDS
+        self.detail, self._changed = Detail(self.detail + 1), reading
+        what = "openings are no longer written" if self.detail == Detail.FAILURES else "no packet is written any more"
+        return f"The budget of {self} is exceeded ({used}): {what}."
+
+    def _to_more(self, reading: Reading, changed: Reading, share: float) -> str:
+        if any(each.cut for each in self._window) or reading.memory > MARGIN * (self._limits.memory or reading.memory * 2):
+            return ""
+        first = next(each for each in self._window if each.now >= changed.now or each is reading)
+        left_out = sum(each.left_out for each in self._window if each.now > first.now)
+        rate = left_out / max(reading.now - first.now, LEAST_SECONDS)
+        if self._limits.cpu and share + rate * EVENTS_OF_PACKET * self._cost > MARGIN * self._limits.cpu:
+            return ""
+        self.detail, self._changed, self._stepped_back = Detail(self.detail - 1), reading, reading.now
+        what = "failures" if self.detail == Detail.FAILURES else "openings"
+        return f"The budget of {self} is kept again: {what} are written again."
+
+    def __str__(self) -> str:
+        cpu = [f"{100 * self._limits.cpu:g} % of a processor"] if self._limits.cpu else []
+        return " and ".join([*cpu, *([f"{self._limits.memory / 1e6:g} MB"] if self._limits.memory else [])])
