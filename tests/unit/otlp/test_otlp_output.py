@@ -418,7 +418,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http", None)
     with pytest.raises(NoLibrary, match=r"pip install '\.\[otlp\]'"):
-        always_on.run("127.0.0.1:0", 10, {}, always_on.MoreOutputs(otlp="http://c:4318"))
+        always_on.run("127.0.0.1:0", always_on.AgentOptions(10, otlp="http://c:4318"), {})
 
 
 ENDLESS = """
