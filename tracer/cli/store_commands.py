@@ -50,7 +50,11 @@ def commands() -> list[click.Command]:
         metavar="HOURS",
         help="Hours over for so long; 2.",
     )
-    return [_made("compact", compact, url, hours), _made("recall", recall, url, *SELECTING, named, packet, rules, form)]
+    iceberg = click.Option(["--iceberg"], metavar="CATALOG.NAMESPACE", help="Then copy these hours to tables of Iceberg.")
+    return [
+        _made("compact", compact, url, hours, iceberg),
+        _made("recall", recall, url, *SELECTING, named, packet, rules, form),
+    ]
 
 
 def _made(name: str, run: Any, *params: click.Parameter) -> click.Command:
@@ -67,11 +71,14 @@ def store(files: tuple[str, ...], url: str, node: str | None, **options: Any) ->
     return stored.store(files, url, node or "", replay_request(options), str(given))
 
 
-def compact(url: str, hours: int) -> int:
-    """Merge the small files of a store: one for each table, hour and node. Only hours that are over."""
+def compact(url: str, hours: int, iceberg: str | None) -> int:
+    """Merge the small files of a store: one for each table, hour and node. Only hours that are over.
+
+    With --iceberg these hours are also copied to the tables of a catalogue, each once: docs/fleet.md.
+    """
     from tracer.commands import stored
 
-    return stored.compact(url, hours)
+    return stored.compact(url, hours, iceberg or "")
 
 
 def recall(

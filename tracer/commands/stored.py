@@ -130,13 +130,23 @@ def _note_missing(files: SelectedFiles, selection: StoreSelection) -> None:
         sys.stderr.write("The store has nothing of this time.\n")
 
 
-def compact(url: str, hours: int) -> int:
-    """`compact URL`. Returns the exit status."""
-    done = compaction.compact(Bucket(url), time.time_ns() // 1000, hours)
+def compact(url: str, hours: int, iceberg: str = "") -> int:
+    """`compact URL`. Returns the exit status. iceberg: CATALOG.NAMESPACE of Iceberg; "" = none."""
+    from tracer.store.iceberg import open_catalog, publish
+
+    bucket, now = Bucket(url), time.time_ns() // 1000
+    target = open_catalog(iceberg) if iceberg else None
+    done = compaction.compact(bucket, now, hours)
     print(
         f"{done.before} files of {done.directories} directories became {done.after}: "
         f"{done.bytes_before:,} bytes became {done.bytes_after:,}."
     )
+    if target:
+        published = publish(bucket, *target, now, hours)
+        print(
+            f"{iceberg}: {published.replaced} parts of an hour written, {published.rows} rows; {published.same} were there"
+            f" already; {published.conflicts} commits of others came first."
+        )
     return 0
 
 

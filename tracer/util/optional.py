@@ -12,7 +12,14 @@ DEBIAN_PACKAGES = {
     "prometheus_client": "python3-prometheus-client", "scapy": "python3-scapy", "textual": "python3-textual",
 }  # fmt: skip
 """Libraries that Debian has. For the others the message names the checkout, whose metadata has their names and versions."""
-EXTRAS = {"chdb": "fleet", "opentelemetry": "otlp", "prometheus_client": "agent", "pyspark": "fleet", "textual": "ui"}
+EXTRAS = {
+    "chdb": "fleet",
+    "opentelemetry": "otlp",
+    "prometheus_client": "agent",
+    "pyiceberg": "iceberg",
+    "pyspark": "fleet",
+    "textual": "ui",
+}
 """Libraries that are in another extra than `analysis`."""
 
 
