@@ -111,6 +111,14 @@ def _reject(body: Json) -> str:
     return f"reject with {member(given, 'type')} {given['expr']}" if "expr" in given else "reject"
 
 
+def _queue(body: Json) -> str:
+    """A queue for a process; nft gives its number, or the first and the last of several."""
+    given = as_object(body or {})
+    flags = ",".join(_flags(given.get("flags", [])))
+    words = ["queue", *([f"flags {flags}"] if flags else []), *([f"to {operand(given['num'])}"] if "num" in given else [])]
+    return " ".join(words)
+
+
 def _xt(body: Json) -> str:
     """A match or target of iptables-nft; nft before 1.0.6 does not say which."""
     return "xt" if body is None else f'xt {member(body, "type")} "{member(body, "name")}"'
@@ -131,4 +139,5 @@ _EXPRESSIONS: dict[str, Callable[[Json], str]] = {
     "set": lambda body: f"{member(body, 'op')} {member(body, 'set')} {{ {operand(member(body, 'elem'))} }}",
     "text": str,
     "reject": _reject,
+    "queue": _queue,
 }

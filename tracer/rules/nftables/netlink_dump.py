@@ -177,7 +177,8 @@ def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:
         name = text(expression.get(1))
         data = attributes(expression.get(2, b"")) if name in _DECODED_EXPRESSIONS else {}
         if name == "match" and text(data.get(1)) == "comment":
-            comment = text(data.get(3, b"").split(b"\0")[0])
+            # As iptables-nft-save is read: a rule of Calico has several.
+            comment = comment or text(data.get(3, b"").split(b"\0")[0])
         elif name == "match":
             matches += {text(data.get(1))} - NO_HOTDROP_MATCHES
         elif name == "lookup":

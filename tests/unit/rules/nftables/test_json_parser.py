@@ -128,3 +128,15 @@ def test_a_match_that_an_old_nft_does_not_describe() -> None:
     first, second = listed.ruleset.chain("ip", "t", "c")
     assert (first.text, first.target) == ('xt jump next comment "why"', "next")
     assert (second.text, second.target) == ("xt", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"num": 101, "flags": "bypass"}, "queue flags bypass to 101"),
+        ({"num": {"range": [1, 3]}, "flags": ["bypass", "fanout"]}, "queue flags bypass,fanout to 1-3"),
+        (None, "queue"),
+    ],
+)
+def test_a_queue_has_its_number(body: object, text: str) -> None:
+    assert expression({"queue": body}) == text  # type: ignore[dict-item]

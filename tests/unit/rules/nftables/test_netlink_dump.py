@@ -50,6 +50,8 @@ def test_comments_of_both_kinds() -> None:
     assert rule(verdict(1), comment="hello").comment == "hello"
     match = expression("match", attribute(1, "comment"), attribute(2, 0), attribute(3, b"default/x:http\0\0\0junk"))
     assert rule(match, verdict(1)).comment == "default/x:http"
+    second = expression("match", attribute(1, "comment"), attribute(2, 0), attribute(3, b"another\0"))
+    assert rule(match, second, verdict(1)).comment == "default/x:http", "the one that iptables-nft-save shows first"
 
 
 def test_matches_that_may_hotdrop_a_packet() -> None:
