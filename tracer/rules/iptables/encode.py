@@ -16,8 +16,12 @@ from tracer.util.octets import encoded
 
 TEXT_REVISION = -1
 """Revision of a match or target that is kept as text."""
-_PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "esp": 50, "ah": 51, "icmpv6": 58, "ipv6-icmp": 58, "sctp": 132, "udplite": 136,
-              "dccp": 33, "all": 0}  # fmt: skip
+_PROTOCOLS = {
+    "all": 0, "icmp": 1, "igmp": 2, "ipencap": 4, "ipv4": 4, "tcp": 6, "udp": 17, "dccp": 33, "ipv6": 41, "gre": 47, "esp": 50,
+    "ah": 51, "icmpv6": 58, "ipv6-icmp": 58, "eigrp": 88, "ospf": 89, "ospfigp": 89, "ipip": 94, "pim": 103, "ipcomp": 108,
+    "vrrp": 112, "l2tp": 115, "sctp": 132, "ipv6-mh": 135, "mh": 135, "udplite": 136,
+}  # fmt: skip
+"""Numbers by the names that iptables-save prints: its own, and those of /etc/protocols of Debian and Fedora."""
 _FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32, "ALL": 63, "NONE": 0}
 _FACES = {"-i": 1, "-o": 2}
 _SRC, _DST, _FRAGMENT, _PROTOCOL = 8, 16, 32, 64

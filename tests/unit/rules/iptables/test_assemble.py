@@ -37,6 +37,7 @@ def one(rule: str, family: str = "ip") -> Entry:
         ("! -i eth0 -o cni+ -j DROP", R("DROP", in_face="eth0", out_face="cni+", inverted=1)),
         ("-p tcp -m tcp --dport 80 -j RETURN", R("RETURN", (("tcp", 0, TCP_80),), protocol=6)),
         ("-m mark ! --mark 0x4000/0x4000 -j ACCEPT", R("ACCEPT", (("mark", 1, MARKED),))),
+        ("-p ipencap -j DROP", R("DROP", protocol=4)),
         ("! -p udp -g MINE", R("MINE", protocol=17, inverted=64, goto=True)),
         ("-j MARK --set-xmark 0x4000/0x4000", R("MARK", data=struct.pack("<II", 0x4000, 0x4000), revision=2)),
         ("-m comment --comment \"-j \\\"no\\\" target\"", R("", (("comment", 0, b'-j "no" target\0'),))),
