@@ -31,6 +31,10 @@
 #              the real kube-proxy in each mode and the real portmap, with a test double as API server: the owner of each request,
 #              the findings; REAL_PROXY=DIR has kube-proxy-VERSION.xz, without them it is skipped; ONLY=ipvs for some modes;
 #              NATIVE=1: without probes, on this machine's own kernel, as root
+# make policies KERNEL=6.12 SETS=40 SEED=1
+#              random NetworkPolicies, written as Calico and kube-router write them, and random packets: outcome, policy and number
+#              of the rule, compared with the kernel and with the meaning of the policies. ONLY=nftables for some writers; NATIVE=1:
+#              real packets and predictions, without probes, on this machine's own kernel, as root, with iptables, nft and ipset
 # make syns KERNEL=6.12
 #              every possible end of a SYN, made on a real kernel: its cause line, compared with nstat and tcpdump
 # make replay-check KERNEL=6.12
@@ -98,6 +102,8 @@ NATIVE ?=
 REAL ?=
 # The directory with the real kube-proxy, compressed.
 REAL_PROXY ?= ../shared/real/bin
+# make policies: the number of random sets of policies.
+SETS ?= 40
 # The number of variations of each incident.
 VARIATIONS ?= 10
 SUITES ?= bookworm trixie
@@ -105,7 +111,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 LAB := vagrant/lab/lab
 
-.PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options syns \
+.PHONY: demo test unit lint kernel-test ground-truth audit-truth real-proxy matrix vagrant-check incidents cures options policies syns \
 	bench owners fleet joining-check cluster metrics-check report-check replay-check questions fuzz untouched stress store-check deb deb-check image-check setup clean
 
 demo: setup
@@ -180,6 +186,10 @@ cures: setup
 incidents: setup
 	@$(LAB) run --kernel $(KERNEL) --timeout 3600 -- python3 -W ignore tests/kernel/all_incidents.py \
 		--variations $(VARIATIONS) --seed $(SEED) --only '$(ONLY)'
+
+policies: setup
+	@$(if $(NATIVE),,$(LAB) run --kernel $(KERNEL) --timeout 2400 --) $(if $(NATIVE),$(PYTHON),python3) -u -W ignore \
+		tests/kernel/all_policies.py --sets $(SETS) --seed $(SEED) --only '$(ONLY)' $(if $(NATIVE),--native)
 
 options: setup
 	@rm -rf build/options

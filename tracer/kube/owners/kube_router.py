@@ -27,8 +27,8 @@ NO_POLICIES = frozenset({"KUBE-NWPLCY-DEFAULT", "KUBE-NWPLCY-COMMON", "KUBE-NWPL
 """Chains that belong to no policy."""
 POLICY_MARKS = {0x20000: 0x10000}
 """Mark of an accepted packet -> mark that a policy sets."""
-MOST_POLICIES = 64
-"""Policies of one chain that are looked at."""
+MOST_POLICIES, MOST_RULES = 64, 16
+"""Policies of one chain that are looked at, and rules of a policy whose sets are compared without its object."""
 
 _POD = re.compile(r"POD name: ?(?P<name>\S+) namespace: ?(?P<ns>\S+)")
 _SHORT_POD = re.compile(r"(?P<ns>[^\s/]+)/(?P<name>[^\s/]+) (?:reject|log-drop|in|out)")
@@ -127,7 +127,7 @@ def _verified(
 
 def _indexed(hashes: list[str], name: tuple[str, str]) -> bool:
     """Whether a set belongs to one of the first rules of a policy."""
-    return any(rule_of_set(h, *name, way, 16) for h in hashes for way in ("ingress", "egress"))
+    return any(rule_of_set(h, *name, way, MOST_RULES) for h in hashes for way in ("ingress", "egress"))
 
 
 def _policy_owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner:
@@ -151,6 +151,9 @@ def _direction(rule: Rule, named: tuple[PolicyName, ...]) -> str:
                 return "ingress"
             if (own, "src") in sides:
                 return "egress"
+        for way in ("ingress", "egress"):
+            if any(rule_of_set(found, name.namespace, name.name, way, MOST_RULES) for found, _ in sides):
+                return way
     return "egress" if any(words in rule.comment for words in _FROM) else ""
 
 
