@@ -32,7 +32,8 @@ OBJECTS = STATE_DIR / "objects.json"
 """The objects as `kubectl get -A -o json` prints them; for --objects."""
 RULESETS = Path(__file__).with_name("rulesets")
 HELPERS = (
-    "objects", "kube_proxy", "demo", "ipvs", "links", "proxy", "service_situations", "situations", "variations", "varied",
+    "network_policies", "objects", "kube_proxy", "demo", "ipvs", "links", "proxy", "service_situations", "situations",
+    "variations", "varied",
 )  # fmt: skip
 
 Requests = list[tuple[str, str]]

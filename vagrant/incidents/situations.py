@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import incidents
-from incidents import Requests, ipvs, kube_proxy, links, missing_masquerade, objects
+from incidents import Requests, ipvs, kube_proxy, links, missing_masquerade, network_policies, objects
 from incidents.objects import Object
 from incidents.proxy import iptables, nftables, portmap
 from incidents.proxy import ipvs as in_ipvs
@@ -98,6 +98,11 @@ def every() -> list[Situation]:
         ]  # fmt: skip
         if mode != "native":
             found.append(Situation("kube-proxy holds the NodePorts", mode, _held, (SHOP, CHAT)))
+        if mode in ("legacy", "nft"):
+            found += [
+                Situation("a NetworkPolicy that allows another port", mode, _limited, packets="no_policy_allows"),
+                Situation("a NetworkPolicy that allows the port", mode, _allowed),
+            ]
         if mode != "ipvs":
             found.append(Situation("session affinity", mode, _affinity, (CHAT,)))
     return found
@@ -243,6 +248,23 @@ def _affinity(mode: str) -> list[Object]:
     scene.bare()
     kube(mode, Service(CHAT.name, CHAT.address, CHAT.port, CHAT.node_port, CHAT.ends, CHAT.port_name, affinity=True))
     return objects_of(CHAT)
+
+
+def _limited(mode: str) -> list[Object]:
+    return _policies(mode, 9090)
+
+
+def _allowed(mode: str) -> list[Object]:
+    return _policies(mode, 8080)
+
+
+def _policies(mode: str, port: int) -> list[Object]:
+    """kube-router's rules before kube-proxy's: two policies for the Service's pod, one of which allows this port."""
+    scene.bare()
+    back: Backend = "legacy" if mode == "legacy" else "nft"
+    rules.restore_text(network_policies.rules(POD_OF[A], A, port), 4, back, flush=False)
+    _kube(mode, SHOP)
+    return [*_objects(SHOP), *network_policies.policies(port)]
 
 
 def _not_ready(mode: str) -> list[Object]:
