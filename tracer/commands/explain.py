@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from tracer import render
 from tracer.commands.start_notes import StartNotes
 from tracer.errors import BadOption
+from tracer.findings import no_policy_allows
+from tracer.findings.context import FindingContext
 from tracer.kernel.session import Announcements, Kernel, Session
 from tracer.kube.attribution import attribute_path
+from tracer.kube.catalog import ClusterView
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
 from tracer.model.check import CheckResult
@@ -90,7 +93,14 @@ def predict_paths(query: PathQuery, kube: OwnerResolver) -> tuple[list[Predicted
         raise BadOption(f"The rules allow too many possible paths: {e}.") from e
     if rules.unread:
         paths = [replace(predicted, conditions=(*predicted.conditions, UNREAD_RULES_CONDITION)) for predicted in paths]
-    return [attribute_path(predicted, kube.cluster) for predicted in paths], rules.unread
+    return [with_policies(attribute_path(predicted, kube.cluster), kube.cluster) for predicted in paths], rules.unread
+
+
+def with_policies(predicted: PredictedPath, cluster: ClusterView) -> PredictedPath:
+    """Adds what each NetworkPolicy would have needed, to a path on which none allows the packet. The path has its owners."""
+    found = no_policy_allows.find(predicted.packet, FindingContext(cluster))
+    reasons = tuple(proof.text for proof in found.proofs if proof.what == "object") if found else ()
+    return replace(predicted, notes=(*predicted.notes, *reasons))
 
 
 def compare_live(

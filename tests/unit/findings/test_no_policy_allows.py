@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 import hashlib
+from fractions import Fraction
 
 import pytest
 
 from tests.support import findings as f
 from tests.support.policies import cluster, pod, policy
+from tracer.commands.explain import with_policies
+from tracer.kube.attribution import attribute
 from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.kube import ObjectReference
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
+from tracer.model.prediction import PredictedPath
 from tracer.rules import save_parser
 
 WEB, CLIENT = pod("shop/web", "10.0.0.1", app="web"), pod("shop/client", "10.0.0.2", app="client")
@@ -90,3 +94,14 @@ def test_one_port_of_one_pod_is_one_finding(dport: int) -> None:
     packets = [by_calico(), by_calico(Endpoints("10.0.0.2", 40001, "10.0.0.1", dport), 2)]
     all_found = f.findings_of(packets, cluster(WEB, CLIENT, DENY, ALLOW), f.FakeNode())[1]
     assert [x.packets for x in all_found if x.name == "no_policy_allows"] == ([2] if dport == 8080 else [1, 1])
+
+
+def test_explain_says_what_each_policy_would_have_needed() -> None:
+    view = cluster(WEB, CLIENT, DENY, ALLOW)
+    path = PredictedPath(attribute(by_calico(), view), Fraction(1), ())
+    assert with_policies(path, view).notes == (
+        "NetworkPolicy shop/allow: ingress rule 1 allows tcp 80, not tcp 8080",
+        "NetworkPolicy shop/deny-all: it has no ingress rule",
+    )
+    allowed = f.packet([f.table(CALICO, Hook.FORWARD, "filter", f.policy("FORWARD"))], ENDS)
+    assert with_policies(PredictedPath(allowed, Fraction(1), ()), view).notes == ()
