@@ -7,18 +7,21 @@ other tool is needed. What a test attaches goes with its descriptors, or with it
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.builders import BtfBuilder
 from tracer.kernel import bpf_syscall
 from tracer.kernel.bpf_syscall import BpfMap, MapDefinition, ProgramTarget
 from tracer.node.nfnetlink import attribute
 from tracer.node.rtnetlink import NEWFILTER, NEWLINK, Rtnetlink, messages, request
 
-ARRAY, SCHED_CLS, XDP, LINK_CREATE, PIN = 2, 3, 6, 28, 6
+ARRAY, SCHED_CLS, XDP = 2, 3, 6
+PIN, BTF_LOAD, LINK_CREATE = 6, 18, 28
 GENERIC, NATIVE = 2, 4
 """XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE."""
 INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
@@ -117,6 +120,27 @@ def load(name: str, kind: int, port: int, nth: int = 3, attach_type: int = 0) ->
     return TestProgram(fd, bpf_syscall.program_info(fd).number, counters)
 
 
+def load_described(name: str) -> int:
+    """Loads a program of tc that has BTF with the whole name of its function; returns its descriptor. Raises OSError."""
+    types = BtfBuilder()
+    number = types.integer("int", 4)
+    function = types.function(name, {"context": types.pointer(0)}, number)
+    blob = types.blob()
+    data = ctypes.create_string_buffer(blob, len(blob))
+    btf = bpf_syscall._bpf(BTF_LOAD, struct.pack("=QQIIII", ctypes.addressof(data), 0, len(blob), 0, 0, 0))
+    code = _op(0xB7, value=0) + _op(0x95)
+    instructions, licence = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
+    places = ctypes.create_string_buffer(struct.pack("=II", 0, function), 8)
+    attributes = struct.pack(
+        "=IIQQIIQII16sIIIIQI", SCHED_CLS, 2, ctypes.addressof(instructions), ctypes.addressof(licence), 0, 0, 0, 0, 0,
+        bpf_syscall.object_name(name), 0, 0, btf, 8, ctypes.addressof(places), 1,
+    )  # fmt: skip
+    try:
+        return bpf_syscall._bpf(bpf_syscall.PROG_LOAD, attributes)
+    finally:
+        os.close(btf)
+
+
 def _send(kind: int, flags: int, body: bytes) -> None:
     with Rtnetlink() as route:
         route.sock.send(request(kind, flags | ACK, body))
@@ -172,7 +196,5 @@ def attach_xdp(iface: str, program: TestProgram | None, mode: int = GENERIC) -> 
 
 def pin(program: TestProgram, path: Path) -> None:
     """Pins a program in a mounted bpffs."""
-    import ctypes
-
     name = ctypes.create_string_buffer(str(path).encode())
     bpf_syscall._bpf(PIN, struct.pack("=QII", ctypes.addressof(name), program.fd, 0))

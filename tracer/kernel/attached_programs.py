@@ -154,6 +154,23 @@ def read(catalog: ProgramCatalog) -> dict[Place, Attached]:
     return {place: replace(each, programs=_described(each.programs, described)) for place, each in found.items()}
 
 
+def is_unchanged(place: Place, before: Attached) -> bool:
+    """Whether what the kernel does not announce is still the same at a place: programs of tcx, and XDP attached by a link.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    ifindex, point = place
+    if point is AttachPoint.XDP:
+        with Rtnetlink() as route:
+            link = route.get(GETLINK, link_request(ifindex))
+        found = _xdp(attributes(link[16:]).get(_IFLA_XDP, b""))
+        return [(each.kind, each.number) for each in found] == [(each.kind, each.number) for each in before.programs]
+    numbers = tuple(each.number for each in before.programs if each.kind == ProgramKind.TCX)
+    tcx = _tcx(ifindex, _TCX[point])
+    return tcx.numbers == numbers and (not numbers or tcx.revision == before.revision)
+
+
 def _described(programs: tuple[AttachedProgram, ...], described: dict[int, AttachedProgram]) -> tuple[AttachedProgram, ...]:
     return tuple(replace(described[each.number], kind=each.kind) if each.number else each for each in programs)
 

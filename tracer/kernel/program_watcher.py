@@ -14,11 +14,12 @@ import logging
 import os
 import select
 import threading
-import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic_ns
+from typing import TypeVar
 
 from tracer.kernel import attached_programs
 from tracer.kernel.attached_programs import Attached, Place, ProgramCatalog
@@ -29,6 +30,7 @@ from tracer.util.lru_dict import LruDict
 from tracer.util.worker import Worker
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 NAMESPACES_KEPT = 512
 """Most namespaces of which programs are kept."""
@@ -40,14 +42,14 @@ CHANGES_KEPT = 1024
 """Most interfaces of one namespace with changes that are told apart; with more, all count as changed."""
 START_SECONDS = 1.0
 """Longest time that the start of a run takes for reading namespaces, s; the thread reads the others."""
-WAIT_SECONDS = 0.2
-"""Longest wait of the thread for a change, s."""
+WAIT_SECONDS = 10.0
+"""Longest wait of the thread for a change, s; then it looks for new namespaces with a name, as after each change."""
 SETTLE_SECONDS = 0.1
 """Shortest pause after a change, s: changes come in groups, as for a new pod."""
 PACE = 10
 """The pause after a change is at least this number of times as long as the last reading."""
-NAMES_SECONDS = 2.0
-"""Interval at which new namespaces with a name are looked for, s."""
+MOST_PAUSE_SECONDS = 2.0
+"""Longest such pause, s."""
 TRIES = 3
 """Readings in a row that a change may disturb."""
 END_SECONDS = 1.0
@@ -60,19 +62,22 @@ class _History:
     Attributes:
         attached: What was attached at the last reading.
         since: When that had been read first, ns, CLOCK_MONOTONIC.
+        last: Begin of the last reading, ns, CLOCK_MONOTONIC.
         before: Earlier periods.
     """
 
-    def __init__(self, attached: Attached, since: int, before: Sequence[ProgramPeriod] = ()) -> None:
-        self.attached, self.since = attached, since
+    def __init__(self, attached: Attached, since: int, last: int = 0, before: Sequence[ProgramPeriod] = ()) -> None:
+        self.attached, self.since, self.last = attached, since, last
         self.before: deque[ProgramPeriod] = deque(before, PERIODS_KEPT - 1)
 
-    def change(self, attached: Attached, until: int, since: int) -> None:
-        """Begins a period. until: last time when the one before was read; since: when the new one was."""
-        self.before.append(ProgramPeriod(self.since, max(until, self.since), self.attached.programs))
+    def change(self, attached: Attached, since: int) -> None:
+        """Begins a period. since: when its programs had been read."""
+        self.before.append(ProgramPeriod(self.since, max(self.last, self.since), self.attached.programs))
         self.attached, self.since = attached, since
 
-    def periods(self, until: int) -> tuple[ProgramPeriod, ...]:
+    def periods(self, time: int) -> tuple[ProgramPeriod, ...]:
+        """The periods, for a drop at this time, ns, CLOCK_MONOTONIC."""
+        until = 0 if self.last > time else max(self.last, self.since)
         return (*self.before, ProgramPeriod(self.since, until, self.attached.programs))
 
 
@@ -105,8 +110,8 @@ class ProgramWatcher:
         self._lock = threading.RLock()
         self._namespaces: LruDict[int, _Namespace] = LruDict(NAMESPACES_KEPT, "namespaces with eBPF programs")
         self._places: LruDict[tuple[int, Place], _History] = LruDict(PLACES_KEPT, "places of eBPF programs")
-        self._own, self._is_closing, self._named_at = _own_inode(), False, time.monotonic()
-        self._pause = SETTLE_SECONDS
+        self._own, self._is_closing, self._pause = _own_inode(), False, SETTLE_SECONDS
+        self._ending = os.pipe()
         self._listener = _listener() if listens else None
         self._read_first()
         self._thread = Worker("eBPF programs", self._work).start() if self._listener else None
@@ -114,25 +119,44 @@ class ProgramWatcher:
     def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> tuple[ProgramPeriod, ...]:
         """The programs of a place, oldest first; () = they cannot be read. time: of a drop, ns, CLOCK_MONOTONIC."""
         with self._lock:
-            space = self._namespaces.get(netns)
-            if space is None or space.last <= time:
+            place = ifindex, point
+            if not self._is_verified(netns, place, time):
                 self._read(netns)
-                space = self._namespaces.get(netns)
-            if space is None or not space.first:
+            space, history = self._namespaces.get(netns), self._places.get((netns, place))
+            if history:
+                return history.periods(time)
+            if space is None or not space.first or self._places.evicted:
                 return ()
-            until = 0 if space.last > time else space.last
-            history = self._places.get((netns, (ifindex, point)))
-            return history.periods(until) if history else (ProgramPeriod(space.first, until, ()),)
+            return (ProgramPeriod(space.first, 0 if space.last > time else space.last, ()),)
+
+    def _is_verified(self, inode: int, place: Place, time: int) -> bool:
+        """Whether a place was read after this time. Reads only what is not announced there, if that is enough."""
+        space, history = self._namespaces.get(inode), self._places.get((inode, place))
+        if space is None or history is None:
+            return space is not None and space.last > time
+        if history.last > time:
+            return True
+        self._note_changes()
+        began = monotonic_ns()
+        try:
+            is_same = space.nsid is not None and self._inside(
+                inode, lambda: attached_programs.is_unchanged(place, history.attached)
+            )
+        except (OSError, LookupError):
+            return False
+        self._note_changes()
+        if not is_same or space.changed & {place[0], ANY_INTERFACE}:
+            return False
+        history.last = began
+        return True
 
     def _read_first(self) -> None:
         """Reads the tracer's namespace, that of the node and those with a name."""
-        until = time.monotonic() + START_SECONDS
+        until = monotonic_ns() + int(START_SECONDS * 1e9)
         self._read(self._own)
         for inode in _named():
-            if time.monotonic() >= until:
-                self._named_at = 0.0
-                return
-            self._read_new(inode)
+            if monotonic_ns() < until:
+                self._read_new(inode)
 
     def _read_new(self, inode: int) -> None:
         with self._lock:
@@ -141,17 +165,17 @@ class ProgramWatcher:
 
     def _work(self) -> bool:
         assert self._listener
-        readable, _, _ = select.select([self._listener.sock], [], [], WAIT_SECONDS)
-        if readable:
-            time.sleep(min(self._pause, NAMES_SECONDS))
+        changes, ending = self._listener.sock.fileno(), self._ending[0]
+        readable, _, _ = select.select([changes, ending], [], [], WAIT_SECONDS)
+        if changes in readable:
+            select.select([ending], [], [], min(self._pause, MOST_PAUSE_SECONDS))
             with self._lock:
                 self._note_changes()
                 changed = [inode for inode, space in self._namespaces.items() if space.changed]
             for inode in changed:
                 with self._lock:
                     self._read(inode)
-        if time.monotonic() - self._named_at >= NAMES_SECONDS:
-            self._named_at = time.monotonic()
+        if not self._is_closing:
             for inode in _named():
                 self._read_new(inode)
         return not self._is_closing
@@ -178,14 +202,14 @@ class ProgramWatcher:
         self._note_changes()
         for _ in range(TRIES):
             earlier, space.changed = space.changed, set()
-            began = time.monotonic_ns()
+            began = monotonic_ns()
             try:
-                found, nsid = self._inside(inode)
+                found, nsid = self._inside(inode, lambda: attached_programs.read(self._catalog)), self._number(inode)
             except (OSError, LookupError) as e:
                 _log.debug("programs of namespace %d not read: %s", inode, e)
-                space.changed = set()
+                space.changed |= earlier
                 return
-            ended = time.monotonic_ns()
+            ended = monotonic_ns()
             self._pause = max(SETTLE_SECONDS, PACE * (ended - began) / 1e9)
             is_watched, space.nsid = nsid is not None and space.nsid == nsid, nsid
             self._note_changes()
@@ -208,45 +232,58 @@ class ProgramWatcher:
             attached, history = found.get(place, Attached()), self._places.get((inode, place))
             is_same = not changed & {place[0], ANY_INTERFACE}
             if history is None:
-                before = (ProgramPeriod(space.first, last, ()),) if last else ()
-                self._places[inode, place] = _History(attached, ended, before)
+                before = (ProgramPeriod(space.first, last, ()),) if last and not self._places.evicted else ()
+                history = self._places[inode, place] = _History(attached, ended, before=before)
             elif history.attached != attached or not is_same:
-                history.change(attached, last, ended)
+                history.change(attached, ended)
+            history.last = began
         if ANY_INTERFACE in changed:
             space.first = ended
         space.last = began
 
-    def _inside(self, inode: int) -> tuple[dict[Place, Attached], int | None]:
-        """What is attached in a namespace, and its number in the tracer's namespace.
+    def _inside(self, inode: int, work: Callable[[], T]) -> T:
+        """Calls `work` in a namespace.
 
         Raises:
             OSError: It cannot be entered or read.
             LookupError: It does not exist any more.
         """
         if inode == self._own:
-            return attached_programs.read(self._catalog), -1 if self._listener else None
+            return work()
         fd = netns.open_path(netns.find(inode), inode)
         try:
-            return netns.inside(fd, lambda: attached_programs.read(self._catalog)), self._number(fd)
+            return netns.inside(fd, work)
         finally:
             os.close(fd)
 
-    def _number(self, fd: int) -> int | None:
-        """The number by which changes of a namespace are announced; None = they are not."""
-        if not self._listener or not self._listener.hears_others:
-            return None
-        with suppress(OSError), Rtnetlink() as route:
-            number = route.namespace_number(fd)
-            return number if number >= 0 else None
-        return None
+    def _number(self, inode: int) -> int | None:
+        """The number by which changes of a namespace are announced, -1 = our own; None = they are not.
+
+        Raises:
+            OSError: It cannot be opened.
+            LookupError: It does not exist any more.
+        """
+        if inode == self._own or not self._listener or not self._listener.hears_others:
+            return -1 if inode == self._own and self._listener else None
+        fd = netns.open_path(netns.find(inode), inode)
+        try:
+            with Rtnetlink() as route:
+                number = route.namespace_number(fd)
+        finally:
+            os.close(fd)
+        return number if number >= 0 else None
 
     def close(self) -> None:
         """Ends the thread."""
         self._is_closing = True
+        os.write(self._ending[1], b"x")
         if self._thread:
             self._thread.join(END_SECONDS)
         if self._listener:
             self._listener.close()
+        if self._thread is None or not self._thread.is_alive():
+            for fd in self._ending:
+                os.close(fd)
 
     def __enter__(self) -> ProgramWatcher:
         return self

@@ -57,9 +57,9 @@ def request(kind: int, flags: int, body: bytes) -> bytes:
     return struct.pack("=IHHII", 16 + len(body), kind, F_REQUEST | flags, 1, 0) + body
 
 
-def link_request() -> bytes:
-    """The body of GETLINK for all interfaces."""
-    return struct.pack("=BxHiII", 0, 0, 0, 0, 0)
+def link_request(ifindex: int = 0) -> bytes:
+    """The body of GETLINK. ifindex: 0 = for a dump."""
+    return struct.pack("=BxHiII", 0, 0, ifindex, 0, 0)
 
 
 def tc_request(ifindex: int = 0, parent: int = 0) -> bytes:
@@ -105,14 +105,19 @@ class Rtnetlink:
                 if len(found) > MOST_MESSAGES:
                     raise TooManyObjects(errno.E2BIG, "too many objects")
 
-    def namespace_number(self, fd: int) -> int:
-        """The number that this namespace has for the namespace of a descriptor; -1 = none."""
-        self.sock.send(request(GETNSID, 0, struct.pack("=Bxxx", 0) + struct.pack("=HHI", 8, NETNSA_FD, fd)))
+    def get(self, kind: int, body: bytes) -> bytes:
+        """The body of the answer to a request for one object."""
+        self.sock.send(request(kind, 0, body))
         for answer, _, content in messages(self.sock.recv(RECEIVE_BYTES)):
             _raise_error(answer, content)
-            value = attributes(content[4:]).get(NETNSA_NSID, b"")
-            return int(struct.unpack("=i", value)[0]) if len(value) == 4 else -1
-        return -1
+            return content
+        raise OSError(errno.ENODATA, "no answer")
+
+    def namespace_number(self, fd: int) -> int:
+        """The number that this namespace has for the namespace of a descriptor; -1 = none."""
+        content = self.get(GETNSID, struct.pack("=Bxxx", 0) + struct.pack("=HHI", 8, NETNSA_FD, fd))
+        value = attributes(content[4:]).get(NETNSA_NSID, b"")
+        return int(struct.unpack("=i", value)[0]) if len(value) == 4 else -1
 
     def close(self) -> None:
         self.sock.close()

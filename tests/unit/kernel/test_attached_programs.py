@@ -88,6 +88,18 @@ def test_programs_of_tcx_come_before_filters() -> None:
     inside(work)
 
 
+def test_the_whole_name_of_a_program() -> None:
+    """The kernel keeps 15 bytes of it; its BTF has the rest."""
+
+    def work() -> None:
+        fd = bpf_programs.load_described("cil_from_container_of_pods")
+        number = bpf_syscall.program_info(fd).number
+        found = ProgramCatalog().describe([AttachedProgram("tc", number)])
+        assert found[number].name == "cil_from_container_of_pods" and bpf_syscall.program_info(fd).name == b"cil_from_contai"
+
+    inside(work)
+
+
 def test_native_xdp_of_veth() -> None:
     def work() -> None:
         xdp = bpf_programs.load("xdp_native", XDP, 9)

@@ -13,8 +13,9 @@ import pytest
 from tests.support import bpf_programs
 from tests.support.bpf_programs import SCHED_CLS, XDP
 from tests.unit.kernel.test_attached_programs import inside
-from tracer.kernel import program_watcher
-from tracer.kernel.attached_programs import Attached
+from tracer.kernel import attached_programs, program_watcher
+from tracer.kernel.attached_programs import Attached, Place, ProgramCatalog
+from tracer.kernel.bpf_syscall import TCX_INGRESS
 from tracer.kernel.program_watcher import ProgramWatcher
 from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramPeriod
 from tracer.packets.program_drops import place_of, program_drop
@@ -124,6 +125,67 @@ def test_changes_at_another_interface_do_not_matter(monkeypatch: pytest.MonkeyPa
     watched(monkeypatch, work)
 
 
+def test_a_change_of_tcx_is_not_announced_but_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        stays = bpf_programs.load("cil_one", SCHED_CLS, 9, attach_type=TCX_INGRESS)
+        try:
+            link = bpf_programs.attach_tcx("v0", stays)
+        except OSError as e:
+            pytest.skip(f"no tcx here: {e}")
+        assert names(watcher, inode, index, time.monotonic_ns())[0] == ["cil_one"]
+        assert names(watcher, inode, index, time.monotonic_ns()) == (["cil_one"], "")
+        os.close(bpf_programs.attach_tcx("v0", bpf_programs.load("other", SCHED_CLS, 9, attach_type=TCX_INGRESS)))
+        assert names(watcher, inode, index, time.monotonic_ns()) == (["cil_one"], UNCERTAIN), "the same programs, changed twice"
+        assert names(watcher, inode, index, time.monotonic_ns()) == (["cil_one"], "")
+        os.close(link)
+        assert names(watcher, inode, index, time.monotonic_ns())[0] == ["cil_one"]
+        assert names(watcher, inode, index, time.monotonic_ns()) == ([], "none was attached there")
+
+    watched(monkeypatch, work)
+
+
+def test_all_of_a_namespace_is_not_read_for_each_drop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        bpf_programs.attach_tc("v0", bpf_programs.load("cil_one", SCHED_CLS, 9))
+        bpf_programs.attach_xdp("v0", bpf_programs.load("xdp", XDP, 9))
+        names(watcher, inode, index, time.monotonic_ns())
+        monkeypatch.setattr(attached_programs, "read", None)
+        for _ in range(3):
+            assert names(watcher, inode, index, time.monotonic_ns()) == (["cil_one"], "")
+            now = time.monotonic_ns()
+            assert [each.name for each in watcher.periods(inode, index, AttachPoint.XDP, now)[-1].programs] == ["xdp"]
+
+    watched(monkeypatch, work)
+
+
+def test_a_reading_that_fails_does_not_hide_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        stays = bpf_programs.load("cil_one", SCHED_CLS, 9)
+        bpf_programs.attach_tc("v0", stays)
+        assert names(watcher, inode, index, time.monotonic_ns())[0] == ["cil_one"]
+        read = attached_programs.read
+
+        def refused(catalog: ProgramCatalog) -> dict[Place, Attached]:
+            raise OSError("refused")
+
+        with watcher._lock:
+            bpf_programs.detach_tc("v0")
+            dropped = time.monotonic_ns()
+            bpf_programs.attach_tc("v0", stays)
+            monkeypatch.setattr(attached_programs, "read", refused)
+            assert names(watcher, inode, index, dropped) == (["cil_one"], UNCERTAIN)
+            monkeypatch.setattr(attached_programs, "read", read)
+            assert names(watcher, inode, index, dropped) == (["cil_one"], UNCERTAIN)
+
+    watched(monkeypatch, work)
+
+
+def test_the_thread_ends_at_once() -> None:
+    began = time.monotonic()
+    ProgramWatcher().close()
+    assert time.monotonic() - began < 5
+
+
 def test_a_namespace_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
         assert watcher.periods(1, index, AttachPoint.XDP, time.monotonic_ns()) == ()
@@ -141,8 +203,10 @@ def test_nothing_is_attached(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_oldest_periods_are_left_out() -> None:
     history = program_watcher._History(Attached((AttachedProgram("tc", 1),)), 0)
     for n in range(2, 100):
-        history.change(Attached((AttachedProgram("tc", n),)), n * 10 - 5, n * 10)
-    found = history.periods(0)
+        history.last = n * 10 - 5
+        history.change(Attached((AttachedProgram("tc", n),)), n * 10)
+    history.last = 1000
+    found = history.periods(995)
     assert len(found) == program_watcher.PERIODS_KEPT and found[-1] == ProgramPeriod(990, 0, (AttachedProgram("tc", 99),))
     assert found[0].since == 990 - 10 * (program_watcher.PERIODS_KEPT - 1)
 
@@ -152,7 +216,7 @@ def test_namespaces_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(program_watcher, "PLACES_KEPT", 8)
     monkeypatch.setattr(program_watcher, "_named", list)
     place = {(2, AttachPoint.XDP): Attached((AttachedProgram("XDP generic", 7),))}
-    monkeypatch.setattr(ProgramWatcher, "_inside", lambda self, inode: (place, None))
+    monkeypatch.setattr(ProgramWatcher, "_inside", lambda self, inode, work: place)
     with ProgramWatcher(listens=False) as watcher:
         for inode in range(20):
             assert watcher.periods(inode, 2, AttachPoint.XDP, 5)[-1].programs == (AttachedProgram("XDP generic", 7),)
