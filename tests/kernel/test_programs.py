@@ -84,7 +84,9 @@ def traced(watch: Watch, work: Callable[[], object] = send) -> list[Packet]:
     for packet in seen.packets:
         print(packet.verdict)
     requests = [p for p in seen.packets if p.protocol == "UDP"]
-    assert all((p.outcome is Outcome.DROPPED) == bool(p.drop and p.drop.program) for p in requests), "no other drop"
+    others = {p.drop.function for p in requests if p.outcome is Outcome.DROPPED and p.drop and not p.drop.program}
+    # Before 5.17 a datagram without a socket is dropped without a reason.
+    assert others <= (set() if watch.kernel.drop_reasons() else {"__udp4_lib_rcv"})
     return requests
 
 
@@ -210,11 +212,12 @@ def test_a_capture_has_the_names(recorder: Recorder, explains: bool) -> None:
         dropped = program.dropped
     if explains:
         check_same_output(made)
-        assert made.text.read_text().count("eBPF program cil_from_contai") >= dropped > 0
+        assert " ".join(made.text.read_text().split()).count("eBPF program cil_from_contai") >= dropped > 0
         assert made.json.read_text().count('"point":"tc ingress"') >= dropped
     else:
         printed = replayed(made.files[0])
-        assert printed.count("=> DROPPED") == dropped > 0 and printed.count("eBPF program cil_from_contai") >= dropped
+        reasons = printed.count("=> DROPPED by eBPF") + printed.count("=> DROPPED at tc")
+        assert reasons == dropped > 0 and printed.count("eBPF program cil_from_contai") >= dropped
 
 
 def replayed(path: Path) -> str:
