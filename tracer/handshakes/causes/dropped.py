@@ -38,7 +38,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     if syn.outcome not in BAD or drop is None:
         return None
     if drop.program:
-        return _by_program(attempt, drop.program)
+        return _by_program(attempt, drop, drop.program)
     fields = {"src": attempt.reached.src, "iface": _arrival(attempt)}
     if drop.reason in REASONS:
         name, text = REASONS[drop.reason]
@@ -52,10 +52,12 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     return Cause("dropped", f"dropped {at}{attempt.where}: {_reason(drop)}")
 
 
-def _by_program(attempt: ConnectionAttempt, program: ProgramDrop) -> Cause:
-    """The cause where a program or a filter of tc dropped the SYN."""
-    name = "XDP" if program.point is AttachPoint.XDP else "tc"
-    return Cause(name, f"dropped{attempt.where} {program.text}", Evidence.DERIVED if program.program else Evidence.OBSERVED)
+def _by_program(attempt: ConnectionAttempt, drop: Drop, program: ProgramDrop) -> Cause:
+    """The cause where a program or a filter of tc dropped the SYN, or where only the function suggests it."""
+    is_known = drop.reason in REASONS or program.program is not None
+    name = "dropped" if not is_known else "XDP" if program.point is AttachPoint.XDP else "tc"
+    is_observed = is_known and program.program is None
+    return Cause(name, f"dropped{attempt.where} {program.text}", Evidence.OBSERVED if is_observed else Evidence.DERIVED)
 
 
 def _arrival(attempt: ConnectionAttempt) -> str:

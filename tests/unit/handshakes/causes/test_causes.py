@@ -29,6 +29,7 @@ from tests.support.syns import (  # fmt: skip
 )
 from tracer.handshakes import _cause_helpers, causes
 from tracer.handshakes.analyzer import HandshakeAnalyzer
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
@@ -53,6 +54,7 @@ from tracer.node.namespace_questions import NamespaceInspector
 from tracer.node.procnet import BoundSocket
 
 ROOT = Path(__file__).resolve().parents[4]
+PROGRAM = AttachedProgram("tc", 42, "cil_x")
 
 
 def drop(reason: str, function: str = "tcp_v4_rcv", netns: Netns = POD_A, at: int = 20, hook: Hook = Hook.NONE) -> Hop:
@@ -255,6 +257,23 @@ def test_other_drops(reason: str, function: str, name: str) -> None:
     result = cause(syn(drop(reason, function, HOST)))
     assert result[0] == name and result[1].startswith("dropped")
     assert (result[2] == "derived") == (name == "martian source")
+
+
+@pytest.mark.parametrize(
+    ("reason", "point", "candidates", "doubt", "name", "evidence"),
+    [
+        ("TC_INGRESS", AttachPoint.TC_INGRESS, (PROGRAM,), "", "tc", "derived"),
+        ("TC_INGRESS", AttachPoint.TC_INGRESS, (PROGRAM, PROGRAM), "which of them is not known", "tc", "observed"),
+        ("NOT_SPECIFIED", AttachPoint.XDP, (PROGRAM,), "", "XDP", "derived"),
+        ("", AttachPoint.TC_EGRESS, (PROGRAM,), "this kernel gives no reason", "dropped", "derived"),
+    ],
+)
+def test_programs(
+    reason: str, point: AttachPoint, candidates: tuple[AttachedProgram, ...], doubt: str, name: str, evidence: str
+) -> None:
+    known = ProgramDrop(point, "eth0", candidates, doubt)
+    result = cause(syn(DropHop(20, HOST, verdict=Verdict.DROP, drop=Drop(reason, "f", program=known))))
+    assert result == (name, f"dropped {known.text}", evidence)
 
 
 def test_a_synack_that_bypasses_the_translation_is_not_recognised() -> None:
