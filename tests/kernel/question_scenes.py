@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import incidents
-from incidents import objects, service_situations, situations
+from incidents import objects, service_situations
 from incidents.objects import Object
-from scenes import packets, scene, servers, topology, traffic
+from scenes import packets, scene, servers, topology
 from scenes.netns import entered
 from tests.kernel import syn_scenes
 from tests.kernel.sides import SNAT_PORT, V4, also_rules
@@ -91,28 +91,6 @@ def race() -> None:
             time.sleep(1)
 
 
-def native_mode() -> list[Object]:
-    """The rules of kube-proxy's nftables mode."""
-    incidents.down()
-    return service_situations.plain("native")
-
-
-def without_a_process() -> list[Object]:
-    """A rule with a queue to which no process is bound."""
-    incidents.down()
-    return service_situations.queued("", False)("legacy")
-
-
-def ask_node_port() -> None:
-    """Sends a request to a NodePort."""
-    traffic.tcp_connect(topology.NODE4, situations.SHOP.node_port, timeout=0.6)
-
-
-def ask_another_address() -> None:
-    """Sends a request to a NodePort at the address of the node's bridge."""
-    traffic.tcp_connect(topology.GATEWAY4, situations.SHOP.node_port, timeout=1.0)
-
-
 def sending(send: Callable[[], object]) -> Callable[[], AbstractContextManager[object]]:
     """Traffic that leaves nothing behind."""
 
@@ -136,13 +114,20 @@ def of_syns(asks: str, name: str, is_finding: bool = False) -> QuestionScene:
     return QuestionScene(asks, (found.port,), plain, found.up, "" if is_finding else found.cause)
 
 
+def of_situation(asks: str, name: str) -> QuestionScene:
+    """A situation of service_situations.py, given by its name."""
+    found = next(each for each in service_situations.every() if each.name == name)
+    return QuestionScene(asks, found.ports, found.up, sending(found.traffic))
+
+
 SCENES = (
     of_incident(1, "refused"), of_incident(2, "stuck"), of_incident(3, "stale"), of_incident(4, "host-name"),
     of_incident(5, "node-port"),
     QuestionScene("martian_localnet", (MARTIAN_PORT,), plain, sending(send_martian)),
     QuestionScene("mtu", (servers.UDP_PORT,), small_bridge, sending(send_too_long)),
-    QuestionScene("nodeport_address", (situations.SHOP.node_port,), native_mode, sending(ask_another_address)),
-    QuestionScene("nfqueue_unattended", (situations.SHOP.node_port,), without_a_process, sending(ask_node_port)),
+    of_situation("nodeport_address", "NodePort at another address of the node"),
+    of_situation("nfqueue_unattended", "queue without a process"),
+    of_situation("invalid_then_reset", "segments outside of the window"),
     QuestionScene("udp_insert_race", (RACE_PORT,), plain, sending(race)),
     of_syns("conntrack_full", "conntrack's table full", is_finding=True),
     of_syns("conntrack_full", "conntrack's table full"),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,10 +14,10 @@ from incidents.proxy import iptables
 from incidents.proxy.model import PODS as POD_NETWORKS
 from incidents.proxy.model import Service
 from incidents.situations import SHOP, A, Situation
-from scenes import nfqueue, rules, scene, servers
+from scenes import held, nfqueue, packets, rules, scene, servers
 from scenes import traffic as ask
 from scenes.netns import entered
-from scenes.topology import CLIENT, GATEWAY4, NODE4
+from scenes.topology import CLIENT, CLIENT4, GATEWAY4, NODE4
 
 Where = tuple[str | None, str, int]
 """Namespace of a request (None = the node), address and port that it is sent to."""
@@ -33,11 +35,12 @@ FROM_CLIENT: Where = (CLIENT, NODE4, SHOP.node_port)
 @dataclass(frozen=True)
 class AskedSituation(Situation):
     """A situation in which one request is sent twice. watched: ports besides those of the Services. sport: of the client, for
-    UDP; 0 = TCP."""
+    UDP; 0 = TCP. patience: time that a client of TCP waits, s."""
 
     where: Where = FROM_CLIENT
     watched: tuple[int, ...] = ()
     sport: int = 0
+    patience: float = 1.2
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -48,8 +51,27 @@ class AskedSituation(Situation):
         if self.sport:
             replies = [ask.udp_ask(address, port, ns=ns, timeout=0.4, sport=self.sport) for _ in range(2)]
         else:
-            replies = [ask.http_get(address, port, ns=ns, timeout=1.2) for _ in range(2)]
+            replies = [ask.http_get(address, port, ns=ns, timeout=self.patience) for _ in range(2)]
         return [(f"{ns or 'node-1'} $ curl {address}:{port}", reply.body or reply.outcome) for reply in replies]
+
+
+@dataclass(frozen=True)
+class OutOfWindow(AskedSituation):
+    """pod-a sends segments of an open connection that are far outside of its window."""
+
+    def traffic(self) -> Requests:
+        with entered(CLIENT):
+            sock = socket.socket()
+        with sock:
+            sock.settimeout(2)
+            sock.connect((NODE4, SHOP.node_port))
+            time.sleep(0.3)
+            number, flags = sock.getsockname()[1], packets.ACK | packets.PSH
+            # One of them is before the window, and at least one is behind it.
+            for quarter in range(4):
+                packets.send_tcp(CLIENT4, number, src=A, sport=8080, flags=flags, ns="pod-a", seq=quarter << 30)
+            time.sleep(0.5)
+        return [(f"pod-a $ segments outside of the window to {CLIENT4}:{number}", "sent")]
 
 
 def every() -> list[AskedSituation]:
@@ -92,6 +114,16 @@ def every() -> list[AskedSituation]:
                 ("with a process", "", True, ""),
             )
         ]
+    for mode in ("legacy", "nft"):
+        found += [
+            AskedSituation("ports of a masquerade are used up", mode, _masqueraded_to("40000-40001"),
+                           packets="snat_ports_exhausted", patience=4.5),
+            AskedSituation("ports of a masquerade suffice", mode, _masqueraded_to("40000-40010")),
+        ]  # fmt: skip
+    found += [
+        OutOfWindow("segments outside of the window", "legacy", _near, packets="invalid_then_reset", watched=(8080,)),
+        OutOfWindow("segments outside of the window, dropped by kube-proxy", "legacy", _near_strict, watched=(8080,)),
+    ]
     names, hosted = (METRICS,), (CLIENT, NODE4, HOSTED_UDP)
     found += [
         AskedSituation("UDP entry of a Service without endpoints", "legacy", _lost_last_endpoint, names,
@@ -116,6 +148,13 @@ def _near(mode: str, *post: str) -> list[Object]:
     scene.bare()
     situations.kube(mode, NEAR, post=post)
     return situations.objects_of(SHOP, local=(SHOP,))
+
+
+def _near_strict(mode: str) -> list[Object]:
+    """As _near, with the rule of kube-proxy that drops INVALID packets."""
+    found = _near(mode)
+    rules.restore_text("*filter\n-I KUBE-FORWARD 1 -m conntrack --ctstate INVALID -j DROP\nCOMMIT\n", 4, "legacy", flush=False)
+    return found
 
 
 def _masqueraded(mode: str) -> list[Object]:
@@ -199,11 +238,12 @@ def queued(option: str, is_served: bool) -> Callable[[str], list[Object]]:
         if mode == "native":
             flags = f" flags {option}" if option else ""
             rule = f"ip daddr {A} tcp dport 8080 queue{flags} to {QUEUE}"
-            chain = f"chain inspect {{ type filter hook forward priority -5; policy accept; {rule}; }}"
-            situations.nft(f"table ip inspector {{ {chain} }}")
+            head = "type filter hook forward priority -5; policy accept;"
+            situations.nft(f"table ip inspector {{\nchain inspect {{\n{head}\n{rule}\n}}\n}}\n")
         else:
             bypass = f" --queue-{option}" if option else ""
-            rule = f"-A FORWARD -d {A}/32 -p tcp -m tcp --dport 8080 -j NFQUEUE --queue-num {QUEUE}{bypass}"
+            # Before kube-proxy's rule, which accepts what it has marked.
+            rule = f"-I FORWARD 1 -d {A}/32 -p tcp -m tcp --dport 8080 -j NFQUEUE --queue-num {QUEUE}{bypass}"
             rules.restore_text(f"*filter\n{rule}\nCOMMIT\n", 4, "legacy" if mode == "legacy" else "nft", flush=False)
         if is_served:
             nfqueue.start(QUEUE)
@@ -245,3 +285,16 @@ def _host_port_rule(address: str) -> None:
     at = f"-d {NODE4}/32 -p udp -m udp --dport {HOSTED_UDP}"
     text = f"*nat\n-A PREROUTING {at} -j DNAT --to-destination {address}:{servers.UDP_PORT}\nCOMMIT\n"
     rules.restore_text(text, 4, "legacy")
+
+
+def _masqueraded_to(ports: str) -> Callable[[str], list[Object]]:
+    """Two clients hold connections that are masqueraded to these ports."""
+
+    def build(mode: str) -> list[Object]:
+        found = plain(mode)
+        text = f"*nat\n-I POSTROUTING 1 -d {A}/32 -p tcp -j MASQUERADE --to-ports {ports}\nCOMMIT\n"
+        rules.restore_text(text, 4, "legacy" if mode == "legacy" else "nft", flush=False)
+        held.hold(NODE4, SHOP.node_port, 2, ns=CLIENT)
+        return found
+
+    return build

@@ -29,11 +29,12 @@ def send_tcp(
     ns: str | None = CLIENT,
     options: bytes = b"",
     spoil: int = 0,
+    seq: int = 1000,
 ) -> None:
     """Send `count` segments without payload, IPv4 or IPv6 as `dst` is; each has another sequence number.
 
     The node forwards segments from the client to a pod's address; src need not be the sender's own address. options: TCP
-    options, in words of four bytes. spoil: added to the checksum, to make it wrong.
+    options, in words of four bytes. spoil: added to the checksum, to make it wrong. seq: sequence number of the first one.
     """
     source, target = ip_address(src), ip_address(dst)
     family = socket.AF_INET if target.version == 4 else socket.AF_INET6
@@ -41,7 +42,7 @@ def send_tcp(
         sock = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
     with sock:
         for n in range(count):
-            tcp = _tcp(source.packed, target.packed, sport, dport, 1000 + n, flags, options, spoil)
+            tcp = _tcp(source.packed, target.packed, sport, dport, (seq + n) & 0xFFFFFFFF, flags, options, spoil)
             if target.version == 4:
                 # the kernel fills in length, id and checksum
                 head = struct.pack(

@@ -22,10 +22,10 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
 from tracer.model.handshake import Cause, ConnectionAttempt, HandshakeVerdict
-from tracer.model.hop import Drop, DropHop, Nat, NatHop
+from tracer.model.hop import Drop, DropHop, HookHop, Nat, NatHop, Socket, SocketHop
 from tracer.model.namespace_name import HOST, Netns
-from tracer.model.netfilter import Hook
-from tracer.model.packet import Packet
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
 from tracer.packets.outcome import classify
 from tracer.predict.query import PathQuery
@@ -159,8 +159,65 @@ def _queue(box: Box) -> BuiltCase:
 
 @case("nfqueue_unattended", "a table of nftables")
 def _native_queue(box: Box) -> BuiltCase:
-    chain = f"chain inspect {{ type filter hook forward priority -5; ip daddr {PODS['pod-a']} queue to 7; }}"
-    box.put(("native", f"table ip inspector {{ {chain} }}"))
+    head = "table ip inspector {\nchain inspect {\ntype filter hook forward priority -5; policy accept;\n"
+    box.put(("native", f"{head}ip daddr {PODS['pod-a']} queue to 7\n}}\n}}\n"))
     box.objects(*cluster(SHOP))
     shown = {"cat /proc/net/netfilter/nfnetlink_queue": r"\A\Z", "nft -a list chain ip inspector inspect": "queue (to|num) 7"}
     return BuiltCase(lambda: box.audit("nfqueue_unattended"), shown)
+
+
+@case("snat_ports_exhausted", "a range of two ports", "conntrack")
+def _ports(box: Box) -> BuiltCase:
+    """The client itself repeats its SYN: a connection that is not made in time was dropped at least three times."""
+    server = box.listen(PORT, "pod-a")
+
+    def masquerade(ports: str) -> tuple[str, str]:
+        return "legacy", f"*nat\n-A POSTROUTING -d {PODS['pod-a']}/32 -p tcp -j MASQUERADE --to-ports {ports}\nCOMMIT\n"
+
+    def connects() -> bool:
+        with netns.entered("client"):
+            sock = socket.socket()
+        box.at_end(sock.close)
+        sock.settimeout(4)
+        try:
+            sock.connect((PODS["pod-a"], PORT))
+        except TimeoutError:
+            return False
+        return True
+
+    def find() -> list[Finding]:
+        if connects():
+            return []
+        findings = Findings(box.context)
+        for packet in box.packets(PathQuery(CLIENT, 40000, PODS["pod-a"], PORT)):
+            cause = Cause("conntrack race lost", "dropped: another connection is there already", Evidence.OBSERVED)
+            attempt = ConnectionAttempt(attribute(packet, box.context.cluster), 0)
+            findings.look_syn(HandshakeVerdict(1, 0, attempt.asked, attempt.reached, HOST, cause, 2, attempt=attempt))
+        return [f for f in findings.all if f.name == "snat_ports_exhausted"]
+
+    assert server.fileno() >= 0
+    box.put(masquerade("40000-40001"))
+    assert connects() and connects()
+    shown = {"conntrack -L -p tcp": rf"src={PODS['pod-a']} dst=10.244.0.1 .*dport=4000[01]"}
+    return BuiltCase(find, shown, repair=lambda: box.rewrite(masquerade("40000-40010")))
+
+
+@case("invalid_then_reset", "strict tracking", "conntrack")
+def _out_of_window(box: Box) -> BuiltCase:
+    """The setting of this namespace decides whether a segment outside of the window is INVALID; the packets are made."""
+    box.objects(*cluster(SHOP))
+    name = "net/netfilter/nf_conntrack_tcp_be_liberal"
+    box.set(name, "0")
+    ends = Endpoints(PODS["pod-a"], PORT, CLIENT, 41000)
+    left = HookHop(0, HOST, Hook.POSTROUTING, verdict=Verdict.ACCEPT, in_iface="cni0", out_iface="eth0")
+    segment = Packet(1, 0, HOST, "cni0", "IPv4", "TCP", ends, "PSH ACK", 40, hops=(left,), outcome=Outcome.FORWARDED,
+                     untracked="INVALID")  # fmt: skip
+    reached = SocketHop(1, POD_A, socket=Socket(1, "ESTABLISHED", 1, "server"))
+    reset = replace(segment, endpoints=ends.reversed, tcp_flags="RST", hops=(reached,), outcome=Outcome.DELIVERED)
+
+    def find() -> list[Finding]:
+        if box.context.node.setting(name) != "0":
+            return []
+        return box.packet_findings("invalid_then_reset", [segment, reset])
+
+    return BuiltCase(find, {"conntrack -S": "invalid=", "sysctl net.netfilter": "tcp_be_liberal = 0"})
