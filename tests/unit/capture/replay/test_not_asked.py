@@ -55,6 +55,7 @@ from tracer.node.node_questions import (
     Mtu,
     NodePortAddresses,
     NodeQuestion,
+    PacketQueues,
     RunningKubeProxy,
     Setting,
     WayOut,
@@ -102,7 +103,7 @@ def test_an_older_capture_without_default_answers_has_them() -> None:
 ARGUMENTS: dict[type[NodeQuestion[Any, Any]], tuple[Any, ...]] = {
     Setting: (), ListenerSetting: (1,), ListenerCounters: (1,), ConntrackCounters: (), BoundSockets: ("tcp",),
     Listener: ("10.0.0.1", 80, "tcp"), IsKubeProxy: (1,), RunningKubeProxy: (), InterfaceOf: ("10.0.0.1",), Mtu: ("eth0",),
-    WayOut: ("10.0.0.1",), FlannelSubnets: (), NodePortAddresses: (),
+    WayOut: ("10.0.0.1",), FlannelSubnets: (), NodePortAddresses: (), PacketQueues: (),
 }  # fmt: skip
 
 
