@@ -32,9 +32,9 @@ LEAST_EVENTS = 20
 READING_SHARE = 0.5
 """Share of the rest of the budget that one reading may use: what follows in the window is not all left out."""
 MANY_EVENTS = 100
-"""Number of events from which a reading shows what an event costs."""
-FIRST_COST = 50e-6
-"""Processor time to explain one event, s, before it is known."""
+"""Number of events of a reading whose cost of an event counts as much as what was known before."""
+FIRST_COST = 500e-6
+"""Processor time to explain one event, s, before it is known: ten times what it is on most machines."""
 EVENTS_OF_PACKET = 8
 """Events of a packet that opens a connection, for the estimate of what its return would cost."""
 MARGIN, DRAINING = 0.9, 1.25
@@ -101,8 +101,9 @@ class ReaderBudget:
         """Takes a reading. Returns a sentence when the detail changes, else ""."""
         last = self._window[-1] if self._window else reading
         self._changed = self._changed or reading
-        if reading.events >= MANY_EVENTS:
-            self._cost += ((reading.cpu - last.cpu) / reading.events - self._cost) / 4
+        if reading.events >= LEAST_EVENTS:
+            weight = reading.events / (reading.events + MANY_EVENTS)
+            self._cost += weight * ((reading.cpu - last.cpu) / reading.events - self._cost)
         self._window.append(reading)
         while len(self._window) > 2 and self._window[1].now <= reading.now - WINDOW_SECONDS:
             self._window.popleft()
@@ -126,9 +127,9 @@ class ReaderBudget:
         if not self._limits.cpu or not share or reading.now - self._paused < LEAST_SECONDS / 2:
             return
         self._paused = reading.now
-        if share > self._limits.cpu * MARGIN:
+        if self.detail or share > self._limits.cpu * MARGIN:
             self.pause = min(self.pause * PAUSE_FACTOR, MOST_PAUSE_SECONDS)
-        elif share < self._limits.cpu / 2:
+        elif share * PAUSE_FACTOR < self._limits.cpu * MARGIN:
             self.pause = max(self.pause / PAUSE_FACTOR, PAUSE_SECONDS)
 
     def _set_most_events(self, reading: Reading) -> None:
@@ -143,30 +144,31 @@ class ReaderBudget:
         """Changes the detail by one step if it has to be. changed: the reading at the last change."""
         seconds, share = reading.now - changed.now, self._share(reading, changed.now)
         if self._is_heavy:
-            return self._to_less(reading, f"{reading.memory / 1e6:.0f} MB are used") if seconds >= MEMORY_SECONDS else ""
+            return self._to_less(reading, f"{reading.memory / 1e6:.0f} MB") if seconds >= MEMORY_SECONDS else ""
         if seconds < LEAST_SECONDS:
             return ""
         if self._limits.cpu and self._is_exceeded(reading, changed):
-            return self._to_less(reading, f"{100 * share:.1f} % of a processor are used")
+            why = "a reading had too many events" if reading.cut else f"{100 * share:.1f} % of a processor in the last seconds"
+            return self._to_less(reading, why)
         return self._to_more(reading, changed, share) if self.detail and seconds >= self._hold else ""
 
     def _is_exceeded(self, reading: Reading, changed: Reading) -> bool:
-        """Whether less has to be written. A burst that the budget of the whole window allows is none."""
+        """Whether less has to be written: what is read is too much, or reading less often was not enough."""
         since = max(changed.now, self._window[0].now)
         used = reading.cpu - next(each for each in self._window if each.now >= since).cpu
         if self.detail == Detail.WHOLE:
-            return reading.cut or used > self._limits.cpu * WINDOW_SECONDS
+            return reading.cut or (self.pause >= MOST_PAUSE_SECONDS and used > self._limits.cpu * WINDOW_SECONDS)
         # What is explained is limited by now: the rest is draining.
         return reading.now - changed.now >= WINDOW_SECONDS and used > self._limits.cpu * DRAINING * WINDOW_SECONDS
 
-    def _to_less(self, reading: Reading, used: str) -> str:
+    def _to_less(self, reading: Reading, why: str) -> str:
         if self.detail == Detail.NOTHING:
             return ""
         is_relapse = reading.now - self._stepped_back < RELAPSE_SECONDS
         self._hold = min(2 * self._hold, MOST_HOLD_SECONDS) if is_relapse else HOLD_SECONDS
         self.detail, self._changed = Detail(self.detail + 1), reading
         what = "openings are no longer written" if self.detail == Detail.FAILURES else "no packet is written any more"
-        return f"The budget of {self} is exceeded ({used}): {what}."
+        return f"The budget of {self} is used up ({why}): {what}."
 
     def _to_more(self, reading: Reading, changed: Reading, share: float) -> str:
         if any(each.cut for each in self._window) or reading.memory > MARGIN * (self._limits.memory or reading.memory * 2):

@@ -67,11 +67,13 @@ def test_the_probes_and_the_user_learn_each_change_once() -> None:
     probes, used = FloodedProbes(0), iter(n * 2.0 for n in range(100))
     keeper = BudgetKeeper(BudgetLimits(cpu=0.2), probes.set_detail, lambda: next(used))
     nothing, notes = np.zeros((0, 104), np.uint8), []
-    for number in range(4):
+    for number in range(20):
         keeper.limited(nothing, number * 2 * SECOND)
         notes += keeper.notes()
+        if probes.details:
+            break
     assert probes.details == [Detail.FAILURES]
-    exceeded = "The budget of 20 % of a processor is exceeded (100.0 % of a processor are used)"
+    exceeded = "The budget of 20 % of a processor is used up (100.0 % of a processor in the last seconds)"
     assert notes == [f"{exceeded}: openings are no longer written."]
     assert reading_limit.text == notes[0] and keeper.pause > 0.05
 
@@ -89,7 +91,7 @@ def test_memory_is_read_once_a_second_and_given_back(monkeypatch: pytest.MonkeyP
     for number in range(100):
         keeper.limited(np.zeros((0, 104), np.uint8), number * SECOND // 10)
     assert (
-        len(readings) == 10 and len(trimmed) == 1 and keeper.notes()[0].startswith("The budget of 150 MB is exceeded (200 MB")
+        len(readings) == 10 and len(trimmed) == 1 and keeper.notes()[0].startswith("The budget of 150 MB is used up (200 MB)")
     )
 
 

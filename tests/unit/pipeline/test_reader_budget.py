@@ -91,8 +91,8 @@ def test_without_a_limit_nothing_changes() -> None:
 def test_openings_are_left_out_in_a_flood_of_them_and_come_back_once_after_it() -> None:
     node = InventedNode(ReaderBudget(BudgetLimits(cpu=0.2)), openings=5000, failures=5)
     node.run(120)
-    assert node.sentences[0].startswith("The budget of 20 % of a processor is exceeded (")
-    assert node.sentences[0].endswith(" % of a processor are used): openings are no longer written.")
+    why = "a reading had too many events"
+    assert node.sentences[0] == f"The budget of 20 % of a processor is used up ({why}): openings are no longer written."
     assert len(node.sentences) == 1, "no step back while the flood goes on, so the log has one line"
     assert node.detail == Detail.FAILURES and median(node.shares) <= 0.2
     node.openings = 50
@@ -143,7 +143,7 @@ def test_memory_above_its_limit() -> None:
     assert not node.sentences and node.budget.most_events is None
     node.memory = 160_000_000
     node.run(4)
-    assert node.sentences == ["The budget of 150 MB is exceeded (160 MB are used): openings are no longer written."]
+    assert node.sentences == ["The budget of 150 MB is used up (160 MB): openings are no longer written."]
     assert node.budget.most_events == LEAST_EVENTS
     node.run(7)
     assert node.detail == Detail.NOTHING
