@@ -124,7 +124,8 @@ def test_the_budget_is_kept_in_floods(node: None, tmp_path: Path) -> None:
         wait_until(agent.writes_all, BACK_SECONDS)
         print("idle:", agent.shares(2 * WINDOW_SECONDS))
         opened = Flooded(agent, connections)
-        print("connections:", opened, agent.log.read_text(), sep="\n")
+        memory = opened.found["process_resident_memory_bytes"][0][1] / 1e6
+        print("connections:", opened, f"{memory:.0f} MB", agent.log.read_text(), sep="\n")
         assert median(opened.shares) <= 1.5 * BUDGET, opened
         assert opened.shed["openings"] > 1000 and opened.answers == ["answered"] * 3 and opened.health == 200, opened
         assert "openings are no longer written." in agent.log.read_text()
