@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from tests.support import captures
+from tests.support.builders import Trail
 from tests.unit.pipeline.test_event_shedding import packet
-from tracer.events.record import Slots
+from tracer.events.record import NOTHING, Slots
 from tracer.kernel.session import Session
 from tracer.model.detail import Detail
-from tracer.model.loss import LEFT_OUT, OPENINGS_LEFT_OUT, Loss
+from tracer.model.loss import FAILURES_LEFT_OUT, LEFT_OUT, OPENINGS_LEFT_OUT, Loss
 from tracer.pipeline.budget_keeper import BudgetKeeper, processor_seconds
 from tracer.pipeline.live_source import LiveSource
 from tracer.pipeline.reader_budget import BudgetLimits
@@ -102,3 +103,13 @@ def test_the_figures_are_those_of_this_process() -> None:
     assert 0.04 < processor_seconds() - began < 5
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     assert 0.5 < memory.resident_bytes() / (pages * os.sysconf("SC_PAGE_SIZE")) < 2
+
+
+@pytest.mark.parametrize("why", ["", OPENINGS_LEFT_OUT, FAILURES_LEFT_OUT])
+def test_nothing_is_concluded_from_what_was_left_out(tmp_path: Path, why: str) -> None:
+    """The answer to a SYN may be among the packets that were left out after it."""
+    syn = Trail(captures.CLIENT, 1 << 8, time.monotonic_ns(), in_name="eth0", out_name="cni0")
+    batch = syn.hook("PREROUTING").hook("FORWARD").hook("POSTROUTING").batch
+    losses = [Loss(LEFT_OUT, 0, 5, why)] if why else []
+    made = captures.capture(tmp_path / "a.k8st", [(batch, []), (NOTHING, losses), (NOTHING, [])])
+    assert made.summary.causes == {"not known" if why else "no answer": 1} and not made.summary.findings
