@@ -17,6 +17,7 @@ from tracer.pipeline.shutdown import StopRequest
 from tracer.pipeline.source import Batch, EventSource, RunLimits
 from tracer.pipeline.stage import Stage
 from tracer.render.base import Output
+from tracer.util import memory
 from tracer.util.evictions import evictions, format_evictions
 
 _log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class Run:
             command: a live run ends with this command; None = none.
         """
         self.stop, self.command = stop, command
-        with closing(self._source.batches(self)) as batches:
+        with memory.few_collections(), closing(self._source.batches(self)) as batches:
             for batch in batches:
                 self.feed(batch)
         for stage in self._stages:

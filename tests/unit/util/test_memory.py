@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,11 @@ def test_freed_blocks_go_back() -> None:
 def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     memory.trim()
+
+
+def test_collections_are_few_in_a_block() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), memory.few_collections():
+        assert gc.get_threshold() == (memory.MANY_OBJECTS, *before[1:]) and before[0] < memory.MANY_OBJECTS
+        raise KeyError
+    assert gc.get_threshold() == before
