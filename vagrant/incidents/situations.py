@@ -263,8 +263,8 @@ def _policies(mode: str, port: int) -> list[Object]:
     scene.bare()
     back: Backend = "legacy" if mode == "legacy" else "nft"
     rules.restore_text(network_policies.rules(POD_OF[A], A, port), 4, back, flush=False)
-    _kube(mode, SHOP)
-    return [*_objects(SHOP), *network_policies.policies(port)]
+    kube(mode, SHOP)
+    return [*objects_of(SHOP), *network_policies.policies(port)]
 
 
 def _not_ready(mode: str) -> list[Object]:
