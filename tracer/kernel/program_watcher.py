@@ -27,7 +27,7 @@ from tracer.model.bpf_program import AttachPoint, ProgramPeriod
 from tracer.node import namespaces, netns
 from tracer.node.rtnetlink import ANY_INTERFACE, ChangeListener, Rtnetlink
 from tracer.util.lru_dict import LruDict
-from tracer.util.worker import Worker
+from tracer.util.worker import Worker, user_warnings
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class ProgramWatcher:
             is_same = space.nsid is not None and self._inside(
                 inode, lambda: attached_programs.is_unchanged(place, history.attached)
             )
-        except (OSError, LookupError):
+        except Exception:  # then all of the namespace is read, which says what is wrong
             return False
         self._note_changes()
         if not is_same or space.changed & {place[0], ANY_INTERFACE}:
@@ -207,6 +207,10 @@ class ProgramWatcher:
                 found, nsid = self._inside(inode, lambda: attached_programs.read(self._catalog)), self._number(inode)
             except (OSError, LookupError) as e:
                 _log.debug("programs of namespace %d not read: %s", inode, e)
+                space.changed |= earlier
+                return
+            except Exception as e:
+                user_warnings.add_failure("reading the eBPF programs of a network namespace", e)
                 space.changed |= earlier
                 return
             ended = monotonic_ns()

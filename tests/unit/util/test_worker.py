@@ -7,6 +7,7 @@ import http.client
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +26,15 @@ from tracer.capture.record.writer import CaptureWriter
 from tracer.cluster.endpoint_readings import EndpointReadings
 from tracer.connections import conntrack_events
 from tracer.connections.conntrack_events import EntryEvents
+from tracer.kernel import attached_programs, program_watcher
 from tracer.kernel.attach_plan import UnavailableProbe
 from tracer.kernel.late_modules import LateModules
 from tracer.kernel.probes import PROBES
+from tracer.kernel.program_watcher import ProgramWatcher
 from tracer.kube.kubeconfig import ApiAccess
 from tracer.kube.store import ObjectStore
 from tracer.kube.watch import ObjectWatch
+from tracer.model.bpf_program import AttachPoint
 from tracer.model.rule import Ruleset
 from tracer.node import netns
 from tracer.pipeline.live_source import LiveSource
@@ -392,3 +396,28 @@ def test_modules_that_are_loaded_late(warnings: Warnings, tmp_path: Path) -> Non
         "The kernel module nft_fwd_netdev was loaded after this run began. Start again to see: "
         f"{rows['nft_fwd'].shows}; {rows['nft_fwd_to'].shows}."
     ]
+
+
+def test_the_thread_that_reads_ebpf_programs(warnings: Warnings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it reads of a namespace, and the names of namespaces, may be unforeseen; what follows is read as before."""
+    looked, fails = [0], [False]
+
+    def named() -> list[int]:
+        looked[0] += 1
+        if fails[0]:
+            raise Unforeseen("a name")
+        return []
+
+    def unforeseen(catalog: object) -> None:
+        raise Unforeseen("an attribute")
+
+    monkeypatch.setattr(program_watcher, "_named", named)
+    monkeypatch.setattr(program_watcher, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(attached_programs, "read", unforeseen)
+    with ProgramWatcher() as watcher:
+        assert "reading the eBPF programs of a network namespace" in " ".join(warnings.read())
+        assert watcher.periods(watcher._own, 1, AttachPoint.XDP, time.monotonic_ns()) == ()
+        fails[0] = True
+        until(lambda: any("the thread 'eBPF programs'" in each for each in warnings.read()))
+        fails[0], before = False, looked[0]
+        until(lambda: looked[0] > before)
