@@ -12,8 +12,10 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import RewriteHop, SocketHop, alike_of
+from tracer.model.hop import HookHop, RewriteHop, SocketHop, alike_of
 from tracer.model.kube import ServicePort
+from tracer.model.namespace_name import is_host
+from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.node.node_questions import Setting
 from tracer.util.endpoint_format import format_endpoint
@@ -33,7 +35,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     # Asked for each of these packets: so each of them is looked at, and a reset finds the segment before it.
     liberal, ends = value_of(context.ask(LIBERAL)), packet.endpoints
     if "RST" not in packet.tcp_flags:
-        if packet.outcome is Outcome.FORWARDED and _services(ends.src, ends.sport, context):
+        if _has_left(packet) and _services(ends.src, ends.sport, context):
             context.since["invalid", ends] = packet.time
         return None
     sent = context.since.get(("invalid", ends.reversed))
@@ -41,6 +43,12 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if sent is None or not ports or not 0 <= packet.time - sent <= FOLLOWS_WITHIN_NS:
         return None
     return _finding(packet, ports, liberal, context)
+
+
+def _has_left(packet: Packet) -> bool:
+    """Whether the packet left the node, for a pod of it or for another machine."""
+    hooks = alike_of(packet.hops, HookHop)
+    return any(is_host(h.netns) and h.hook is Hook.POSTROUTING and h.verdict is Verdict.ACCEPT for h in hooks)
 
 
 def _services(address: str, number: int, context: FindingContext) -> tuple[ServicePort, ...]:
@@ -53,7 +61,8 @@ def _finding(packet: Packet, ports: tuple[ServicePort, ...], liberal: str | None
     pod = context.cluster.leads_to(ends.dst) or ends.dst
     open_socket = next((h for h in reversed(alike_of(packet.hops, SocketHop)) if h.socket.state == "ESTABLISHED"), None)
     segment = f"{format_endpoint(ends.dst, ends.dport)} -> {format_endpoint(ends.src, ends.sport)}"
-    reached = f"reached the established connection in {open_socket.netns}" if open_socket else packet.verdict
+    reached = f"{packet.verdict}, whose connection was established" if open_socket else packet.verdict
+    was_reset = open_socket is not None and packet.outcome is Outcome.DELIVERED
     is_strict = liberal == "0"
     return Finding(
         name="",
@@ -61,7 +70,7 @@ def _finding(packet: Packet, ports: tuple[ServicePort, ...], liberal: str | None
         cause=(
             f"A segment of {pod} (endpoint of Service {names}) left this node with the pod's own address, because conntrack"
             f" calls it INVALID and does not translate it back: the client {ends.src} does not know that address and answered"
-            " with a reset" + (", which reached the open connection." if open_socket else ".")
+            " with a reset" + (", which closed the open connection." if was_reset else ".")
         ),
         proofs=(
             FindingEvidence("packet", f"{segment}: conntrack state INVALID, forwarded without a translation", "observed"),
@@ -76,6 +85,6 @@ def _finding(packet: Packet, ports: tuple[ServicePort, ...], liberal: str | None
             if is_strict
             else "Drop INVALID packets in FORWARD before they leave, as KUBE-FORWARD of kube-proxy does without that option."
         ),
-        # Without an open connection the reset may have come after its end, and does no harm.
-        certain=open_socket is not None,
+        # Without an open connection, or with a sequence number that TCP does not accept, the reset does no harm.
+        certain=was_reset,
     )

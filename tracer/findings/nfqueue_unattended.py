@@ -26,7 +26,9 @@ QUEUES = PacketQueues()
 ASKS = (QUEUES,)
 
 _IPTABLES = re.compile(r"-j NFQUEUE(?: --queue-(?:num (\d+)|balance (\d+):(\d+)))?")
-_NFT = re.compile(r"\bqueue(?: flags [a-z,]+)? (?:num|to) (\d+)(?:-(\d+))?(?![\w.])")
+_NFT = re.compile(
+    r"(?<!jump )(?<!goto )\bqueue(?: flags [a-z,]+)?(?: (?:num|to) (\d+)(?:-(\d+))?)?(?: fanout)?(?: comment \"\")?$"
+)
 _BYPASS = re.compile(r"--queue-bypass|\bqueue\b.*\bbypass\b")
 _QUOTED = re.compile(r'"(?:\\.|[^"\\])*"')
 MOST_QUEUES = 1 << 16
@@ -59,7 +61,7 @@ def range_of(rule: Rule) -> range | None:
         by_nft = _NFT.search(text)
         if not by_nft:
             return None
-        first, last = by_nft[1], by_nft[2] or by_nft[1]
+        first, last = by_nft[1] or "0", by_nft[2] or by_nft[1] or "0"
     queues = range(int(first), int(last) + 1)
     return queues if 0 < len(queues) <= MOST_QUEUES else None
 

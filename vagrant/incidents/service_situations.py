@@ -57,21 +57,35 @@ class AskedSituation(Situation):
 
 @dataclass(frozen=True)
 class OutOfWindow(AskedSituation):
-    """pod-a sends segments of an open connection that are far outside of its window."""
+    """pod-a sends a segment of an open connection that is far behind its window."""
 
     def traffic(self) -> Requests:
         with entered(CLIENT):
-            sock = socket.socket()
-        with sock:
+            sock, wire = socket.socket(), socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+        with sock, wire:
             sock.settimeout(2)
             sock.connect((NODE4, SHOP.node_port))
-            time.sleep(0.3)
             number, flags = sock.getsockname()[1], packets.ACK | packets.PSH
-            # One of them is before the window, and at least one is behind it.
-            for quarter in range(4):
-                packets.send_tcp(CLIENT4, number, src=A, sport=8080, flags=flags, ns="pod-a", seq=quarter << 30)
+            seq, ack = _syn_ack(wire, number)
+            time.sleep(0.3)
+            far = (seq + 1 + (1 << 30)) & 0xFFFFFFFF
+            packets.send_tcp(CLIENT4, number, src=A, sport=8080, flags=flags, ns="pod-a", seq=far, ack=ack)
             time.sleep(0.5)
-        return [(f"pod-a $ segments outside of the window to {CLIENT4}:{number}", "sent")]
+        return [(f"pod-a $ a segment outside of the window to {CLIENT4}:{number}", "sent")]
+
+
+def _syn_ack(wire: socket.socket, number: int) -> tuple[int, int]:
+    """Sequence and acknowledgement number of the SYN ACK to a port. wire: a packet socket without link headers."""
+    wire.settimeout(2)
+    while True:
+        packet = wire.recv(2048)
+        tcp = packet[(packet[0] & 15) * 4 :]
+        if (
+            packet[9] == socket.IPPROTO_TCP
+            and int.from_bytes(tcp[2:4], "big") == number
+            and tcp[13] == packets.SYN | packets.ACK
+        ):
+            return int.from_bytes(tcp[4:8], "big"), int.from_bytes(tcp[8:12], "big")
 
 
 def every() -> list[AskedSituation]:
@@ -127,8 +141,9 @@ def every() -> list[AskedSituation]:
     names, hosted = (METRICS,), (CLIENT, NODE4, HOSTED_UDP)
     found += [
         AskedSituation("UDP entry of a Service without endpoints", "legacy", _lost_last_endpoint, names,
-                       packets="stale_conntrack", sport=SENT_FROM),
-        AskedSituation("UDP without an entry, no endpoints", "legacy", _lost_last_endpoint, names, sport=SENT_FROM - 1),
+                       packets="stale_conntrack", sport=SENT_FROM, where=(CLIENT, NODE4, METRICS.node_port)),
+        AskedSituation("UDP without an entry, no endpoints", "legacy", _lost_last_endpoint, names, sport=SENT_FROM - 1,
+                       where=(CLIENT, NODE4, METRICS.node_port)),
         AskedSituation("UDP entry of a pod that had the hostPort", "legacy", _moved_host_port(True), (),
                        packets="stale_conntrack", where=hosted, watched=(HOSTED_UDP,), sport=SENT_FROM),
         AskedSituation("UDP entry of a pod with the hostPort", "legacy", _moved_host_port(False), (),

@@ -30,11 +30,13 @@ def send_tcp(
     options: bytes = b"",
     spoil: int = 0,
     seq: int = 1000,
+    ack: int = 1,
 ) -> None:
     """Send `count` segments without payload, IPv4 or IPv6 as `dst` is; each has another sequence number.
 
     The node forwards segments from the client to a pod's address; src need not be the sender's own address. options: TCP
-    options, in words of four bytes. spoil: added to the checksum, to make it wrong. seq: sequence number of the first one.
+    options, in words of four bytes. spoil: added to the checksum, to make it wrong. seq: sequence number of the first segment.
+    ack: number that segments with ACK acknowledge.
     """
     source, target = ip_address(src), ip_address(dst)
     family = socket.AF_INET if target.version == 4 else socket.AF_INET6
@@ -42,7 +44,7 @@ def send_tcp(
         sock = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
     with sock:
         for n in range(count):
-            tcp = _tcp(source.packed, target.packed, sport, dport, (seq + n) & 0xFFFFFFFF, flags, options, spoil)
+            tcp = _tcp(source.packed, target.packed, sport, dport, (seq + n) & 0xFFFFFFFF, flags, options, spoil, ack)
             if target.version == 4:
                 # the kernel fills in length, id and checksum
                 head = struct.pack(
@@ -63,9 +65,11 @@ def send_tcp(
             sock.sendto(head + tcp, (dst, 0))
 
 
-def _tcp(src: bytes, dst: bytes, sport: int, dport: int, seq: int, flags: int, options: bytes = b"", spoil: int = 0) -> bytes:
-    """A TCP header with its checksum; src and dst in network order."""
-    ack = 1 if flags & ACK else 0
+def _tcp(
+    src: bytes, dst: bytes, sport: int, dport: int, seq: int, flags: int, options: bytes = b"", spoil: int = 0, number: int = 1
+) -> bytes:
+    """A TCP header with its checksum; src and dst in network order. number: that it acknowledges, if it has ACK."""
+    ack = number if flags & ACK else 0
     bare = struct.pack("!HHIIBBHHH", sport, dport, seq, ack, (5 + len(options) // 4) << 4, flags, 64240, 0, 0) + options
     # the 32-bit length and protocol of IPv6's pseudo header have the same sum as IPv4's
     total = sum(struct.unpack(f"!{(2 * len(src) + len(bare)) // 2}H", src + dst + bare)) + socket.IPPROTO_TCP + len(bare)

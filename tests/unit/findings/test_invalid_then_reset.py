@@ -50,7 +50,7 @@ def test_a_reset_that_reaches_the_open_connection() -> None:
     assert finding.cause == (
         "A segment of pod shop/orders-1 (node-1) (endpoint of Service shop/orders) left this node with the pod's own address,"
         " because conntrack calls it INVALID and does not translate it back: the client 192.168.56.1 does not know that address"
-        " and answered with a reset, which reached the open connection."
+        " and answered with a reset, which closed the open connection."
     )
     assert f.proofs(finding, "setting") == ["nf_conntrack_tcp_be_liberal = 0 (/proc/sys)"]
     assert "`sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1`" in finding.cure
@@ -59,6 +59,12 @@ def test_a_reset_that_reaches_the_open_connection() -> None:
 def test_a_reset_that_reaches_no_open_connection_may_do_no_harm() -> None:
     (finding,) = found(segment(), reset(LEFT))
     assert not finding.certain
+
+
+def test_a_reset_that_tcp_does_not_accept_does_no_harm() -> None:
+    dropped = DropHop(3, Netns("pod-a"), drop=Drop("TCP_INVALID_SEQUENCE", "tcp_validate_incoming"))
+    (finding,) = found(segment(), reset(OPEN, dropped))
+    assert not finding.certain and finding.cause.endswith("answered with a reset.")
 
 
 def test_with_liberal_tracking_the_setting_is_no_cure() -> None:
@@ -80,11 +86,11 @@ BACK = NatHop(1, HOST, Hook.POSTROUTING, nat=Nat("reverse DNAT", AT, replace(AT,
         (segment(), reset(OPEN, flags="ACK")),
         (segment(untracked=""), reset(OPEN)),
         (segment(BACK), reset(OPEN)),
-        (segment(DropHop(2, HOST, drop=Drop("NETFILTER_DROP", "nf_hook_slow"))), reset(OPEN)),
+        (replace(segment(), hops=segment().hops[:1]), reset(OPEN)),
         (segment(ends=replace(AT, sport=9999)), reset(OPEN)),
     ],
     ids=["no reset", "no segment", "the reset was first", "3 s later", "of a tracked connection", "no reset but an ACK",
-         "tracked", "translated", "dropped", "of no endpoint"],
+         "tracked", "translated", "did not leave", "of no endpoint"],
 )  # fmt: skip
 def test_no_finding(packets: tuple[Packet, ...]) -> None:
     assert [one.name for one in found(*packets) if one.name == "invalid_then_reset"] == []
