@@ -198,7 +198,7 @@ def _ports(box: Box) -> BuiltCase:
     assert server.fileno() >= 0
     box.put(masquerade("40000-40001"))
     assert connects() and connects()
-    shown = {"conntrack -L -p tcp": rf"src={PODS['pod-a']} dst=10.244.0.1 .*dport=4000[01]"}
+    shown = {"conntrack -L -p tcp": rf"src={PODS['pod-a']} dst={OTHER_ADDRESS} .*dport=4000[01]"}
     return BuiltCase(find, shown, repair=lambda: box.rewrite(masquerade("40000-40010")))
 
 

@@ -187,6 +187,9 @@ def _with_target(rule_path: RulePath, target: Extension, packet: PacketView) -> 
     if target.name == "NFQUEUE":
         return replace(rule_path, verdict=Verdict.QUEUE)
     given = _first(values.get("--to-destination") or values.get("--to-source") or values.get("--to-ports"), "")
+    if target.name == "MASQUERADE":
+        # Of a range of ports the kernel chooses one.
+        return replace(rule_path, rewrite=Rewrite(target.name, "", int(given) if given.isdigit() else 0))
     address, port = _parse_endpoint(given) if target.name != "REDIRECT" else ("", _parse_endpoint(":" + given)[1])
     return replace(rule_path, rewrite=Rewrite(target.name, address, port))
 
