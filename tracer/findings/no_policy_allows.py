@@ -73,8 +73,9 @@ def _reasons(found: PolicyHit, answer: DirectionAnswer | None, protocol: str, po
         text = f"NetworkPolicy {policy.policy.namespace}/{policy.policy.name}: {reason(policy, answer, protocol, port)}"  # type: ignore[arg-type]
         proofs.append(FindingEvidence("object", text, "Kubernetes API"))
     for applied in found.denial.policies:
-        for name in applied.candidates:
-            if (name.namespace, name.name) not in names and found.direction in ("", applied.direction):
+        is_asked = "" in (found.direction, applied.direction) or found.direction == applied.direction
+        for name in applied.candidates if is_asked else ():
+            if (name.namespace, name.name) not in names:
                 why = "what it would have needed is not known, because its object was not read"
                 proofs.append(FindingEvidence("object", f"{name.text}: {why}", name.evidence))
     return proofs[:MOST_PROOFS]
