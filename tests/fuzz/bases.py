@@ -33,6 +33,12 @@ OBJECTS: list[dict[str, Any]] = [
      "status": {"phase": "Running", "podIP": "10.244.0.11", "podIPs": [{"ip": "10.244.0.11"}]}},
     {"kind": "Node", "metadata": {"name": "node-1"}, "spec": {"podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"]},
      "status": {"addresses": [{"type": "InternalIP", "address": "192.168.56.10"}, {"type": "Hostname", "address": "node-1"}]}},
+    {"kind": "NetworkPolicy", "metadata": {"namespace": "default", "name": "allow"}, "spec": {
+        "podSelector": {"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [{"podSelector": {}, "namespaceSelector": {}}],
+                     "ports": [{"port": 80, "endPort": 90}, {"port": "x"}]}],
+        "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.244.0.0/24"]}}]}]}},
 ]  # fmt: skip
 """One object of each kind that the tracer reads."""
 
@@ -51,7 +57,7 @@ def bases(directory: Path) -> list[Parts]:
     found.append(taken_apart(made[0]))
     more = found[-1].records
     at = next(n for n, r in enumerate(more) if r[0] >= 1)
-    kinds = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node")
+    kinds = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node", "NetworkPolicy")
     extra = [[1, "objects", f"{k} x", ["apply", k, [o]]] for k, o in zip(kinds, OBJECTS, strict=True)]
     extra += [[1, "objects", k, ["replace", k, [o]]] for k, o in zip(kinds, OBJECTS, strict=True)]
     extra += [[1, "sandboxes", "", [1, to_json([SANDBOX])]], [1, "note", "", "A note."], [1, "gap", "", [3, "so"]]]

@@ -22,6 +22,7 @@ from tracer.kube.store import ObjectStore
 
 RESOURCES = (
     api_client.SERVICES, api_client.SLICES, api_client.ENDPOINTS, api_client.pods_of("node-1"), api_client.NODES,
+    api_client.POLICIES,
 )  # fmt: skip
 KINDS = {str(body["kind"]): resource for body, resource in zip(OBJECTS, RESOURCES, strict=True)}
 ADDRESSES = ("10.244.0.11", "192.168.56.10", "172.30.253.123", "x", "")
