@@ -10,7 +10,7 @@ import pytest
 from tests.support import check_owners
 from tests.support.nodes import MODES, node, nodes
 from tracer.kube.catalog import ClusterView
-from tracer.kube.owners import finders, marks, owner_of
+from tracer.kube.owners import denial_of, finders, marks, owner_of, policy_mark, policy_marks
 from tracer.kube.owners.kube_proxy_iptables import service_in
 from tracer.kube.owners.kube_proxy_ipvs import owner_of_virtual_server
 from tracer.kube.owners.kube_proxy_nftables import owner_of_element
@@ -170,6 +170,19 @@ def test_writers_are_found_by_their_files() -> None:
                      "kube_proxy_ipvs", "kube_proxy_nftables",
                      "kube_router", "kubelet", "libvirt", "linkerd", "other_programs", "portmap", "ufw"}  # fmt: skip
     assert marks()["KUBE-FIREWALL"] == "KUBE-MARK-DROP"
+
+
+def test_the_package_is_not_searched_for_each_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = save_parser.parse("*filter\n-A cali-tw-cali1 -j DROP\n-A INPUT -j MARK --set-xmark 0x10000/0x10000")
+    (rule,), policy = rules.chain("ip", "filter", "cali-tw-cali1"), Owner("NetworkPolicy", "shop", "web", program="Calico")
+    denial_of(rule, rules, ClusterView())
+
+    def searched(*_: object) -> list[object]:
+        raise AssertionError("the package is searched again")
+
+    monkeypatch.setattr("pkgutil.iter_modules", searched)
+    assert denial_of(rule, rules, ClusterView()) is None and owner_of(rule, rules, ClusterView()).program == "Calico"
+    assert policy_mark(rule, rules, policy, 0x10000) == 0x10000 and policy_marks() and marks()
 
 
 def test_the_bridges_own_masquerade(tmp_path: Path) -> None:
