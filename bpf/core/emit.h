@@ -24,7 +24,7 @@ static __always_inline struct reserved reserve_whole(struct tracked_skb *e, u8 k
     struct event *out;
     u16 hop = e->hops++;
 
-    if (is_shed(e))
+    if (e->shed)
         return (struct reserved){0, 0};
     out = events.ringbuf_reserve(sizeof(struct event));
     if (out) {
@@ -42,7 +42,7 @@ static __always_inline struct reserved reserve_short(struct tracked_skb *e, u8 k
     struct event *out;
     u16 hop = e->hops++;
 
-    if (is_shed(e))
+    if (e->shed)
         return (struct reserved){0, 0};
     out = events.ringbuf_reserve(SHORT_EVENT);
     if (out) {

@@ -36,7 +36,7 @@ struct emitted {
 
 #define UNSETTLED (~0ULL)
 
-/* Whether events of a packet are left out. A packet is counted when its first event is left out: of most packets none would be
+/* Whether events of a packet are left out. It is counted when its first event is left out: of most packets none would be
  * written in any case (drops_only). */
 enum shed {
     NOT_SHED = 0,
@@ -58,11 +58,11 @@ struct tracked_skb {
     s32 priority;  /* of the last function in this stage with a known priority, else UNKNOWN_PRIORITY */
     u32 resent_in; /* namespace where IPVS sent it on, as if it began there */
     u8 snapped;    /* 1 = its bytes have been written, see core/payload.h */
-    u8 shed;   /* enum shed: it is tracked, but no event of it is written */
+    u8 shed;   /* 1 = it is tracked, but no event of it is written */
     u8 opens;      /* 1 = it opens a connection, or answers a packet that does: see drops_only_excludes */
     u8 part;       /* 1 = its last whole event was of a fragment: at the next event its buffer may hold the whole packet */
     u8 hook;       /* of IP, the last one in this namespace; NO_HOOK = only hooks of devices and bridges */
-    u8 failures_only; /* enum shed: if it opens a connection, only its failure is written */
+    u8 failures_only; /* enum shed: if it opens a connection, at most its failure is written */
     struct emitted emitted;
 };
 
@@ -185,22 +185,22 @@ static __always_inline int same_place(struct emitted *emitted, struct observatio
 
 static __always_inline void shed_by_detail(struct tracked_skb *e, u8 detail)
 {
-    e->shed = detail == NOTHING ? SHED_UNCOUNTED : NOT_SHED;
-    e->failures_only = detail == FAILURES ? SHED_UNCOUNTED : NOT_SHED;
+    e->shed = detail == NOTHING ? SHED : NOT_SHED;
+    e->failures_only = detail == WHOLE ? NOT_SHED : SHED_UNCOUNTED;
 }
 
-/* 1 if no event of this packet is written; called for each event that would be. */
-static __always_inline int is_shed(struct tracked_skb *e)
+/* Counts a packet that fails and of which nothing is written, unless it was counted as an opening. Called where it is freed, not
+ * for each event: some programs are near the limits of older verifiers. */
+static __always_inline void count_shed_failure(struct tracked_skb *e)
 {
-    if (e->shed == SHED_UNCOUNTED) {
-        e->shed = SHED;
-        count_lost(e->opens ? OPENINGS_SHED : FAILURES_SHED);
+    if (e->shed && e->failures_only == SHED_UNCOUNTED) {
+        e->failures_only = SHED;
+        count_lost(FAILURES_SHED);
     }
-    return e->shed != NOT_SHED;
 }
 
-/* 1 if this packet opens a connection and only its failure is written; called for each other event. The first one left out takes
- * a number, so if the failure is written, it shows the gap: the packet is incomplete. */
+/* 1 if this packet opens a connection and at most its failure is written; called for each other event. The first one left out
+ * takes a number, so if the failure is written, it shows the gap: the packet is incomplete. */
 static __always_inline int is_shed_opening(struct tracked_skb *e)
 {
     if (!e->opens || !e->failures_only)

@@ -22,6 +22,7 @@ static __always_inline int drop_entered(struct call *c)
     if (!e)
         return 0;
     e->dead = 1;
+    count_shed_failure(e);
     dev = READ(c, skb, dev);
     r = begin_event(c, e, EVENT_DROP, skb, s, dev, 0);
     if (!r.out)

@@ -66,7 +66,7 @@ static __always_inline int socket_entered(struct call *c)
     /* The probes of the handshake, which follow, write no header: this event has it. */
     if (state == TCP_LISTEN)
         e->opens = 1;
-    if (state == TCP_LISTEN && e->failures_only && is_full(c, sk))
+    if (state == TCP_LISTEN && e->failures_only && !e->shed && is_full(c, sk))
         e->failures_only = NOT_SHED; /* the listener drops it: from here on all is written */
     if (drops_only_excludes(e, s->nfct))
         return 0;

@@ -7,7 +7,7 @@ static __always_inline struct decision_detail *reserve_detail(struct tracked_skb
     struct decision_detail *out;
     u16 hop = e->hops++;
 
-    if (is_shed(e))
+    if (e->shed)
         return 0;
     out = events.ringbuf_reserve(sizeof(struct decision_detail));
     if (!out) {
