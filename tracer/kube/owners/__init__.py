@@ -39,7 +39,7 @@ def finders() -> tuple[tuple[str, Finder], ...]:
 
 
 @cache
-def _programs() -> tuple[ModuleType, ...]:
+def _modules() -> tuple[ModuleType, ...]:
     """Returns the files of all known programs. The package is searched once: packets ask for them."""
     return _OWNERS.modules()
 
@@ -48,14 +48,14 @@ def _programs() -> tuple[ModuleType, ...]:
 def marks() -> dict[str, str]:
     """Returns chain that tests a mark -> chain that sets it, of all programs."""
     joined: dict[str, str] = {}
-    for module in _programs():
+    for module in _modules():
         joined |= getattr(module, "MARKS", {})
     return joined
 
 
 def denial_of(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> PolicyDenial | None:
     """Returns what a rule that denies packets shows of NetworkPolicies; None for any other rule."""
-    for module in _programs():
+    for module in _modules():
         found: PolicyDenial | None = module.denial_of(rule, ruleset, cluster) if hasattr(module, "denial_of") else None
         if found:
             return found
@@ -73,14 +73,14 @@ def policy_mark(rule: Rule, ruleset: Ruleset, owner: Owner, bits: int) -> int:
     """
     if owner.kind not in POLICY_KINDS:
         return 0
-    module = next((m for m in _programs() if getattr(m, "PROGRAM", "") == owner.program and hasattr(m, "accepts")), None)
+    module = next((m for m in _modules() if getattr(m, "PROGRAM", "") == owner.program and hasattr(m, "accepts")), None)
     return bits if module and module.accepts(rule, ruleset) else 0
 
 
 def policy_marks() -> dict[tuple[str, int], int]:
     """Returns (program, mark of an accepted packet) -> mark that its policies set, where the two differ."""
     found: dict[tuple[str, int], int] = {}
-    for module in _programs():
+    for module in _modules():
         found |= {(module.PROGRAM, tested): bits for tested, bits in getattr(module, "POLICY_MARKS", {}).items()}
     return found
 
