@@ -117,6 +117,7 @@ def wait_for_rules(agent: BudgetedAgent) -> None:
     wait_until(lambda: count(agent.samples(), "syn_outcomes_total", cause="accepted"), PATIENCE_SECONDS)
 
 
+@pytest.mark.thorough
 def test_the_budget_is_kept_in_floods(node: None, tmp_path: Path) -> None:
     agent = BudgetedAgent(tmp_path, "--cpu", f"{100 * BUDGET:g}%")
     try:
@@ -152,6 +153,7 @@ def test_the_budget_is_kept_in_floods(node: None, tmp_path: Path) -> None:
         agent.process.kill()
 
 
+@pytest.mark.thorough
 def test_without_a_budget_the_same_floods_take_more(node: None, tmp_path: Path) -> None:
     agent = BudgetedAgent(tmp_path)
     try:

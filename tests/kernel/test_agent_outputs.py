@@ -34,6 +34,7 @@ SERVICE = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_finding_is_an_event_and_a_failed_syn_is_a_span(node: None, tmp_path: Path) -> None:
     """A process listens on the NodePort of a Service without endpoints: each SYN to it is rejected by the Service's rule."""
     before = state()
