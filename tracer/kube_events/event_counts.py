@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from enum import StrEnum
+
+from tracer.util.locked_counts import LockedCounts
 
 
 class EventResult(StrEnum):
@@ -19,19 +19,8 @@ class EventResult(StrEnum):
     """Not accepted by the API."""
 
 
-class EventCounts:
+class EventCounts(LockedCounts[str]):
     """The numbers by result; each result is there from the beginning."""
 
     def __init__(self) -> None:
-        self._counts = Counter({result: 0 for result in EventResult})
-        self._lock = threading.Lock()
-
-    def add(self, result: EventResult, count: int = 1) -> None:
-        """Counts results."""
-        with self._lock:
-            self._counts[result] += count
-
-    def read(self) -> dict[str, int]:
-        """All results so far."""
-        with self._lock:
-            return {result.value: count for result, count in self._counts.items()}
+        super().__init__(result.value for result in EventResult)

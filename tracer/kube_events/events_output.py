@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from threading import Event
 from typing import TextIO
 
 from tracer.errors import NoObjects
@@ -19,10 +18,9 @@ from tracer.model.check import CheckResult
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.node.capabilities import give_up
 from tracer.packets.shared_packet import SharedPacket
+from tracer.pipeline.sending_thread import SendingThread
 from tracer.render.base import LostEvents, Output
-from tracer.util.worker import Worker
 
 POLL_SECONDS = 0.5
 """Interval at which the thread looks for findings, s."""
@@ -64,27 +62,18 @@ class EventsOutput(Output):
         self._client = ApiClient(access)
         self._sender = EventSender(self._client, access, node, counts, clock())
         self._waiting = WaitingFindings(counts)
-        self._woken, self._is_over, self._is_abandoned = Event(), Event(), Event()
-        self._is_restricted = False
-        self._thread: Worker | None = None
+        self._thread = SendingThread("Kubernetes Events", self._step, POLL_SECONDS)
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
-        self._thread = Worker("Kubernetes Events", self._work).start()
+        self._thread.start()
 
-    def _work(self) -> bool:
-        """Sends what is there. The thread needs no capability."""
-        if not self._is_restricted:
-            give_up(())
-            self._is_restricted = True
-        self._woken.wait(POLL_SECONDS)
-        self._woken.clear()
-        is_over = self._is_over.is_set()
+    def _step(self, is_over: bool) -> bool:
+        """Sends what is there; returns whether nothing is left."""
         for waiting in self._waiting.read():
             self._sender.take(waiting, self._clock())
         if is_over and not self._sender.is_ending:
             self._sender.end()
-        is_done = self._sender.step(self._clock())
-        return not (is_over and is_done) and not self._is_abandoned.is_set()
+        return self._sender.step(self._clock())
 
     def packet(self, packet: Packet) -> None:
         """Events are about findings."""
@@ -97,7 +86,7 @@ class EventsOutput(Output):
 
     def finding(self, finding: Finding) -> None:
         self._waiting.add(finding, finding.last or time.time_ns())
-        self._woken.set()
+        self._thread.wake()
 
     def finding_again(self, finding: Finding) -> None:
         self._waiting.add(finding, finding.last or time.time_ns(), is_new=False)
@@ -107,13 +96,7 @@ class EventsOutput(Output):
             self.note(note)
 
     def summary(self, summary: RunSummary) -> None:
-        self._is_over.set()
-        self._woken.set()
-        if self._thread:
-            self._thread.join(self._end_seconds)
-            self._is_abandoned.set()
-            self._client.interrupt()
-            self._thread.join(self._end_seconds / 4)
+        self._thread.end(self._end_seconds, self._client.interrupt)
         for waiting in self._waiting.read():
             self._sender.take(waiting, self._clock())
         self.end_batch(0)

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from enum import StrEnum
+from itertools import product
+
+from tracer.util.locked_counts import LockedCounts
 
 
 class Signal(StrEnum):
@@ -25,19 +26,8 @@ class ExportResult(StrEnum):
     """Not accepted by the collector."""
 
 
-class OtlpCounts:
+class OtlpCounts(LockedCounts[tuple[str, str]]):
     """The numbers by signal and result; each pair is there from the beginning."""
 
     def __init__(self) -> None:
-        self._counts = Counter({(signal, result): 0 for signal in Signal for result in ExportResult})
-        self._lock = threading.Lock()
-
-    def add(self, signal: Signal, result: ExportResult, count: int = 1) -> None:
-        """Counts spans or log records."""
-        with self._lock:
-            self._counts[signal, result] += count
-
-    def read(self) -> dict[tuple[str, str], int]:
-        """All numbers so far."""
-        with self._lock:
-            return {(signal.value, result.value): count for (signal, result), count in self._counts.items()}
+        super().__init__((signal.value, result.value) for signal, result in product(Signal, ExportResult))

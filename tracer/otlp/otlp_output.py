@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Event
 from typing import TextIO
 
 from opentelemetry._logs import SeverityNumber
@@ -22,16 +21,15 @@ from tracer.model.finding import Finding
 from tracer.model.handshake import Cause, HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
-from tracer.node.capabilities import give_up
 from tracer.otlp.otlp_sender import OtlpSender, Outbox
 from tracer.otlp.packet_attributes import MOST_TEXT, finding_attributes, hop_events, packet_attributes, span_name
 from tracer.otlp.trace_identity import GivenIdentities, span_id, trace_id
 from tracer.packets.outcome import BAD
+from tracer.pipeline.sending_thread import SendingThread
 from tracer.render.base import LostEvents, Output
 from tracer.util.escape import escaped
 from tracer.util.lru_dict import LruDict
 from tracer.util.token_bucket import TokenBucket
-from tracer.util.worker import Worker
 
 POLL_SECONDS = 1.0
 """Interval at which the thread looks for spans and log records, s."""
@@ -109,23 +107,10 @@ class OtlpOutput(Output):
         self._traces: LruDict[int, SpanContext] = LruDict(MOST_CONNECTIONS, "traces of connections")
         self._packets: LruDict[int, tuple[SpanContext, SpanContext | None]] = LruDict(MOST_CONNECTIONS, "traces of packets")
         self._syns: LruDict[int, Packet] = LruDict(MOST_SYNS, "SYNs that wait for OTLP", lambda _, syn: self._span(syn, None))
-        self._is_over, self._is_abandoned, self._woken = Event(), Event(), Event()
-        self._is_restricted = False
-        self._thread: Worker | None = None
+        self._thread = SendingThread("OTLP", lambda is_over: sender.step(clock()), POLL_SECONDS)
 
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
-        self._thread = Worker("OTLP", self._work).start()
-
-    def _work(self) -> bool:
-        """Sends what waits. The thread needs no capability."""
-        if not self._is_restricted:
-            give_up(())
-            self._is_restricted = True
-        self._woken.wait(POLL_SECONDS)
-        self._woken.clear()
-        is_over = self._is_over.is_set()
-        is_done = self._sender.step(self._clock())
-        return not (is_over and is_done) and not self._is_abandoned.is_set()
+        self._thread.start()
 
     def packet(self, packet: Packet) -> None:
         if packet.outcome not in BAD or packet.unexplained:
@@ -197,12 +182,8 @@ class OtlpOutput(Output):
     def summary(self, summary: RunSummary) -> None:
         for number in self._syns:
             self._span(self._syns.pop(number), None)
-        self._is_over.set()
         self._sender.end()
-        self._woken.set()
-        if self._thread:
-            self._thread.join(self._end_seconds)
-        self._is_abandoned.set()
+        self._thread.end(self._end_seconds)
         missing = self._sender.give_up()
         self.end_batch(0)
         if missing:

@@ -76,7 +76,7 @@ class Outbox(Generic[T]):
 
     def shed(self, count: int = 1) -> None:
         """Counts records that are not sent."""
-        self._counts.add(self.signal, ExportResult.SHED, count)
+        self._counts.add((self.signal, ExportResult.SHED), count)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -95,7 +95,7 @@ class Outbox(Generic[T]):
         # The library takes a redirection, which it does not follow, for a success.
         is_accepted = is_sent and 200 <= session.status < 300
         result = ExportResult.EXPORTED if is_accepted else ExportResult.REFUSED if is_sent else ExportResult.SHED
-        self._counts.add(self.signal, result, len(batch))
+        self._counts.add((self.signal, result), len(batch))
         return True
 
     def give_up(self) -> int:

@@ -26,11 +26,11 @@ from tests.support.sample_findings import FOUND
 from tests.support.waiting import PATIENCE, until
 from tracer.errors import NoObjects
 from tracer.kube.kubeconfig import ApiAccess
-from tracer.kube_events import events_output
 from tracer.kube_events.event_counts import EventCounts
 from tracer.kube_events.events_output import EventsOutput
 from tracer.metrics.metrics_output import MetricsOutput
 from tracer.model.summary import RunSummary
+from tracer.pipeline import sending_thread
 from tracer.util.frozen import evolve
 from tracer.util.worker import thread_deaths, user_warnings
 
@@ -121,7 +121,7 @@ def test_an_error_in_the_thread_is_counted_and_it_goes_on(server: ApiServer, mon
 
 def test_the_thread_has_no_capability(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[str, tuple[str, ...]]] = []
-    monkeypatch.setattr(events_output, "give_up", lambda but: given.append((threading.current_thread().name, but)))
+    monkeypatch.setattr(sending_thread, "give_up", lambda but: given.append((threading.current_thread().name, but)))
     agent = Agent(server)
     until(lambda: given)
     agent.end()
@@ -165,6 +165,8 @@ from tests.support.sample_findings import FOUND
 from tracer.cli.main import main
 from tracer.commands import trace as tracing
 from tracer.model.summary import RunSummary
+from tracer.pipeline import sending_thread
+from tracer.pipeline import sending_thread
 from tracer.pipeline.shutdown import StopSignals
 
 def trace(cmd, outputs, notes, view, end_seconds, **arguments):

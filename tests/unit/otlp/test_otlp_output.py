@@ -49,6 +49,7 @@ from tracer.otlp.otlp_output import SPANS_AT_ONCE, OtlpOutput, TracedMachine
 from tracer.otlp.otlp_sender import LONGEST_REQUESTED_PAUSE, MOST_LOG_RECORDS, MOST_SPANS, OtlpSender
 from tracer.otlp.trace_identity import trace_id
 from tracer.packets.outcome import BAD
+from tracer.pipeline import sending_thread
 from tracer.pipeline.shutdown import StopRequest
 from tracer.util.frozen import evolve
 
@@ -357,7 +358,7 @@ def test_what_the_end_cannot_send_is_counted(collector: Collector) -> None:
 
 def test_the_thread_has_no_capability(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[str, tuple[str, ...]]] = []
-    monkeypatch.setattr(otlp_output, "give_up", lambda but: given.append((threading.current_thread().name, but)))
+    monkeypatch.setattr(sending_thread, "give_up", lambda but: given.append((threading.current_thread().name, but)))
     output, _, _ = running(collector.url)
     until(lambda: given)
     output.summary(RunSummary())

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from enum import StrEnum
+
+from tracer.util.locked_counts import LockedCounts
 
 
 class DumpResult(StrEnum):
@@ -19,18 +19,5 @@ class DumpResult(StrEnum):
     FAILED = "failed"
 
 
-class DumpCounts:
-    """Counts by finding and result. The names of findings come from the code, so their number is small."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str]] = Counter()
-
-    def add(self, finding: str, result: DumpResult) -> None:
-        with self._lock:
-            self._counts[finding, result.value] += 1
-
-    def read(self) -> dict[tuple[str, str], int]:
-        """The counts so far."""
-        with self._lock:
-            return dict(self._counts)
+class DumpCounts(LockedCounts[tuple[str, str]]):
+    """The numbers by finding and result. The names of findings come from the code, so their number is small."""

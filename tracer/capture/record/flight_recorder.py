@@ -126,7 +126,7 @@ class FlightRecorder:
                 return
             if result == DumpResult.JOINED:
                 self._last[finding] = now
-        self._counts.add(finding, result)
+        self._counts.add((finding, result))
 
     def messages(self) -> list[str]:
         """Messages for the user since the previous call: the files that were written, and the first of several failures."""
@@ -178,7 +178,7 @@ class FlightRecorder:
             self._remove_oldest(path)
         except (OSError, sqlite3.Error, OutputNotWritten) as e:
             _log.debug("the capture of a finding was not written", exc_info=e)
-            self._counts.add(due.finding, DumpResult.FAILED)
+            self._counts.add((due.finding, DumpResult.FAILED))
             for left in self._directory.glob(f"{UNFINISHED}*"):
                 with suppress(OSError):
                     left.unlink()
@@ -188,7 +188,7 @@ class FlightRecorder:
             self._has_failed = True
             return
         self._has_failed = False
-        self._counts.add(due.finding, DumpResult.WRITTEN)
+        self._counts.add((due.finding, DumpResult.WRITTEN))
         self._messages.put(f"The capture of the finding {due.finding} is {path}")
 
     def _write_capture(self, finding: str) -> Path:

@@ -12,8 +12,8 @@ def test_they_are_counted_by_finding_and_result() -> None:
     metrics = book(captures=counts.read)
     assert values(metrics, "finding_captures") == {}
     for finding, result in (("mtu", DumpResult.WRITTEN), ("mtu", DumpResult.LIMITED), ("mtu", DumpResult.LIMITED)):
-        counts.add(finding, result)
-    counts.add("conntrack_full", DumpResult.FAILED)
+        counts.add((finding, result))
+    counts.add(("conntrack_full", DumpResult.FAILED))
     assert values(metrics, "finding_captures") == {
         ("conntrack_full", "failed"): 1, ("mtu", "limited"): 2, ("mtu", "written"): 1,
     }  # fmt: skip

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of captures around findings, from several threads."""
+"""Numbers that several threads count."""
 
 from __future__ import annotations
 
 import threading
 
-from tracer.capture.record.dump_counts import DumpCounts, DumpResult
+from tracer.util.locked_counts import LockedCounts
 
 
 def test_no_count_is_lost_between_threads() -> None:
-    counts = DumpCounts()
+    counts = LockedCounts(("written", "failed"))
 
     def add() -> None:
         for _ in range(2000):
-            counts.add("mtu", DumpResult.JOINED)
+            counts.add("written")
+        counts.add("joined", 3)
 
     threads = [threading.Thread(target=add) for _ in range(4)]
     for thread in threads:
@@ -21,6 +22,6 @@ def test_no_count_is_lost_between_threads() -> None:
     for thread in threads:
         thread.join()
     found = counts.read()
-    assert found == {("mtu", "joined"): 8000}
+    assert found == {"written": 8000, "failed": 0, "joined": 12}
     found.clear()
-    assert counts.read() == {("mtu", "joined"): 8000}, "a copy"
+    assert counts.read()["written"] == 8000, "a copy"
