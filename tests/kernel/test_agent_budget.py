@@ -134,9 +134,13 @@ def test_the_budget_is_kept_in_floods(node: None, tmp_path: Path) -> None:
         assert agent.writes_all(), agent.log.read_text()
         print("after:", agent.shares(WINDOW_SECONDS), agent.log.read_text(), sep="\n")
         accepted = count(agent.samples(), "syn_outcomes_total", cause="accepted")
-        traffic.http_get()
-        wait_until(lambda: count(agent.samples(), "syn_outcomes_total", cause="accepted") > accepted, PATIENCE_SECONDS)
-        assert count(agent.samples(), "syn_outcomes_total", cause="accepted") > accepted, "it is counted again"
+
+        def is_counted() -> bool:
+            return count(agent.samples(), "syn_outcomes_total", cause="accepted") > accepted
+
+        # An idle agent takes nearly the budget of this slow processor, so a single request may be left out.
+        wait_until(lambda: traffic.http_get() and is_counted(), BACK_SECONDS)
+        assert is_counted(), "requests are counted again"
         wait_until(agent.writes_all, BACK_SECONDS)
         dropped = Flooded(agent, drops)
         print("drops:", dropped, sep="\n")
