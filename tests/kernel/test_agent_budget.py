@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("prometheus_client")
 
 import incidents
-from scenes import load, scene, topology, traffic
+from scenes import load, scene, servers, topology, traffic
 from tests.kernel import stress
 from tests.kernel.conftest import ROOT
 from tests.kernel.test_agent import wait_until
@@ -171,6 +171,7 @@ def test_without_a_budget_the_same_floods_take_more(node: None, tmp_path: Path) 
         agent.process.kill()
 
 
+@pytest.mark.thorough
 def test_the_capture_of_a_finding_shows_it(node: None, tmp_path: Path) -> None:
     """Incident 2: SYNs vanish, because one of three endpoints does not accept."""
     incident, directory = incidents.find(2), tmp_path / "captures"
@@ -178,7 +179,8 @@ def test_the_capture_of_a_finding_shows_it(node: None, tmp_path: Path) -> None:
         incident.up("stuck")
         agent = BudgetedAgent(tmp_path, "--dump", str(directory))
         try:
-            traffic.http_get()
+            # To another pod: a request to the one that does not accept would fill its queue.
+            traffic.http_get(topology.PODS[1].addr4, servers.HTTP_PORT)
             time.sleep(WINDOW_SECONDS)
             print(incident.traffic())
             written = {"finding": incident.finding, "result": "written"}
