@@ -27,8 +27,17 @@ LEAST_SECONDS = 1.0
 """Shortest period of which a share is computed, and between two steps towards less detail, s."""
 PAUSE_SECONDS, MOST_PAUSE_SECONDS, PAUSE_FACTOR = 0.05, 1.0, 1.5
 """Shortest and longest pause between two readings, s, and the factor of one change."""
-LEAST_EVENTS = 20
-"""Number of events of a reading that are explained in any case: something is always known."""
+SAMPLE_PER_SECOND, SAMPLE_EVENTS = 50.0, 200.0
+"""Number of events that are explained in any case: in a second, and at once after a quiet time. So something is always
+known, and a few requests are read whole."""
+FEW_EVENTS = 20
+"""Number of events of a reading below which its processor time is that of an idle reader."""
+IDLE_READINGS = 20
+"""Number of readings over which the processor time of one without events is averaged."""
+IDLE_SHARE = 0.3
+"""Share of the budget above which an idle reader reads less often: the rest is for packets."""
+LEAST_COST = 1e-6
+"""Least processor time to explain one event, s."""
 READING_SHARE = 0.5
 """Share of the rest of the budget that one reading may use: what follows in the window is not all left out."""
 MANY_EVENTS = 100
@@ -95,21 +104,30 @@ class ReaderBudget:
         self._window: deque[Reading] = deque(maxlen=WINDOW_READINGS)
         self._changed: Reading | None = None
         self._cost, self._hold = FIRST_COST, HOLD_SECONDS
+        self._idle, self._sample = 0.0, SAMPLE_EVENTS
         self._stepped_back = self._paused = float("-inf")
 
     def measure(self, reading: Reading) -> str:
         """Takes a reading. Returns a sentence when the detail changes, else ""."""
         last = self._window[-1] if self._window else reading
         self._changed = self._changed or reading
-        if reading.events >= LEAST_EVENTS:
-            weight = reading.events / (reading.events + MANY_EVENTS)
-            self._cost += weight * ((reading.cpu - last.cpu) / reading.events - self._cost)
+        self._estimate(reading, last)
         self._window.append(reading)
         while len(self._window) > 2 and self._window[1].now <= reading.now - WINDOW_SECONDS:
             self._window.popleft()
         self._set_pause(reading)
         self._set_most_events(reading)
         return self._step(reading, self._changed)
+
+    def _estimate(self, reading: Reading, last: Reading) -> None:
+        """Estimates the processor time of a reading without events, and of one event."""
+        seconds, used = reading.now - last.now, reading.cpu - last.cpu
+        self._sample = max(0.0, min(SAMPLE_EVENTS, self._sample + seconds * SAMPLE_PER_SECOND) - reading.events)
+        if reading.events >= FEW_EVENTS:
+            weight = reading.events / (reading.events + MANY_EVENTS)
+            self._cost += weight * (max((used - self._idle) / reading.events, LEAST_COST) - self._cost)
+        elif not self.detail and not reading.cut:
+            self._idle += (used - self._idle) / IDLE_READINGS
 
     @property
     def _is_heavy(self) -> bool:
@@ -127,18 +145,19 @@ class ReaderBudget:
         if not self._limits.cpu or not share or reading.now - self._paused < LEAST_SECONDS / 2:
             return
         self._paused = reading.now
-        if self.detail or share > self._limits.cpu * MARGIN:
+        highest, idle, most_idle = self._limits.cpu * MARGIN, self._idle / self.pause, self._limits.cpu * IDLE_SHARE
+        if self.detail or share > highest or idle > most_idle:
             self.pause = min(self.pause * PAUSE_FACTOR, MOST_PAUSE_SECONDS)
-        elif share * PAUSE_FACTOR < self._limits.cpu * MARGIN:
+        elif share * PAUSE_FACTOR < highest and idle * PAUSE_FACTOR < most_idle:
             self.pause = max(self.pause / PAUSE_FACTOR, PAUSE_SECONDS)
 
     def _set_most_events(self, reading: Reading) -> None:
         self.most_events = None
         if self._limits.cpu:
             left = self._limits.cpu * WINDOW_SECONDS - (reading.cpu - self._window[0].cpu)
-            self.most_events = max(LEAST_EVENTS, int(READING_SHARE * left / self._cost))
+            self.most_events = max(int(self._sample), int(READING_SHARE * left / self._cost))
         if self._is_heavy:
-            self.most_events = LEAST_EVENTS
+            self.most_events = int(self._sample)
 
     def _step(self, reading: Reading, changed: Reading) -> str:
         """Changes the detail by one step if it has to be. changed: the reading at the last change."""
