@@ -159,36 +159,9 @@ def test_without_access_to_the_api(run: Any, monkeypatch: pytest.MonkeyPatch, tm
     assert status == NoObjects.status and "--events needs the Kubernetes API: give --kubeconfig FILE" in " ".join(err.split())
 
 
-ENDLESS = """
-import sys, time
-from tests.support.sample_findings import FOUND
-from tracer.cli.main import main
-from tracer.commands import trace as tracing
-from tracer.model.summary import RunSummary
-from tracer.pipeline import sending_thread
-from tracer.pipeline import sending_thread
-from tracer.pipeline.shutdown import StopSignals
-
-def trace(cmd, outputs, notes, view, end_seconds, **arguments):
-    stop = StopSignals(end_seconds)
-    with view as output:
-        output.begin([], "")
-        output.finding(FOUND)
-        while not stop.is_requested:
-            time.sleep(0.01)
-            output.end_batch(time.monotonic_ns())
-        output.finding_again(FOUND)
-        output.summary(RunSummary())
-    return 0
-
-tracing.trace = trace
-main(["agent", "--metrics", "127.0.0.1:0", "--events", "--kubeconfig", sys.argv[1]])
-"""
-"""The program with a run that has no kernel, and ends by a signal."""
-
-
 def test_sigterm_sends_what_fits(server: ApiServer, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", ENDLESS, server.kubeconfig(tmp_path)]
+    options = ("finding_again", "--events", "--kubeconfig", server.kubeconfig(tmp_path))
+    command = [sys.executable, "-m", "tests.support.endless_agent", *options]
     agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert agent.stderr

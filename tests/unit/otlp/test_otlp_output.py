@@ -422,36 +422,11 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
         always_on.run("127.0.0.1:0", always_on.AgentOptions(10, otlp="http://c:4318"), {})
 
 
-ENDLESS = """
-import sys, time
-from tests.support.sample_findings import FOUND
-from tracer.cli.main import main
-from tracer.commands import trace as tracing
-from tracer.model.summary import RunSummary
-from tracer.pipeline.shutdown import StopSignals
-
-def trace(cmd, outputs, notes, view, end_seconds, **arguments):
-    stop = StopSignals(end_seconds)
-    with view as output:
-        output.begin([], "")
-        output.finding(FOUND)
-        while not stop.is_requested:
-            time.sleep(0.01)
-            output.end_batch(time.monotonic_ns())
-        output.finding(FOUND)
-        output.summary(RunSummary())
-    return 0
-
-tracing.trace = trace
-main(["agent", "--metrics", "127.0.0.1:0", "--otlp", sys.argv[1]])
-"""
-"""The program with a run that has no kernel, and ends by a signal."""
-
-
 def test_sigterm_sends_what_fits(collector: Collector) -> None:
     """Nothing of the libraries is written to standard error, also where the first request fails."""
     collector.faults.append(CollectorFault(503))
-    agent = subprocess.Popen([sys.executable, "-c", ENDLESS, collector.url], stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    command = [sys.executable, "-m", "tests.support.endless_agent", "finding", "--otlp", collector.url]
+    agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         until(lambda: collector.log_records)
         agent.send_signal(signal.SIGTERM)
