@@ -38,8 +38,9 @@ IDLE_SHARE = 0.3
 """Share of the budget above which an idle reader reads less often: the rest is for packets."""
 LEAST_COST = 1e-6
 """Least processor time to explain one event, s."""
-READING_SHARE = 0.5
-"""Share of the rest of the budget that one reading may use: what follows in the window is not all left out."""
+READING_SHARE = 0.25
+"""Share of the rest of the budget that one reading may use, beside that of its own period: what follows in the window is not
+all left out."""
 MANY_EVENTS = 100
 """Number of events of a reading whose cost of an event counts as much as what was known before."""
 FIRST_COST = 500e-6
@@ -154,8 +155,11 @@ class ReaderBudget:
     def _set_most_events(self, reading: Reading) -> None:
         self.most_events = None
         if self._limits.cpu:
-            left = self._limits.cpu * WINDOW_SECONDS - (reading.cpu - self._window[0].cpu)
-            self.most_events = max(int(self._sample), int(READING_SHARE * left / self._cost))
+            seconds = max(WINDOW_SECONDS, reading.now - self._window[0].now)
+            left = self._limits.cpu * seconds - (reading.cpu - self._window[0].cpu)
+            own = self._limits.cpu * self.pause - self._idle
+            usable = min(own, own + left) + READING_SHARE * max(left - own, 0.0)
+            self.most_events = max(int(self._sample), int(usable / self._cost))
         if self._is_heavy:
             self.most_events = int(self._sample)
 
@@ -173,12 +177,11 @@ class ReaderBudget:
 
     def _is_exceeded(self, reading: Reading, changed: Reading) -> bool:
         """Whether less has to be written: what is read is too much, or reading less often was not enough."""
-        since = max(changed.now, self._window[0].now)
-        used = reading.cpu - next(each for each in self._window if each.now >= since).cpu
+        share = self._share(reading, changed.now)
         if self.detail == Detail.WHOLE:
-            return reading.cut or (self.pause >= MOST_PAUSE_SECONDS and used > self._limits.cpu * WINDOW_SECONDS)
+            return reading.cut or (self.pause >= MOST_PAUSE_SECONDS and share > self._limits.cpu)
         # What is explained is limited by now: the rest is draining.
-        return reading.now - changed.now >= WINDOW_SECONDS and used > self._limits.cpu * DRAINING * WINDOW_SECONDS
+        return reading.now - changed.now >= WINDOW_SECONDS and share > self._limits.cpu * DRAINING
 
     def _to_less(self, reading: Reading, why: str) -> str:
         if self.detail == Detail.NOTHING:

@@ -101,6 +101,17 @@ def test_nothing_is_left_out_below_the_budget() -> None:
     assert not node.sentences and set(node.details) == {Detail.WHOLE} and max(node.shares) < 0.2
 
 
+@pytest.mark.parametrize("openings", [5, 10, 15, 20])
+def test_a_load_just_below_the_budget_is_explained_whole(openings: int) -> None:
+    """Also while a reading is made once a second, and the window is a little longer than it should be."""
+    node = InventedNode(ReaderBudget(BudgetLimits(cpu=0.2)), openings=openings, cost=1e-3)
+    node.run(120)
+    before, sentences = node.explained, len(node.sentences)
+    node.run(120)
+    assert node.detail == Detail.WHOLE and len(node.sentences) == sentences and max(node.shares[-20:]) < 0.2
+    assert abs(node.explained - before - openings * 120 * EVENTS_OF_PACKET) <= 2 * openings * EVENTS_OF_PACKET
+
+
 def test_without_a_limit_nothing_changes() -> None:
     node = InventedNode(ReaderBudget(BudgetLimits()), openings=2000, failures=2000)
     node.run(30)
