@@ -23,6 +23,7 @@ from tracer.node import netns
 from tracer.node.nfnetlink import TooManyMessages
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.namespace_snapshots import OBJECTS_KEPT, NamespaceTable, SnapshotHistory
+from tracer.rules.nftables.own_generation import INODE_MASK, OwnGeneration
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
 from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.reading_progress import rules_read
@@ -36,8 +37,6 @@ END_SECONDS = 1.0
 """Longest wait at the end of a run for a snapshot being read, s; the thread ends with the process."""
 CHANGES_KEPT = 4096
 """Most updates that wait to be taken. A run takes them many times a second."""
-INODE_MASK = 0xFFFFFFFF
-"""Mask of the inode in netns.identity."""
 RETRY_SECONDS = 10.0
 """Pause before a namespace is read again after an unexpected error, s."""
 
@@ -84,6 +83,10 @@ class _Namespace:
     def is_coming(self, generation: int) -> bool:
         """Whether that generation may still be read: no later one was seen in force."""
         return not self.gone and generation not in self.snapshots and generation >= self.seen
+
+    def has_current(self, generation: int) -> bool:
+        """Whether nothing has to be read. generation: the one in force; 0 = not known."""
+        return generation > 0 and generation == self.seen and generation in self.snapshots and not self.gone
 
     def fail(self, pause: float) -> None:
         """Marks the rules as unreadable; they are read again after `pause` seconds."""
@@ -160,6 +163,7 @@ class RulesetWatcher:
         self._lock = threading.Lock()
         self._wake, self._is_closing = threading.Event(), False
         self._changes: BoundedQueue[RulesetUpdate] = BoundedQueue(CHANGES_KEPT, "updates of nftables' rules")
+        self._own = OwnGeneration()
         self._thread = Worker("nft rules", self._work).start()
 
     def poll(self, space: int, seconds: float = 0) -> None:
@@ -215,6 +219,8 @@ class RulesetWatcher:
         return not self._is_closing
 
     def _refresh(self, space: _Namespace) -> None:
+        if space.has_current(self._own.of(space.space)):
+            return
         before = space.seen, bool(space.snapshots), space.gone
         try:
             with rules_read.reading():
@@ -257,6 +263,7 @@ class RulesetWatcher:
         self._is_closing = True
         self._wake.set()
         self._thread.join(END_SECONDS)
+        self._own.close()
 
     def __enter__(self) -> RulesetWatcher:
         return self

@@ -26,7 +26,15 @@ class Kernel:
 
     def __init__(self) -> None:
         self.generation, self.readings, self.looks, self.always_changing = 1, 0, 0, False
-        self.too_large = 0
+        self.too_large = self.asked = 0
+        self.answers_at_once = False
+
+    def of(self, space: int) -> int:
+        self.asked += 1
+        return self.generation if self.answers_at_once else 0
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def read_new(self, fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
         self.looks += 1
@@ -47,6 +55,7 @@ class Kernel:
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     kernel = Kernel()
     monkeypatch.setattr(nftables_snapshot, "read_new", kernel.read_new)
+    monkeypatch.setattr(watcher, "OwnGeneration", lambda: kernel)
     return kernel
 
 
@@ -68,6 +77,17 @@ def test_each_generation_is_read_once(kernel: Kernel, watch: RulesetWatcher) -> 
     until(lambda: kernel.looks > looks + 2)
     assert kernel.readings == 2
     assert [s.number for s in watch.near(OWN)] == [2, 1]
+
+
+def test_the_own_namespace_is_not_entered_while_its_generation_is_the_same(kernel: Kernel, watch: RulesetWatcher) -> None:
+    kernel.answers_at_once = True
+    watch.poll(OWN, PATIENCE)
+    looks, asked = kernel.looks, kernel.asked
+    until(lambda: kernel.asked > asked + 5)
+    assert kernel.looks == looks == 1
+    kernel.generation = 2
+    until(lambda: watch.find(OWN, 2))
+    assert kernel.readings == 2
 
 
 def test_too_many_rules_are_not_read_again_until_they_change(
