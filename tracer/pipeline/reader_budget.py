@@ -30,12 +30,18 @@ PAUSE_SECONDS, MOST_PAUSE_SECONDS, PAUSE_FACTOR = 0.05, 1.0, 1.5
 SAMPLE_PER_SECOND, SAMPLE_EVENTS = 50.0, 200.0
 """Number of events that are explained in any case: in a second, and at once after a quiet time. So something is always
 known, and a few requests are read whole."""
-FEW_EVENTS = 20
+FEW_EVENTS = 5
 """Number of events of a reading below which its processor time is that of an idle reader."""
 IDLE_READINGS = 20
 """Number of readings over which the processor time of one without events is averaged."""
+OUTLIER = 2.0
+"""Factor of the average of idle readings above which one does not count whole: reading rules is not idle work."""
+FIRST_IDLE = 0.5e-3
+"""Processor time of an idle reading, s, before it is known."""
 IDLE_SHARE = 0.3
 """Share of the budget above which an idle reader reads less often: the rest is for packets."""
+PACKETS_SHARE = 0.25
+"""Share of the budget that the packets have in any case: what an idle reader needs cannot be left out."""
 LEAST_COST = 1e-6
 """Least processor time to explain one event, s."""
 READING_SHARE = 0.25
@@ -105,7 +111,7 @@ class ReaderBudget:
         self._window: deque[Reading] = deque(maxlen=WINDOW_READINGS)
         self._changed: Reading | None = None
         self._cost, self._hold = FIRST_COST, HOLD_SECONDS
-        self._idle, self._sample = 0.0, SAMPLE_EVENTS
+        self._idle, self._sample = FIRST_IDLE, SAMPLE_EVENTS
         self._stepped_back = self._paused = float("-inf")
 
     def measure(self, reading: Reading) -> str:
@@ -127,8 +133,8 @@ class ReaderBudget:
         if reading.events >= FEW_EVENTS:
             weight = reading.events / (reading.events + MANY_EVENTS)
             self._cost += weight * (max((used - self._idle) / reading.events, LEAST_COST) - self._cost)
-        elif not self.detail and not reading.cut:
-            self._idle += (used - self._idle) / IDLE_READINGS
+        elif not reading.cut:
+            self._idle += (min(used, OUTLIER * self._idle) - self._idle) / IDLE_READINGS
 
     @property
     def _is_heavy(self) -> bool:
@@ -179,9 +185,13 @@ class ReaderBudget:
         """Whether less has to be written: what is read is too much, or reading less often was not enough."""
         share = self._share(reading, changed.now)
         if self.detail == Detail.WHOLE:
-            return reading.cut or (self.pause >= MOST_PAUSE_SECONDS and share > self._limits.cpu)
+            return reading.cut or (self.pause >= MOST_PAUSE_SECONDS and share > self._most_share(1.0))
         # What is explained is limited by now: the rest is draining.
-        return reading.now - changed.now >= WINDOW_SECONDS and share > self._limits.cpu * DRAINING
+        return reading.now - changed.now >= WINDOW_SECONDS and share > self._most_share(DRAINING)
+
+    def _most_share(self, part: float) -> float:
+        """A part of the budget, as a share of a processor. A part is left to the packets beside idle work."""
+        return max(part * self._limits.cpu, self._idle / self.pause + PACKETS_SHARE * self._limits.cpu)
 
     def _to_less(self, reading: Reading, why: str) -> str:
         if self.detail == Detail.NOTHING:
@@ -198,7 +208,7 @@ class ReaderBudget:
         first = next(each for each in self._window if each.now >= changed.now or each is reading)
         left_out = sum(each.left_out for each in self._window if each.now > first.now)
         rate = left_out / max(reading.now - first.now, LEAST_SECONDS)
-        if self._limits.cpu and share + rate * EVENTS_OF_PACKET * self._cost > MARGIN * self._limits.cpu:
+        if self._limits.cpu and share + rate * EVENTS_OF_PACKET * self._cost > self._most_share(MARGIN):
             return ""
         self.detail, self._changed, self._stepped_back = Detail(self.detail - 1), reading, reading.now
         what = "failures" if self.detail == Detail.FAILURES else "openings"

@@ -101,6 +101,28 @@ def test_nothing_is_left_out_below_the_budget() -> None:
     assert not node.sentences and set(node.details) == {Detail.WHOLE} and max(node.shares) < 0.2
 
 
+def test_idle_work_above_the_budget_does_not_stop_the_packets() -> None:
+    """Leaving packets out would not help."""
+    node = InventedNode(ReaderBudget(BudgetLimits(cpu=0.02)), openings=2, idle=0.03)
+    node.run(120)
+    node.openings = 5000
+    node.run(60)
+    assert node.detail, "a flood is left out all the same"
+    node.openings = 2
+    node.run(120)
+    before = node.explained
+    node.run(60)
+    assert node.detail == Detail.WHOLE and node.explained - before == pytest.approx(2 * 60 * EVENTS_OF_PACKET, rel=0.1)
+
+
+def test_one_long_reading_is_not_taken_for_idle_work() -> None:
+    node = InventedNode(ReaderBudget(BudgetLimits(cpu=0.2)))
+    node.run(20)
+    node.cpu += 4.0
+    node.run(20)
+    assert node.detail == Detail.WHOLE and node.budget.pause < 4 * PAUSE_SECONDS
+
+
 @pytest.mark.parametrize("openings", [5, 10, 15, 20])
 def test_a_load_just_below_the_budget_is_explained_whole(openings: int) -> None:
     """Also while a reading is made once a second, and the window is a little longer than it should be."""
