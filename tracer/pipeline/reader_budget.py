@@ -42,6 +42,8 @@ IDLE_SHARE = 0.3
 """Share of the budget above which an idle reader reads less often: the rest is for packets."""
 PACKETS_SHARE = 0.25
 """Share of the budget that the packets have in any case: what an idle reader needs cannot be left out."""
+DOUBT_SECONDS = 60.0
+"""Time in which the cost of an event that was not renewed is halved, s: one that is too high must not last for ever."""
 LEAST_COST = 1e-6
 """Least processor time to explain one event, s."""
 READING_SHARE = 0.25
@@ -135,6 +137,8 @@ class ReaderBudget:
             self._cost += weight * (max((used - self._idle) / reading.events, LEAST_COST) - self._cost)
         elif not reading.cut:
             self._idle += (min(used, OUTLIER * self._idle) - self._idle) / IDLE_READINGS
+            if self.detail:
+                self._cost = max(LEAST_COST, self._cost * 0.5 ** (seconds / DOUBT_SECONDS))
 
     @property
     def _is_heavy(self) -> bool:
