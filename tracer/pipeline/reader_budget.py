@@ -181,7 +181,8 @@ class ReaderBudget:
         if seconds < LEAST_SECONDS:
             return ""
         if self._limits.cpu and self._is_exceeded(reading, changed):
-            why = "a reading had too many events" if reading.cut else f"{100 * share:.1f} % of a processor in the last seconds"
+            is_cut = reading.cut and self.detail == Detail.WHOLE
+            why = "a reading had too many events" if is_cut else f"{100 * share:.1f} % of a processor in the last seconds"
             return self._to_less(reading, why)
         return self._to_more(reading, changed, share) if self.detail and seconds >= self._hold else ""
 
