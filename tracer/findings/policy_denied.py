@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule of a policy denies a packet. NetworkPolicies of Kubernetes only allow; policies of Calico's own API can deny, too."""
+"""A rule of a policy denies a packet. NetworkPolicies of Kubernetes only allow; policies of Calico's and Antrea's own API can
+deny, too.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tracer.model.policy import KIND_WORDS, POLICY_KINDS
+
 
 @dataclass(frozen=True)
 class ObjectReference:
@@ -29,7 +31,7 @@ class Owner:
 
     Attributes:
         kind: "Service", "Pod", "Node", "program" (a program's own rule, for no object), "administrator", "external" or
-            "unknown"; of policies: "NetworkPolicy", "GlobalNetworkPolicy" or "CalicoNetworkPolicy".
+            "unknown"; of policies one of POLICY_KINDS (tracer/model/policy.py).
         namespace: Namespace of the object.
         name: Name of the object.
         port: Name of the port, "" = the port has no name.
@@ -108,7 +110,7 @@ def _administrator(owner: Owner) -> str:
 
 
 def _policy(owner: Owner) -> str:
-    words = {"CalicoNetworkPolicy": "Calico NetworkPolicy"}.get(owner.kind, owner.kind)
+    words = KIND_WORDS.get(owner.kind, owner.kind)
     several = "," in owner.name
     names = " and ".join(f"{owner.namespace}/{n}" if owner.namespace else n for n in owner.name.split(","))
     subject = f"{words.removesuffix('y')}ies {names}" if several else f"{words} {owner.label}"
@@ -124,9 +126,7 @@ _PHRASES: dict[str, Callable[[Owner], str]] = {
     "Pod": _pod,
     "Node": _node,
     "administrator": _administrator,
-    "NetworkPolicy": _policy,
-    "GlobalNetworkPolicy": _policy,
-    "CalicoNetworkPolicy": _policy,
+    **dict.fromkeys(POLICY_KINDS, _policy),
     "unknown": _unknown,
 }
 

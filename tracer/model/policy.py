@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 INGRESS, EGRESS = "ingress", "egress"
-POLICY_KINDS = ("NetworkPolicy", "GlobalNetworkPolicy", "CalicoNetworkPolicy")
-"""Kinds of owners that are policies. CalicoNetworkPolicy: the NetworkPolicy of projectcalico.org."""
+POLICY_KINDS = ("NetworkPolicy", "GlobalNetworkPolicy", "CalicoNetworkPolicy", "AntreaClusterNetworkPolicy")
+"""Kinds of owners that are policies. CalicoNetworkPolicy: the NetworkPolicy of projectcalico.org.
+AntreaClusterNetworkPolicy: the ClusterNetworkPolicy of crd.antrea.io."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class PolicyName:
 
     Attributes:
         kind: One of POLICY_KINDS.
-        namespace: "" for a GlobalNetworkPolicy.
+        namespace: "" for a policy without a namespace.
         name: Its name.
         evidence: How it is known.
     """
@@ -132,7 +133,10 @@ class PolicyName:
         return f"{KIND_WORDS.get(self.kind, self.kind)} {self.label}"
 
 
-KIND_WORDS = {"CalicoNetworkPolicy": "Calico NetworkPolicy"}
+KIND_WORDS = {
+    "CalicoNetworkPolicy": "Calico NetworkPolicy",
+    "AntreaClusterNetworkPolicy": "Antrea ClusterNetworkPolicy",
+}
 
 
 @dataclass(frozen=True)

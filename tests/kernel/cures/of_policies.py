@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of NetworkPolicies, with rules as Calico and kube-router write them."""
+"""Cases of NetworkPolicies, with rules as Calico, kube-router and Antrea write them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box
 from tests.support.policies import policy
 from tests.support.policy_semantics import World
+from tests.support.policy_writers import antrea_tables
 from tests.support.policy_writers import kube_router_tables as kube_router
 from tracer.predict.query import PathQuery
 
@@ -63,4 +64,17 @@ def _denied(box: Box) -> BuiltCase:
         lambda: box.predicted_findings("policy_denied", QUERY),
         {"iptables-legacy -t filter -L cali-po-gnp/block": "DROP"},
         repair=lambda: box.rewrite(("legacy", _global(False))),
+    )
+
+
+@case("policy_denied", "a ClusterNetworkPolicy of Antrea for nodes")
+def _node_policy(box: Box) -> BuiltCase:
+    rules = antrea_tables.saved([antrea_tables.NodeRule("deny-shop", "web", "Drop", CLIENT, (PORT,))])
+    box.put(("legacy", rules))
+    box.objects(objects.node("node-1", NODE, MINE))
+    query = PathQuery(CLIENT, 40000, NODE, PORT)
+    return BuiltCase(
+        lambda: box.predicted_findings("policy_denied", query),
+        {"iptables-legacy -t filter -L ANTREA-POL-INGRESS-RULES": "DROP"},
+        repair=lambda: box.rewrite(("legacy", antrea_tables.saved([]))),
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from tests.support import findings as f
+from tests.support.policy_writers.antrea_tables import NodeRule, saved
 from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.netfilter import Hook, Verdict
@@ -35,3 +36,17 @@ def test_a_global_policy() -> None:
 def test_an_unknown_policy() -> None:
     ((name, cause),) = causes("cali-po-_N6juwc4ZaH0TL-KQUdy")
     assert name == "policy_denied" and "A rule of an unknown policy (chain cali-po-_N6juwc4ZaH0TL-KQUdy) denies" in cause
+
+
+def test_a_policy_of_antrea_for_nodes() -> None:
+    rules = save_parser.parse(saved([NodeRule("deny-web", "web", "Drop", "10.0.0.2", (25, 80))]))
+    own = next(chain for _, _, chain in rules.chains if chain.startswith("ANTREA-POL-") and not chain.endswith("RULES"))
+    jumps = [("INPUT", "ANTREA-INPUT"), ("ANTREA-INPUT", "ANTREA-POL-INGRESS-RULES"), ("ANTREA-POL-INGRESS-RULES", own)]
+    hit = f.hit(rules, "filter", *jumps, (own, "--dport 25"))
+    packet = f.packet([f.table(rules, Hook.INPUT, "filter", hit, verdict=Verdict.DROP)], ENDS)
+    (finding,) = [x for x in f.findings_of([packet], ClusterView(), f.FakeNode())[0] if x.name != "syn_dropped"]
+    assert (finding.name, finding.cause) == (
+        "policy_denied",
+        "A rule of Antrea ClusterNetworkPolicy deny-web denies tcp 25 from 10.0.0.2 to 203.0.113.1, in its ingress (Antrea,"
+        f" rule 1 of {own}).",
+    )

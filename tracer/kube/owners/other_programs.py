@@ -13,7 +13,6 @@ from tracer.model.kube import Owner
 from tracer.model.rule import Rule, Ruleset
 
 CHAINS = {
-    "ANTREA-": "Antrea",
     "f2b-": "fail2ban",
     "OVN-KUBE-": "OVN-Kubernetes",
     "OVN-PREROUTING": "Kube-OVN",

@@ -11,7 +11,6 @@ from tests.unit.kube.owners.test_owners import owner
 @pytest.mark.parametrize(
     ("table", "rule", "program"),
     [
-        ("nat", "-A ANTREA-POSTROUTING -s 10.10.0.0/24 -j MASQUERADE", "Antrea"),
         ("filter", "-A f2b-sshd -s 203.0.113.7/32 -j REJECT --reject-with icmp-port-unreachable", "fail2ban"),
         ("filter", "-A INPUT -p tcp -m multiport --dports 22 -j f2b-sshd", "fail2ban"),
         ("nat", "-A OVN-POSTROUTING -m set --match-set ovn40subnets src -j MASQUERADE", "Kube-OVN"),
@@ -32,6 +31,6 @@ def test_a_program_by_its_names(table: str, rule: str, program: str) -> None:
     assert (found.kind, found.program) == ("program", program)
 
 
-@pytest.mark.parametrize("chain", ["OVN-SHOP", "ts-shop", "WEAVER", "MY-f2b-chain", "ANTREAN"])
+@pytest.mark.parametrize("chain", ["OVN-SHOP", "ts-shop", "WEAVER", "MY-f2b-chain"])
 def test_a_name_that_only_begins_alike_is_another_program(chain: str) -> None:
     assert owner(f"-A {chain} -p tcp -j DROP", "filter").program == ""

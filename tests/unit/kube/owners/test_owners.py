@@ -165,8 +165,8 @@ def test_hidden_text_is_unknown_not_the_administrators() -> None:
 
 def test_writers_are_found_by_their_files() -> None:
     names = {name for name, _ in finders()}
-    assert names == {"aws_vpc_cni", "azure", "calico", "cilium", "cni_bridge", "consul", "docker", "firewalld", "flannel",
-                     "ip_masq_agent", "istio", "kube_network_policies", "kube_proxy_iptables",
+    assert names == {"antrea", "aws_vpc_cni", "azure", "calico", "cilium", "cni_bridge", "consul", "docker", "firewalld",
+                     "flannel", "ip_masq_agent", "istio", "kube_network_policies", "kube_proxy_iptables",
                      "kube_proxy_ipvs", "kube_proxy_nftables",
                      "kube_router", "kubelet", "libvirt", "linkerd", "other_programs", "portmap", "ufw"}  # fmt: skip
     assert marks()["KUBE-FIREWALL"] == "KUBE-MARK-DROP"
