@@ -32,6 +32,7 @@ from tests.kernel.cures import BuiltCase, Case, all_cases, commands  # noqa: E40
 from tests.kernel.cures.box import Box  # noqa: E402
 from tests.support import real_proxy  # noqa: E402
 from tests.support.kubectl_api import KubectlApi  # noqa: E402
+from tests.support.open_vswitch import MODULE  # noqa: E402
 
 INSIDE = "K8SNET_CURES"
 SLICES = ("v1beta1", "v1")
@@ -52,7 +53,7 @@ def main() -> int:
     options = parser.parse_args()
     if INSIDE not in os.environ:
         names = "br_netfilter nft_numgen nft_fib_ipv4 nft_masq nft_nat nft_reject_ipv4"
-        names += " veth vxlan xt_TCPMSS nf_conntrack_netlink"
+        names += " openvswitch veth vxlan xt_TCPMSS nf_conntrack_netlink"
         modules.load(f"{modules.RANDOM_RULES} {modules.INCIDENTS} {names}", anywhere=not options.machine)
         fd = os.open("/proc/self/ns/net", os.O_RDONLY)
         command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
@@ -129,6 +130,8 @@ class Runner:
                 return "it changes a limit of the whole machine (--machine)"
             if need == "real" and not self._real_proxy("1.36.2"):
                 return "the real kube-proxy is not here: `make real-proxy` unpacks it"
+            if need == "ovs" and not MODULE.exists():
+                return "this kernel has no Open vSwitch"
             if need == "bridge" and not Path("/proc/sys/net/bridge").exists():
                 return "this kernel has no br_netfilter"
             if need == "conntrack" and not shutil.which("conntrack"):

@@ -137,6 +137,8 @@ CUT = "…"
 """Mark at the end of a name that a record had to cut."""
 NO_HOOK = 255
 UNTRACKED = 7
+SUBSYSTEM_SHIFT = 16
+"""Position of the subsystem's number in a drop reason, bits; 0 = the kernel itself (include/net/dropreason.h)."""
 """Value of `ct_info`: conntrack does not track the packet."""
 DEVICE_HOOKS = (Hook.INGRESS, Hook.EGRESS)
 NETDEV, BRIDGE = 5, 7

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from tracer.errors import NoProbe
 from tracer.events import record
-from tracer.events.record import EventArray, Slots
+from tracer.events.record import SUBSYSTEM_SHIFT, EventArray, Slots
 from tracer.kernel import attach_plan, filter_maps, xt_extensions
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, abilities
 from tracer.kernel.bcc_library import installed
@@ -44,6 +44,8 @@ FILES = 192
 """Number of file descriptors that a run needs for maps, for reading rules and for recording. Each program needs two more: its
 own and that of its attachment.
 """
+MODULE_REASONS = (("openvswitch", "ovs_drop_reason", "OVS_DROP_"),)
+"""Drop reasons that a module describes: the module, its enum, and the beginning of its enumerators."""
 KPROBES_ONLY = KernelAbilities(fentry=False, module_fentry=False)
 NO_RIGHT = errno.EPERM
 """The error of a process without the right, or under lockdown: another way of attaching would meet it, too."""
@@ -68,9 +70,20 @@ class Kernel:
         self.symbols.free()
 
     def drop_reasons(self) -> dict[int, str]:
-        """Names of enum skb_drop_reason by number, which differs between kernels; empty before 5.17."""
-        names = self.types.vmlinux.enumerators("skb_drop_reason")
-        return {v: n.removeprefix("SKB_DROP_REASON_") for n, v in names.items()}
+        """Names of drop reasons by number, which differs between kernels; empty before 5.17.
+
+        Reasons of a subsystem have its number in their upper half (since 6.4). Its own name stands for the number of none of
+        them: it is all that is known of the others if the module does not describe them.
+        """
+        kernel = self.types.vmlinux
+        names = {v: n.removeprefix("SKB_DROP_REASON_") for n, v in kernel.enumerators("skb_drop_reason").items()}
+        for name, number in kernel.enumerators("skb_drop_reason_subsys").items():
+            if number and not name.endswith("_NUM"):
+                names[number << SUBSYSTEM_SHIFT] = name.removeprefix("SKB_DROP_REASON_SUBSYS_")
+        for module, enum, prefix in MODULE_REASONS:
+            found = (self.types.module(module) or kernel).enumerators(enum)
+            names.update({v: n for n, v in found.items() if n.startswith(prefix) and not n.endswith("_MAX")})
+        return names
 
 
 def require_descriptors(count: int) -> None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
-from tracer.events.record import CUT, Event, Flag, Kind
+from tracer.events.record import CUT, SUBSYSTEM_SHIFT, Event, Flag, Kind
 from tracer.model.bpf_program import ProgramDrop
 from tracer.model.evidence import Evidence
 from tracer.model.hop import (
@@ -222,7 +222,7 @@ class HopBuilder:
         return DetailHop(detail=decision_detail.read(e), **step)
 
     def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> DropHop:
-        reason = self._reasons.get(e.reason, str(e.reason) if e.reason else "")
+        reason = reason_name(e.reason, self._reasons)
         after_socket = bool(e.flags & Flag.FLAG_AT_SOCKET)
         function = self.lookups.function(e.object)
         program = self._program(e, step["in_iface"], reason, function)
@@ -235,6 +235,16 @@ class HopBuilder:
             return None
         periods = self.lookups.programs(e.netns, e.in_ifindex, place.point, e.time)
         return program_drop(place, iface, e.time, periods) if periods else None
+
+
+def reason_name(number: int, names: Mapping[int, str]) -> str:
+    """The name of a drop reason; of one that is not known, its subsystem and its number there. "" = no reason."""
+    if number in names:
+        return names[number]
+    subsystem = names.get(number >> SUBSYSTEM_SHIFT << SUBSYSTEM_SHIFT, "") if number >> SUBSYSTEM_SHIFT else ""
+    if subsystem:
+        return f"{subsystem} {number - (number >> SUBSYSTEM_SHIFT << SUBSYSTEM_SHIFT)}"
+    return str(number) if number else ""
 
 
 @lru_cache(4096)

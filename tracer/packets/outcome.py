@@ -29,6 +29,7 @@ from tracer.model.netfilter import Hook, Verdict
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Outcome, Packet
 from tracer.packets import purged
+from tracer.packets.ovs_drops import ovs_sentence
 from tracer.util.endpoint_format import format_endpoint
 
 Ending = tuple[str, Outcome] | None
@@ -182,6 +183,8 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
     if hop.drop.program:
         return f"DROPPED {hop.drop.program.text}{_where(hop)}", Outcome.DROPPED
+    if sentence := ovs_sentence(hop.drop):
+        return f"DROPPED {sentence}{_where(hop)}", Outcome.DROPPED
     in_hook = next((h.hook for h in hops if isinstance(h, HookHop) and h.verdict is Verdict.DROP), "")
     place = f"in {in_hook} by {hop.drop.function}" if in_hook else f"in {hop.drop.function or 'an unknown function'}"
     return f"DROPPED {place}: {hop.drop.reason or 'no reason given by this kernel'}{_where(hop)}", Outcome.DROPPED

@@ -55,8 +55,8 @@ class Case:
         finding: Name of a finding or of an audit check.
         situation: Where the fault is, or how it arose.
         build: Makes the situation.
-        needs: "ipvs" and "bridge" of the kernel, "conntrack" (the program), "machine" (a machine that belongs to the tests
-            alone), "real" (the real kube-proxy).
+        needs: "ipvs", "ovs" and "bridge" of the kernel, "conntrack" (the program), "machine" (a machine that belongs to the
+            tests alone), "real" (the real kube-proxy).
     """
 
     finding: str

@@ -3,15 +3,27 @@
 
 from __future__ import annotations
 
+import select
+from contextlib import ExitStack
+from dataclasses import replace
+
 from incidents import objects
 from incidents.objects import Object
 from tests.kernel.audit_nodes import CLIENT, MINE, NODE, PODS, PORT
 from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box
+from tests.support import open_vswitch
 from tests.support.policies import policy
 from tests.support.policy_semantics import World
 from tests.support.policy_writers import antrea_tables
 from tests.support.policy_writers import kube_router_tables as kube_router
+from tracer.model.endpoints import Endpoints
+from tracer.model.finding import Finding
+from tracer.model.hop import Drop, DropHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Verdict
+from tracer.model.packet import Packet
+from tracer.packets.outcome import classify
 from tracer.predict.query import PathQuery
 
 WEB = objects.pod("shop/web", PODS["pod-a"], "node-1", PORT)
@@ -77,4 +89,34 @@ def _node_policy(box: Box) -> BuiltCase:
         lambda: box.predicted_findings("policy_denied", query),
         {"iptables-legacy -t filter -L ANTREA-POL-INGRESS-RULES": "DROP"},
         repair=lambda: box.rewrite(("legacy", antrea_tables.saved([]))),
+    )
+
+
+@case("dropped_by_open_vswitch", "a flow without actions", "ovs")
+def _flow(box: Box) -> BuiltCase:
+    number, stack = 9301, ExitStack()
+    datapath = stack.enter_context(open_vswitch.two_pods())
+    box.at_end(stack.close)
+    datapath.udp(1, number)
+    out, back = open_vswitch.sockets(stack, number)
+    source, target = open_vswitch.PODS.values()
+    pods = [objects.pod("shop/client", source, "node-1", 80), objects.pod("shop/web", target, "node-1", number)]
+    box.objects(objects.node("node-1", NODE, MINE), *pods, policy("shop/deny-all"))
+
+    def find() -> list[Finding]:
+        """Whether a packet was dropped is seen at its destination."""
+        out.sendto(b"x", (target, number))
+        if select.select([back], [], [], 1)[0]:
+            return []
+        drop = Drop("OVS_DROP_LAST_ACTION", "do_execute_actions")
+        hops = (DropHop(0, HOST, in_iface="vovs-a", verdict=Verdict.DROP, drop=drop),)
+        packet = Packet(1, 0, HOST, "vovs-a", "IPv4", "UDP", Endpoints(source, 40000, target, number), "", 29, hops=hops)
+        verdict, outcome = classify(packet)
+        return box.packet_findings("dropped_by_open_vswitch", [replace(packet, verdict=verdict, outcome=outcome)])
+
+    return BuiltCase(
+        find,
+        {"kubectl get networkpolicies -n shop": "name: deny-all"},
+        repair=lambda: datapath.udp(1, number, open_vswitch.output(2)),
+        skipped={"ovs-appctl": "there is no ovs-vswitchd"},
     )

@@ -9,6 +9,7 @@ from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import Drop, HandshakeHop
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.packets.outcome import BAD
+from tracer.packets.ovs_drops import ovs_sentence
 
 REASONS = {
     "IP_RPFILTER": ("rp_filter", "rp_filter: answers to {src} would not leave by {iface}, where it came in"),
@@ -39,6 +40,8 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         return None
     if drop.program:
         return _by_program(attempt, drop, drop.program)
+    if sentence := ovs_sentence(drop):
+        return Cause("dropped", f"dropped{attempt.where} {sentence}")
     fields = {"src": attempt.reached.src, "iface": _arrival(attempt)}
     if drop.reason in REASONS:
         name, text = REASONS[drop.reason]

@@ -251,12 +251,14 @@ def test_neighbour() -> None:
     [
         ("IP_RPFILTER", "ip_rcv_finish_core", "rp_filter"), ("NOT_SPECIFIED", "ip_rcv_finish_core", "martian source"),
         ("TCP_CSUM", "tcp_v4_rcv", "bad checksum"), ("TC_INGRESS", "sch_handle_ingress", "tc"), ("SOMETHING", "f", "dropped"),
+        ("OVS_DROP_LAST_ACTION", "do_execute_actions", "dropped"),
     ],
 )  # fmt: skip
 def test_other_drops(reason: str, function: str, name: str) -> None:
     result = cause(syn(drop(reason, function, HOST)))
     assert result[0] == name and result[1].startswith("dropped")
     assert (result[2] == "derived") == (name == "martian source")
+    assert ("in the Open vSwitch datapath: OVS_DROP_LAST_ACTION" in result[1]) == (function == "do_execute_actions")
 
 
 @pytest.mark.parametrize(
