@@ -7,13 +7,11 @@ The kernel gives the reason. It does not give the flow, so the policy is unknown
 from __future__ import annotations
 
 from tracer.findings.context import FindingContext
-from tracer.findings.no_policy_allows import check_of_policies
-from tracer.findings.proofs import packet_proof
+from tracer.findings.proofs import check_of_policies, last_ends, packet_proof
 from tracer.kube.policies.evaluation import end_at
-from tracer.kube.policies.policy_candidates import candidates, in_one_clause, in_single_clauses
-from tracer.model.endpoints import Endpoints
+from tracer.kube.policies.policy_candidates import OPEN_VSWITCH, candidates
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import DropHop, nat_of
+from tracer.model.hop import DropHop
 from tracer.model.namespace_name import is_host
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.ovs_drops import DATAPATH, OF_FLOWS, UPCALL, ovs_clause
@@ -25,38 +23,22 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     clause = ovs_clause(hop.drop) if hop and packet.outcome is Outcome.DROPPED else ""
     if not hop or not clause:
         return None
-    ends, protocol, cluster = _ends(packet), packet.protocol.lower(), context.cluster
+    ends, protocol, cluster = last_ends(packet), packet.protocol.lower(), context.cluster
     source, target = end_at(ends.src, cluster), end_at(ends.dst, cluster)
     what = f"{protocol} {ends.dport}" if ends.dport else protocol
     where = (f" at {hop.in_iface}" if hop.in_iface else "") + ("" if is_host(hop.netns) else f" in {hop.netns}")
-    answers = candidates(ends, protocol, cluster) if hop.drop.reason in OF_FLOWS else ()
-    policy = ". The flow is not seen, so the policy is unknown: " + in_one_clause(answers, protocol)
-    reason = f"{hop.drop.reason}, {clause}" if hop.drop.reason in OF_FLOWS else clause
-    namespace = next((answer.pod.namespace for answer in answers if answer.policies), "")
+    policies = candidates(ends, protocol, cluster) if hop.drop.reason in OF_FLOWS else None
+    reason = f"{hop.drop.reason}, {clause}" if policies else clause
+    cause = f"{DATAPATH[0].upper()}{DATAPATH[1:]} drops {what} from {source.text} to {target.text}{where}: {reason}."
+    proofs = [FindingEvidence("object", text, "Kubernetes API") for text in policies.single_clauses] if policies else []
     return Finding(
         name="",
         key=(hop.netns, hop.in_iface, hop.drop.reason, ends.src, ends.dst, what),
-        cause=(
-            f"{DATAPATH[0].upper()}{DATAPATH[1:]} drops {what} from {source.text} to {target.text}{where}: {reason}"
-            f"{policy * (hop.drop.reason in OF_FLOWS)}."
-        ),
-        proofs=(
-            packet_proof(packet),
-            *(FindingEvidence("object", text, "Kubernetes API") for text in in_single_clauses(answers, protocol, ends.dport)),
-        ),
-        check=_check(hop, namespace),
+        cause=f"{cause} {policies.sentence(OPEN_VSWITCH)}" if policies else cause,
+        proofs=(packet_proof(packet), *proofs),
+        check=_check(hop, policies.namespace if policies else ""),
         cure=_cure(hop, source.text, format_endpoint(ends.dst, ends.dport) if ends.dport else ends.dst),
     )
-
-
-def _ends(packet: Packet) -> Endpoints:
-    """The packet's addresses and ports at the drop, after all translations."""
-    ends = packet.endpoints
-    for hop in packet.hops:
-        nat = nat_of(hop)
-        if nat and not hop.clone:
-            ends = nat.after
-    return ends
 
 
 def _check(hop: DropHop, namespace: str) -> str:

@@ -9,16 +9,20 @@ from __future__ import annotations
 import shlex
 
 from tracer.findings.context import FindingContext
-from tracer.findings.proofs import packet_proof
-from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramKind
+from tracer.findings.proofs import check_of_policies, last_ends, packet_proof
+from tracer.kube.policies.policy_candidates import PolicyCandidates, candidates, own_maps
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramKind, policy_loader
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import DropHop
 from tracer.model.namespace_name import is_host
 from tracer.model.packet import Outcome, Packet
 from tracer.util.endpoint_format import format_endpoint
 
-POLICIES = frozenset({"Cilium", "Calico", "AWS network policy agent", "Antrea"})
-"""Loaders that carry out NetworkPolicies by their programs."""
+MONITORS = {
+    "Cilium": "In the pod of Cilium's agent `cilium-dbg monitor --type drop`, or `hubble observe --verdict DROPPED`, shows the"
+    " reason.",
+}
+"""How a loader of POLICY_LOADERS shows why it dropped a packet."""
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -28,18 +32,30 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     found, ends = hop.drop.program, packet.endpoints
     target = format_endpoint(ends.dst, ends.dport) if ends.dport else ends.dst
     where = "" if is_host(hop.netns) else f" in {hop.netns}"
+    loader = policy_loader(found)
+    policies = candidates(last_ends(packet), packet.protocol.lower(), context.cluster) if loader else None
     return Finding(
         name="",
         key=(hop.netns, found.point.value, found.iface, tuple(each.number for each in found.candidates), ends.dport),
-        cause=f"{_subject(found)} packets from {ends.src} to {target} at {found.place}{where}.",
+        cause=f"{_subject(found)} packets from {ends.src} to {target} at {found.place}{where}.{_policy(found, policies)}",
         proofs=(
             packet_proof(packet),
             *(FindingEvidence("program", _described(each), "tc, XDP and bpf(2)") for each in found.candidates),
+            *(FindingEvidence("object", text, "Kubernetes API") for text in (policies.single_clauses if policies else ())),
         ),
-        check=_check(found, where),
+        check=" ".join(filter(None, (_check(found, where), MONITORS.get(loader, ""), _policy_check(policies)))),
         cure=_cure(found, ends.src, target),
         certain=found.program is not None,
     )
+
+
+def _policy(found: ProgramDrop, policies: PolicyCandidates | None) -> str:
+    """That the policy is unknown, as a sentence behind another one; "" = the loader is not known to carry out policies."""
+    return f" {policies.sentence(own_maps(found.candidates[0]))}" if policies else ""
+
+
+def _policy_check(policies: PolicyCandidates | None) -> str:
+    return check_of_policies(policies.namespace) if policies and policies.namespace else ""
 
 
 def _subject(found: ProgramDrop) -> str:
@@ -75,9 +91,7 @@ def _check(found: ProgramDrop, where: str) -> str:
 
 
 def _cure(found: ProgramDrop, source: str, target: str) -> str:
-    loaders = {each.loader for each in found.candidates}
-    if found.program and loaders <= POLICIES:
-        (loader,) = loaders
+    if found.program and (loader := policy_loader(found)):
         return (
             f"If {loader} carries out a NetworkPolicy there, one that allows {source} to reach {target}; {loader}'s own log or"
             " monitor says why it drops."

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tracer.findings._policy_hits import PolicyHit, find_hit
 from tracer.findings.context import FindingContext
-from tracer.findings.proofs import packet_proof, rule_proof
+from tracer.findings.proofs import check_of_policies, packet_proof, rule_proof
 from tracer.kube.policies.applied import list_in_words
 from tracer.kube.policies.evaluation import DirectionAnswer, end_at, evaluate
 from tracer.kube.policies.policy_words import reason
@@ -48,11 +48,6 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         cure=f"If it should be allowed: a NetworkPolicy that selects {pod} and allows {direction} {side}, {what}.",
         subject=found.subject,
     )
-
-
-def check_of_policies(namespace: str) -> str:
-    """Formats how the policies of a namespace are shown."""
-    return f"`kubectl get networkpolicies -n {namespace} -o yaml` shows the policies."
 
 
 def _answer(found: PolicyHit, packet: Packet, context: FindingContext) -> DirectionAnswer | None:

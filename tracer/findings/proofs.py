@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tracer.model.endpoints import Endpoints
 from tracer.model.finding import FindingEvidence
 from tracer.model.hop import (
     IpvsDecision,
@@ -13,6 +14,7 @@ from tracer.model.hop import (
     RuleHop,
     alike_of,
     decision_of,
+    nat_of,
 )
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, format_path
@@ -66,3 +68,14 @@ def rewriting_rule(packet: Packet, rewrite: RewriteHop, targets: frozenset[str])
         if is_same and hit and hit.rule and (hop is rewrite or {hit.verdict, hit.rule.target.upper()} & targets):
             return hit
     return None
+
+
+def last_ends(packet: Packet) -> Endpoints:
+    """The packet's addresses and ports after all translations that were seen."""
+    translations = (nat_of(hop) for hop in packet.hops if not hop.clone)
+    return next((nat.after for nat in reversed([nat for nat in translations if nat])), packet.endpoints)
+
+
+def check_of_policies(namespace: str) -> str:
+    """Formats how the policies of a namespace are shown."""
+    return f"`kubectl get networkpolicies -n {namespace} -o yaml` shows the policies."

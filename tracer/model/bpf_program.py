@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+POLICY_LOADERS = frozenset({"Cilium", "Calico", "AWS network policy agent", "Antrea"})
+"""Loaders that carry out NetworkPolicies by their programs."""
+
 
 class AttachPoint(StrEnum):
     """A place of an interface where programs decide about packets, as it is shown."""
@@ -124,3 +127,9 @@ class ProgramDrop:
             return f"at {self.place}, program unknown: {self.doubt}"
         which = f"candidate {names[0]}" if len(names) == 1 else f"{len(names)} candidates: {', '.join(names)}"
         return f"at {self.place}, {which}: {self.doubt}" if len(names) == 1 else f"at {self.place}, {which}; {self.doubt}"
+
+
+def policy_loader(found: ProgramDrop) -> str:
+    """The loader of all programs that may have dropped the packet, if it carries out NetworkPolicies; "" = none, or several."""
+    loaders = {each.loader for each in found.candidates}
+    return next(iter(loaders)) if len(loaders) == 1 and loaders <= POLICY_LOADERS else ""

@@ -153,7 +153,12 @@ def _program(box: Box) -> BuiltCase:
         verdict, outcome = classify(packet)
         return box.packet_findings("dropped_by_program", [replace(packet, verdict=verdict, outcome=outcome)])
 
-    return BuiltCase(find, {"tc filter show": "direct-action"}, repair=lambda: bpf_programs.detach_tc(iface))
+    return BuiltCase(
+        find,
+        {"tc filter show": "direct-action"},
+        repair=lambda: bpf_programs.detach_tc(iface),
+        skipped={"cilium-dbg": "there is no Cilium", "hubble": "there is no Cilium"},
+    )
 
 
 @case("stale_conntrack", "UDP to a pod that is gone", "conntrack")

@@ -30,7 +30,7 @@ from tracer.findings import (
     finders,
     hostport_takes_service,
     no_local_endpoints,
-    no_policy_allows,
+    proofs,
     syn_finders,
 )
 from tracer.findings.context import FindingContext
@@ -96,7 +96,7 @@ def printed() -> Iterator[str]:
     yield from (port_conflict.check, port_conflict.cure)
     pod = Owner("Pod", "shop", "pg-0")
     yield from (f"`{hostport_takes_service.host_ports(5432, of)}`" for of in (pod, None))
-    yield no_policy_allows.check_of_policies("shop")
+    yield proofs.check_of_policies("shop")
     yield from (endpoint_not_ready._check("shop", name) for name in ("pg-0", ""))
 
 

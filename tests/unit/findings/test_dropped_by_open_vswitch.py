@@ -36,9 +36,9 @@ def test_candidates_that_do_not_allow_it() -> None:
     (finding,) = found(WEB, CLIENT, DENY, ALLOW, policy("other/deny-all"))
     assert finding.certain and finding.cause == (
         "The Open vSwitch datapath drops tcp 8080 from pod shop/client to pod shop/web at client-1a2b3c: OVS_DROP_LAST_ACTION,"
-        " the flow that it matched does not forward it. The flow is not seen, so the policy is unknown: candidates are"
-        " NetworkPolicies shop/allow (ingress of web), shop/deny-all (ingress of web), which by the objects of the API do not"
-        " allow it."
+        " the flow that it matched does not forward it. The flows of Open vSwitch are not seen, so the policy, if one decides,"
+        " is unknown: candidates are NetworkPolicies shop/allow (ingress of web), shop/deny-all (ingress of web), which by the"
+        " objects of the API do not allow it."
     )
     assert f.proofs(finding, "object") == [
         "NetworkPolicy shop/allow, ingress of pod web: ingress rule 1 allows tcp 80, not tcp 8080 (Kubernetes API)",
@@ -53,14 +53,14 @@ def test_candidates_that_do_not_allow_it() -> None:
         ((), "which NetworkPolicies select its pods is not known."),
         ((WEB, CLIENT), "no NetworkPolicy of the API limits the pods that are known."),
         ((WEB, CLIENT, policy("shop/open", ingress=[{}])), "candidate is NetworkPolicy shop/open (ingress of web), which by the"
-         " objects of the API does allow it."),
+         " objects of the API allows it."),
         ((CLIENT, policy("shop/out", {"app": "client"}, policyTypes=["Egress"], egress=[{"to": [{"podSelector": {"matchLabels":
           {"app": "web"}}}]}])), "candidate is NetworkPolicy shop/out (egress of client)."),
     ],
 )  # fmt: skip
 def test_what_is_said_of_policies(items: tuple[Object, ...], clause: str) -> None:
     (finding,) = found(*items)
-    assert finding.cause.endswith(f"so the policy is unknown: {clause}")
+    assert finding.cause.endswith(f"so the policy, if one decides, is unknown: {clause}")
 
 
 def test_what_the_pods_own_node_sends_has_no_candidates() -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support import findings as f
+from tests.support import policies
+from tests.support.policies import pod, policy
 from tracer.kube.catalog import ClusterView
 from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop
 from tracer.model.endpoints import Endpoints
@@ -25,10 +27,11 @@ def found(
     doubt: str = "",
     iface: str = "lxc1",
     netns: Netns = HOST,
+    cluster: ClusterView | None = None,
 ) -> list[Finding]:
     drop = Drop("TC_INGRESS", "__netif_receive_skb_core", program=ProgramDrop(point, iface, candidates, doubt))
     hop = DropHop(0, netns, in_iface=iface, verdict=Verdict.DROP, drop=drop)
-    findings = f.findings_of([f.packet([hop], ENDS)], ClusterView(), f.FakeNode())[1]
+    findings = f.findings_of([f.packet([hop], ENDS)], cluster or ClusterView(), f.FakeNode())[1]
     return [x for x in findings if x.name == "dropped_by_program"]
 
 
@@ -37,14 +40,46 @@ def test_the_only_program() -> None:
     assert finding.certain
     assert finding.cause == (
         "eBPF program cil_from_container (id 42), loaded by Cilium, drops packets from 10.244.0.11 to 10.244.0.12:8080 at"
-        " tc ingress of lxc1."
+        " tc ingress of lxc1. What Cilium decides is in maps of its own, which are not read, so the policy, if one decides, is"
+        " unknown: which NetworkPolicies select its pods is not known."
     )
-    assert finding.check == "`tc filter show dev lxc1 ingress` shows the filters of tc."
+    assert finding.check == (
+        "`tc filter show dev lxc1 ingress` shows the filters of tc. In the pod of Cilium's agent `cilium-dbg monitor --type"
+        " drop`, or `hubble observe --verdict DROPPED`, shows the reason."
+    )
     assert "a NetworkPolicy" in finding.cure and "10.244.0.11 to reach 10.244.0.12:8080" in finding.cure
     (proof,) = f.proofs(finding, "program")
     assert proof.startswith(
         "eBPF program cil_from_container (id 42), attached as tc, loaded by Cilium, tag ab12, /sys/fs/bpf/cilium/x"
     )
+
+
+def test_policies_of_the_pods_are_candidates() -> None:
+    web, client = pod("shop/web", ENDS.dst), pod("shop/client", ENDS.src)
+    (finding,) = found(CILIUM, cluster=policies.cluster(web, client, policy("shop/deny-all")))
+    assert finding.cause.endswith(
+        "so the policy, if one decides, is unknown: candidate is NetworkPolicy shop/deny-all (ingress of web), which by the"
+        " objects of the API does not allow it."
+    )
+    assert f.proofs(finding, "object") == [
+        "NetworkPolicy shop/deny-all, ingress of pod web: it has no ingress rule (Kubernetes API)"
+    ]
+    assert "`kubectl get networkpolicies -n shop -o yaml`" in finding.check
+
+
+def test_a_name_alone_is_no_evidence_of_cilium() -> None:
+    (finding,) = found(AttachedProgram("tc", 42, "cil_from_container", "", "Cilium", "name"))
+    assert "named as by Cilium" in finding.cause
+    assert "decides, if the program is Cilium's, is in maps of its own" in finding.cause
+
+
+def test_only_the_loader_of_all_candidates_may_carry_out_a_policy() -> None:
+    doubt = "which of them is not known"
+    for name, loader in (("cali_x", "Calico"), ("sd_x", "systemd"), ("other", "")):
+        (finding,) = found(CILIUM, AttachedProgram("tc", 44, name, "", loader, "pin"), doubt=doubt)
+        assert "policy" not in finding.cause
+    (finding,) = found(CILIUM, CILIUM, doubt=doubt)
+    assert "What Cilium decides" in finding.cause and not finding.certain
 
 
 def test_several_programs_are_not_certain() -> None:
