@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from contextlib import ExitStack, suppress
 
@@ -12,8 +13,14 @@ from tests.kernel import modules
 from tests.kernel.watching import Watch
 from tests.support.open_vswitch import MODULE, PODS, drop, output, sockets, two_pods
 from tracer.findings import Findings
+from tracer.kube.catalog import ClusterView
 from tracer.model.filter import Filter
 from tracer.model.packet import Outcome, Packet
+from tracer.predict.other_datapaths import OtherDatapaths, with_other_datapaths
+from tracer.predict.path import PathPredictor
+from tracer.predict.query import PathQuery
+from tracer.rules import inventory
+from tracer.rules.backends import nft_loaded
 
 FORWARDED, WITHOUT_ACTION, EXPLICIT, WITHOUT_FLOW = 9300, 9301, 9302, 9303
 PACKETS = 5
@@ -70,3 +77,18 @@ def test_what_flows_drop_and_forward(module: None, watch: Watch) -> None:
     for port in (WITHOUT_ACTION, EXPLICIT, WITHOUT_FLOW):
         assert {each.hops[-1].in_iface for each in packets[port]} == {"vovs-a"}
         assert found(packets[port]) == [("dropped_by_open_vswitch", True)]
+
+
+def test_explain_does_not_know_what_flows_decide(module: None, node: None) -> None:
+    with two_pods():
+        subprocess.run(["ip", "addr", "add", "10.66.0.254/24", "dev", "br-test"], check=True)
+        subprocess.run(["ip", "link", "set", "br-test", "up"], check=True)
+        predictor = PathPredictor(inventory.read(nft_loaded()))
+        others = OtherDatapaths.of_machine(predictor.routes.links())
+        source, target = PODS.values()
+        paths = predictor.predict(PathQuery(source, 0, target, 80))
+        found = [with_other_datapaths(each, others, ClusterView()).packet for each in paths]
+    print(*(each.verdict for each in found), sep="\n")
+    passed = [each for each, path in zip(found, paths, strict=True) if path.packet.outcome is Outcome.FORWARDED]
+    assert passed and {each.outcome for each in passed} == {Outcome.UNKNOWN}
+    assert all(each.verdict.startswith("not known: Open vSwitch behind br-test decides, too; ") for each in passed)

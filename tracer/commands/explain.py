@@ -33,6 +33,7 @@ from tracer.pipeline.live_environment import LiveEnvironment
 from tracer.pipeline.shutdown import StopSignals
 from tracer.pipeline.source import RunLimits
 from tracer.predict.compare import compare
+from tracer.predict.other_datapaths import OtherDatapaths, with_other_datapaths
 from tracer.predict.path import PathPredictor
 from tracer.predict.query import PathQuery
 from tracer.render.base import LostEvents, Output
@@ -85,15 +86,18 @@ def predict_paths(query: PathQuery, kube: OwnerResolver) -> tuple[list[Predicted
         BadOption: The rules cannot be computed.
     """
     rules = inventory.read(nft_loaded())
+    predictor = PathPredictor(rules)
     try:
-        paths = PathPredictor(rules).predict(query)
+        paths = predictor.predict(query)
     except UnknownOption as e:
         raise BadOption(f"The rules cannot be computed: {e}.") from e
     except TooManyPaths as e:
         raise BadOption(f"The rules allow too many possible paths: {e}.") from e
     if rules.unread:
         paths = [replace(predicted, conditions=(*predicted.conditions, UNREAD_RULES_CONDITION)) for predicted in paths]
-    return [with_policies(attribute_path(predicted, kube.cluster), kube.cluster) for predicted in paths], rules.unread
+    others, cluster = OtherDatapaths.of_machine(predictor.routes.links()), kube.cluster
+    found = [with_policies(attribute_path(predicted, cluster), cluster) for predicted in paths]
+    return [with_other_datapaths(predicted, others, cluster) for predicted in found], rules.unread
 
 
 def with_policies(predicted: PredictedPath, cluster: ClusterView) -> PredictedPath:

@@ -23,7 +23,7 @@ class PredictedPath:
         conditions: Conditions that the path depends on, one clause each.
         loose: (hook, table, chain) of chains whose order among others of the same priority is not known.
         notes: Unknowns that do not change the path, such as which of two equal rules acts; what NetworkPolicies that do not
-            allow the packet would have needed.
+            allow the packet would have needed; policies that may decide where no rule does.
         twins: The same path by those other rules.
     """
 
