@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from ipaddress import ip_network
@@ -20,6 +21,39 @@ MOST_BYTES = 512 << 20
 """Maximum size of a file of objects, bytes."""
 KINDS = ("Service", "EndpointSlice", "Endpoints", "Pod", "Node", "NetworkPolicy", "Namespace")
 """The kinds that are read from a list; others are ignored."""
+
+
+OTHER_POLICIES = (
+    "CiliumNetworkPolicy",
+    "CiliumClusterwideNetworkPolicy",
+    "GlobalNetworkPolicy",
+    "ClusterNetworkPolicy",
+    "AdminNetworkPolicy",
+    "BaselineAdminNetworkPolicy",
+)
+"""Kinds of policies that are not evaluated."""
+POLICY_GROUPS = ("networking.k8s.io", "extensions", "")
+"""API groups of the NetworkPolicy that is evaluated; "" = not given. Calico and Antrea have kinds of the same name."""
+_SAME_NAME = "NetworkPolicy of another API"
+
+
+def is_other_policy(body: Object) -> bool:
+    """Whether an object is a policy that is not evaluated."""
+    kind, group = body.get("kind"), str(body.get("apiVersion") or "")
+    own_group = group.partition("/")[0] if "/" in group else ""
+    return kind in OTHER_POLICIES or (kind == "NetworkPolicy" and own_group not in POLICY_GROUPS)
+
+
+def note_of_other_policies(bodies: Iterable[Object]) -> str:
+    """A sentence with the number of policies that are not evaluated; "" = there are none."""
+    kinds = Counter(
+        _SAME_NAME if body["kind"] == "NetworkPolicy" else str(body["kind"]) for body in bodies if is_other_policy(body)
+    )
+    if not kinds:
+        return ""
+    listed = ", ".join(f"{kinds[kind]} {kind}" for kind in (*OTHER_POLICIES, _SAME_NAME) if kinds[kind])
+    allow = "it allows" if kinds.total() == 1 else "they allow"
+    return f"Not evaluated: {listed}. Which packets {allow} is not known."
 
 
 def key(body: Object) -> tuple[str, str]:
@@ -216,6 +250,8 @@ def flatten(bodies: Iterable[Any]) -> Iterator[Object]:
             if "items" in body:
                 kind, inside = str(body.get("kind", "")).removesuffix("List"), body["items"]
                 inside = inside if isinstance(inside, list) else []
-                yield from flatten({"kind": kind, **i} if isinstance(i, dict) else i for i in inside)
+                # Objects in a list of one kind may have neither kind nor version of their own.
+                given = {"kind": kind, **({"apiVersion": body["apiVersion"]} if kind and "apiVersion" in body else {})}
+                yield from flatten({**given, **i} if isinstance(i, dict) else i for i in inside)
             else:
                 yield body

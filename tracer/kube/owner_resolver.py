@@ -83,7 +83,9 @@ class OwnerResolver:
         self._said: LruDict[str, None] = LruDict(MOST_NOTES, "notes about missing objects")
         self._left_out = self._is_full_noted = False
         if source.objects:
-            self.cluster.store.load(objects.read(source.objects))
+            bodies = objects.read(source.objects)
+            self.cluster.store.load(bodies)
+            self._notes += filter(None, (objects.note_of_other_policies(bodies),))
             self.cluster.store.node = node_name.name_of_node(self.cluster.store, self.cluster.local)
         elif not source.none:
             access = self._access(source)

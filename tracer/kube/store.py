@@ -109,7 +109,7 @@ class ObjectStore(ObjectIndexes):
         with self._lock, no_cycles():
             if self.is_full:
                 return
-            known = [b for b in objects.flatten(bodies) if b.get("kind") in objects.KINDS]
+            known = [b for b in objects.flatten(bodies) if b.get("kind") in objects.KINDS and not objects.is_other_policy(b)]
             for body in self._keep("load", "", self._readable("", known)):
                 self._apply(str(body["kind"]), body)
             self._rebuild()
