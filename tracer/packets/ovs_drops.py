@@ -32,6 +32,14 @@ OF_FLOWS = frozenset({"OVS_DROP_LAST_ACTION", "OVS_DROP_EXPLICIT"})
 """Reasons of drops that a flow demands, as for a policy."""
 UPCALL = "ovs_dp_process_packet"
 """The function that frees a packet without a flow if ovs-vswitchd cannot be asked for one."""
+FUNCTIONS = {
+    UPCALL: "no flow matched it, and ovs-vswitchd could not be asked for one",
+    "do_execute_actions": "an action of the flow that it matched failed",
+    "ovs_execute_actions": "the actions of the flow that it matched are nested too deeply",
+    "do_output": "the port that the flow names did not take it",
+    "ovs_vport_send": "the port that the flow names did not take it",
+}
+"""Why, by the function that frees the packet without a reason: some do since 6.6, too."""
 
 
 def ovs_clause(drop: Drop) -> str:
@@ -40,9 +48,7 @@ def ovs_clause(drop: Drop) -> str:
         return REASONS.get(drop.reason, "the kernel gives this reason")
     if drop.reason.startswith(SUBSYSTEM):
         return "the name of this reason is not known"
-    if drop.reason in ("", "NOT_SPECIFIED") and drop.function.partition(".")[0] == UPCALL:
-        return "no flow matched it, and ovs-vswitchd could not be asked for one"
-    return ""
+    return FUNCTIONS.get(drop.function.partition(".")[0], "") if drop.reason in ("", "NOT_SPECIFIED") else ""
 
 
 def ovs_sentence(drop: Drop) -> str:

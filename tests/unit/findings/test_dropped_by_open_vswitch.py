@@ -97,7 +97,7 @@ def test_other_reasons_have_no_candidates(reason: str, function: str, words: str
     assert ("Start ovs-vswitchd" in finding.cure) == (words.startswith("no flow"))
 
 
-@pytest.mark.parametrize(("reason", "function"), [("", "do_execute_actions"), ("NO_SOCKET", "ovs_dp_process_packet")])
+@pytest.mark.parametrize(("reason", "function"), [("", "ip_rcv"), ("NO_SOCKET", "ovs_dp_process_packet")])
 def test_other_drops_are_not_open_vswitchs(reason: str, function: str) -> None:
     assert found(WEB, CLIENT, DENY, reason=reason, function=function) == []
 

@@ -41,7 +41,9 @@ def test_names_of_reasons(number: int, name: str) -> None:
         (Drop("OPENVSWITCH 2", "f"), "in the Open vSwitch datapath: OPENVSWITCH 2, the name of this reason is not known"),
         (Drop("", "ovs_dp_process_packet"), "in the Open vSwitch datapath: no flow matched it, and ovs-vswitchd could not be"
          " asked for one"),
-        (Drop("NOT_SPECIFIED", "do_execute_actions"), ""),
+        (Drop("", "do_execute_actions.constprop.0"), "in the Open vSwitch datapath: an action of the flow that it matched"
+         " failed"),
+        (Drop("NOT_SPECIFIED", "ovs_vport_receive"), ""),
         (Drop("TC_INGRESS", "ovs_dp_process_packet"), ""),
         (Drop("", ""), ""),
     ],
