@@ -35,7 +35,7 @@ from tests.kernel.policies.pod_links import Key, Receivers, Sent, links, nodes  
 from tests.kernel.policies.policy_check import Counts, check, check_evaluation  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tests.support.policy_semantics import World  # noqa: E402
-from tests.support.policy_writers import calico_nftables, calico_tables, kube_router_tables  # noqa: E402
+from tests.support.policy_writers import calico_nftables, calico_tables, kube_router_nftables, kube_router_tables  # noqa: E402
 from tracer.audit.state import NodeState  # noqa: E402
 from tracer.findings import Findings  # noqa: E402
 from tracer.findings.context import FindingContext  # noqa: E402
@@ -59,6 +59,7 @@ WRITERS: dict[str, tuple[str, Callable[[World], list[Step]]]] = {
     "kube-router 2.9, legacy": ("kube-router", lambda w: kube_router_tables.steps(w, "legacy", "old")),
     "Calico 3.32, legacy": ("calico", lambda w: calico_tables.steps(w, "legacy", "3.32")),
     "Calico 3.31, nftables": ("calico", lambda w: calico_nftables.steps(w, "3.31")),
+    "kube-router 2.11, nftables": ("kube-router", lambda w: kube_router_nftables.steps(w)),
     "kube-router 2.11, iptables-nft": ("kube-router", lambda w: kube_router_tables.steps(w, "nft", "new")),
 }
 COMMANDS = {

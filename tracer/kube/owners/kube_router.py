@@ -4,7 +4,9 @@
 The chain of a pod jumps to the chains of its policies ("run through nw policy NAME"; since 2.11 "NAMESPACE/NAME policy"), and
 refuses what none of them has marked. A policy is in the namespace of its pods. The ipsets of its rules have a hash of its name
 (tracer/kube/policies/kube_router_names.py): a name that they contradict is not used.
-Source: pkg/controllers/netpol/network_policy_controller.go, pod.go, policy.go, comments.go.
+With --use-nftables-for-netpol (2.11) the same chains are in tables of their own, with sets of the same names, and the comment
+of a jump to a pod's chain names the pod.
+Source: pkg/controllers/netpol/network_policy_controller.go, pod.go, policy.go, comments.go, npc_nftables.go.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ MOST_POLICIES, MOST_RULES = 64, 16
 """Policies of one chain that are looked at, and rules of a policy whose sets are compared without its object."""
 
 _POD = re.compile(r"POD name: ?(?P<name>\S+) namespace: ?(?P<ns>\S+)")
+_NFT_POD = re.compile(r"jump traffic (?:to|from) POD name:(?P<name>\S+) ns: (?P<ns>\S+) to chain (?P<chain>\S+)")
 _SHORT_POD = re.compile(r"(?P<ns>[^\s/]+)/(?P<name>[^\s/]+) (?:reject|log-drop|in|out)")
 _RULE = re.compile(r"policy name:? (?P<name>\S+) namespace (?P<ns>\S+)")
 _SHORT_RULE = re.compile(
@@ -39,7 +42,10 @@ _SHORT_RULE = re.compile(
 _JUMP = re.compile(r"run through nw policy (?P<name>\S+)")
 _SHORT_JUMP = re.compile(r"(?P<ns>[^\s/]+)/(?P<name>[^\s/]+) policy")
 _SET = re.compile(r"--match-set (?:inet6:)?KUBE-(SRC|DST)-([A-Z2-7]{16}) (src|dst)")
-_ADDRESS = re.compile(r"(?:^| )-([sd]) ([0-9a-f.:]+)(?:/\d+)?(?: |$)")
+_NFT_SET = re.compile(r"ip6? (s|d)addr @KUBE-(SRC|DST)-([A-Z2-7]{16})(?: |$)")
+_ADDRESS = re.compile(r"(?:^| )-([sd]) ([0-9a-f.:]+)(?:/\d+)?(?: |$)|(?:^| )ip6? ([sd])addr ([0-9a-f.:]+)(?: |$)")
+NFT_TABLES = frozenset({"kube-router-filter-ipv4", "kube-router-filter-ipv6"})
+TOP_CHAINS = ("KUBE-ROUTER-FORWARD", "KUBE-ROUTER-INPUT", "KUBE-ROUTER-OUTPUT")
 _FROM = " from source pods to all destinations", " from source pods to specified ipBlocks"
 
 
@@ -51,7 +57,7 @@ def owner(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> Owner | None:
         return owner_of_denial(denial)
     if rule.chain.startswith(POLICY) and rule.chain not in NO_POLICIES:
         return _policy_owner(rule, ruleset, cluster)
-    pod = _POD.search(rule.comment) or _SHORT_POD.fullmatch(rule.comment)
+    pod = _POD.search(rule.comment) or _SHORT_POD.fullmatch(rule.comment) or _NFT_POD.fullmatch(rule.comment)
     if pod:
         return Owner("Pod", pod["ns"], pod["name"], "", PROGRAM, f"chain {rule.chain}", evidence="comment")
     own = rule.chain if rule.chain.startswith(CHAINS) else rule.target
@@ -64,13 +70,13 @@ def denial_of(rule: Rule, ruleset: Ruleset, cluster: ClusterView) -> PolicyDenia
         return None
     pod = _pod_of(rule, ruleset)
     found = [_ADDRESS.search(one.text) for one in ruleset.chain(rule.family, rule.table, rule.chain)]
-    address = next((each[2] for each in found if each), "")
+    address = next((each[2] or each[4] for each in found if each), "")
     return PolicyDenial(PROGRAM, tuple(_applied(rule, ruleset, pod[0], cluster)), "", pod, address)
 
 
 def accepts(rule: Rule, ruleset: Ruleset) -> bool:
     """Whether a rule of a policy's chain sets the mark for an accepted packet."""
-    return True
+    return rule.table not in NFT_TABLES or " set " in rule.text
 
 
 def _applied(rule: Rule, ruleset: Ruleset, namespace: str, cluster: ClusterView) -> Iterator[AppliedPolicy]:
@@ -82,7 +88,7 @@ def _applied(rule: Rule, ruleset: Ruleset, namespace: str, cluster: ClusterView)
     ]
     for jump in jumps[:MOST_POLICIES]:
         address = _ADDRESS.search(jump.text)
-        direction = {"d": "ingress", "s": "egress"}[address[1]] if address else ""
+        direction = {"d": "ingress", "s": "egress"}[address[1] or address[3]] if address else ""
         yield AppliedPolicy(jump.target, direction, _named(jump, namespace, ruleset, cluster))
 
 
@@ -92,7 +98,19 @@ def _pod_of(rule: Rule, ruleset: Ruleset) -> tuple[str, str]:
         pod = _POD.search(one.comment) or _SHORT_POD.fullmatch(one.comment)
         if pod:
             return pod["ns"], pod["name"]
+    if rule.table in NFT_TABLES:
+        for top in TOP_CHAINS:
+            for one in ruleset.chain(rule.family, rule.table, top):
+                pod = _NFT_POD.fullmatch(one.comment) if one.target == rule.chain else None
+                if pod and pod["chain"] == rule.chain:
+                    return pod["ns"], pod["name"]
     return "", ""
+
+
+def _sets(text: str) -> list[tuple[str, str]]:
+    """(hash, "src" or "dst": the end of the packet that is looked up) of each set of a rule."""
+    found = [(digest, end) for _, digest, end in _SET.findall(text)]
+    return found + [(digest, {"s": "src", "d": "dst"}[end]) for end, _, digest in _NFT_SET.findall(text)]
 
 
 def _named(jump: Rule, namespace: str, ruleset: Ruleset, cluster: ClusterView) -> tuple[PolicyName, ...]:
@@ -114,7 +132,7 @@ def _verified(
         ruleset: The rules.
         cluster: The cluster.
     """
-    hashes = [h for one in ruleset.chain(of.family, of.table, chain) for _, h, _ in _SET.findall(one.text)]
+    hashes = [h for one in ruleset.chain(of.family, of.table, chain) for h, _ in _sets(one.text)]
     if not name:
         found = [policy for h in dict.fromkeys(hashes) for policy in cluster.store.by_policy_set.all(h)]
         return tuple(PolicyName("NetworkPolicy", p.namespace, p.name, "API: ipset hash") for p in dict.fromkeys(found))
@@ -144,7 +162,7 @@ def _direction(rule: Rule, named: tuple[PolicyName, ...]) -> str:
     short = _SHORT_RULE.fullmatch(rule.comment)
     if short and short["way"]:
         return short["way"]
-    sides = {(h, side) for _, h, side in _SET.findall(rule.text)}
+    sides = set(_sets(rule.text))
     for name in named:
         for own in target_hashes(name.namespace, name.name):
             if (own, "dst") in sides:
@@ -161,7 +179,7 @@ def _number(rule: Rule, direction: str, policy: NetworkPolicy) -> int:
     """Returns the number of the policy's rule, from 1; 0 = not known. A rule for all ends has no set of its own."""
     rules = policy.rules(direction) if direction else ()
     own = target_hashes(policy.namespace, policy.name)
-    others = [found for _, found, _ in _SET.findall(rule.text) if found not in own]
+    others = [found for found, _ in _sets(rule.text) if found not in own]
     if others:
         numbers = [rule_of_set(found, policy.namespace, policy.name, direction, len(rules)) for found in others]
         return max(numbers)

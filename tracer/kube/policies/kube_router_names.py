@@ -44,7 +44,12 @@ def rule_of_set(found: str, namespace: str, name: str, direction: str, count: in
     for at in range(count):
         base = f"{namespace}{name}{direction}rule{at}"
         for family in FAMILIES:
-            ends = [f"{family}pod", f"{family}ipblock", *(f"{n}{family}namedport" for n in range(MOST_NAMED_PORTS))]
+            ends = [
+                f"{family}pod",
+                f"{family}ipblock",
+                f"{family}ipblockexcept",
+                *(f"{n}{family}namedport" for n in range(MOST_NAMED_PORTS)),
+            ]
             if any(digest(base + end) == found for end in ends):
                 return at + 1
     return 0
