@@ -27,6 +27,8 @@ def run(form: str, source: ObjectSource) -> int:
         for note in kube.notes():
             output.note(note)
         rules = inventory.read(nft_loaded())
+        for note in rules.notes:
+            output.note(note)
         state = NodeState(FindingContext(kube.cluster), rules)
         found = audit(state)
         unread = (*rules.unread, *state.uncomputed)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -69,15 +69,22 @@ def run(query: PathQuery, form: str, verbose: bool, source: ObjectSource, live: 
         kube.settle()
         for note in kube.notes():
             output.note(note)
-        paths, unread = predict_paths(query, kube)
+        paths, unread = predict_paths(query, kube, output.note)
         for why in unread:
             output.note(f"not read: {why}")
         output.explained(paths)
         return compare_live(query, paths, kube, output, live) if live else 11 if unread else 0
 
 
-def predict_paths(query: PathQuery, kube: OwnerResolver) -> tuple[list[PredictedPath], Sequence[str]]:
+def predict_paths(
+    query: PathQuery, kube: OwnerResolver, notes: Callable[[str], None] = lambda note: None
+) -> tuple[list[PredictedPath], Sequence[str]]:
     """Predicts the paths of a packet.
+
+    Args:
+        query: The packet.
+        kube: Gives the owners.
+        notes: Called with each note of the reading.
 
     Returns:
         The predicted paths with owners, and the rules that could not be read, a clause each.
@@ -93,6 +100,8 @@ def predict_paths(query: PathQuery, kube: OwnerResolver) -> tuple[list[Predicted
         raise BadOption(f"The rules cannot be computed: {e}.") from e
     except TooManyPaths as e:
         raise BadOption(f"The rules allow too many possible paths: {e}.") from e
+    for note in rules.notes:
+        notes(note)
     if rules.unread:
         paths = [replace(predicted, conditions=(*predicted.conditions, UNREAD_RULES_CONDITION)) for predicted in paths]
     others, cluster = OtherDatapaths.of_machine(predictor.routes.links()), kube.cluster

@@ -29,6 +29,8 @@ MOST_MEMORY = 1 << 30
 """Largest address space of a tool, bytes. `nft -j` of a set of a million elements needs twice as much."""
 SECONDS = 60
 """Time limit of a tool, s."""
+_NFT_ERROR = b"Error:"
+"""In the messages of nft. An nft that is older than an expression leaves it out, with a message, and ends with status 0."""
 WATCH_SECONDS = 0.25
 """Interval at which the output of a running tool is looked at, s."""
 
@@ -38,8 +40,8 @@ def find(name: str) -> str | None:
     return shutil.which(name, path=DIRECTORIES)
 
 
-def output(name: str, *arguments: str) -> str:
-    """Output of a tool.
+def output(name: str, *arguments: str, seconds: float = 0) -> str:
+    """Output of a tool. `seconds`: its time limit, 0 = SECONDS.
 
     Raises:
         OSError: The tool is not installed or fails; the error has the reason.
@@ -47,28 +49,30 @@ def output(name: str, *arguments: str) -> str:
     path = find(name)
     if not path:
         raise OSError(f"{name} is not installed")
-    return printed(path, *arguments)
+    return printed(path, *arguments, seconds=seconds)
 
 
-def printed(*command: str, watch: Callable[[bytes], None] | None = None) -> str:
+def printed(*command: str, watch: Callable[[bytes], None] | None = None, seconds: float = 0) -> str:
     """Output of a command, through a file in memory: 80,000 rules through a pipe take longer than printing them.
 
     Args:
         command: The command and its arguments.
         watch: Called several times a second with what was printed since the last call; not with what is printed last.
+        seconds: Time limit, s; 0 = SECONDS.
 
     Raises:
         OSError: The command cannot be run, fails or takes too long.
     """
+    seconds = seconds or SECONDS
     with open(os.memfd_create(command[0], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b") as out:
         out.truncate(MOST_BYTES)
         fcntl.fcntl(out, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         try:
             needed = IPTABLES_RIGHTS if _is_iptables(command[0]) else RIGHTS
-            done = netns.apart(lambda: capabilities.restrict(needed), lambda: _run(command, out.fileno(), watch))
+            done = netns.apart(lambda: capabilities.restrict(needed), lambda: _run(command, out.fileno(), watch, seconds))
         except subprocess.TimeoutExpired as e:
-            raise OSError(f"{command[0]} took longer than {SECONDS} s") from e
-        if done.returncode:
+            raise TimeoutError(f"{command[0]} took longer than {seconds:g} s") from e
+        if done.returncode or (os.path.basename(command[0]) == "nft" and _NFT_ERROR in done.stderr):
             why = " ".join(done.stderr.decode(errors="replace").split())
             raise OSError(f"{command[0]} failed with status {done.returncode}: {why}")
         length = os.lseek(out.fileno(), 0, os.SEEK_CUR)
@@ -82,7 +86,9 @@ def _is_iptables(program: str) -> bool:
     return os.path.basename(program).startswith(("iptables", "ip6tables"))
 
 
-def _run(command: tuple[str, ...], out: int, watch: Callable[[bytes], None] | None) -> subprocess.CompletedProcess[bytes]:
+def _run(
+    command: tuple[str, ...], out: int, watch: Callable[[bytes], None] | None, seconds: float
+) -> subprocess.CompletedProcess[bytes]:
     """Runs a command with the rights of this thread."""
     arguments, environment = [os.fsencode(word) for word in command], {"PATH": DIRECTORIES, "LC_ALL": "C"}
     with subprocess.Popen(arguments, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment) as tool:
@@ -90,16 +96,16 @@ def _run(command: tuple[str, ...], out: int, watch: Callable[[bytes], None] | No
         with suppress(OSError):  # it has ended already
             resource.prlimit(tool.pid, resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
         try:
-            error = _watched(tool, out, watch) if watch else tool.communicate(timeout=SECONDS)[1]
+            error = _watched(tool, out, watch, seconds) if watch else tool.communicate(timeout=seconds)[1]
         except BaseException:
             tool.kill()
             raise
     return subprocess.CompletedProcess(arguments, tool.returncode, stderr=error)
 
 
-def _watched(tool: subprocess.Popen[bytes], out: int, watch: Callable[[bytes], None]) -> bytes:
-    """As Popen.communicate(SECONDS); returns what the tool wrote to stderr. The tool shares the position in the file."""
-    until, seen = time.monotonic() + SECONDS, 0
+def _watched(tool: subprocess.Popen[bytes], out: int, watch: Callable[[bytes], None], seconds: float) -> bytes:
+    """As Popen.communicate(seconds); returns what the tool wrote to stderr. The tool shares the position in the file."""
+    until, seen = time.monotonic() + seconds, 0
     while True:
         try:
             error: bytes = tool.communicate(timeout=WATCH_SECONDS)[1]

@@ -58,6 +58,8 @@ class Reachability:
             kind, body = only_member(expression)
             if kind in ("jump", "goto"):
                 yield as_text(member(body, "target"))
+            elif kind == "unknown":
+                yield from self._all_of(rule)
             elif kind == "vmap":
                 yield from self._of_map(rule, member(body, "data"))
 
@@ -66,10 +68,14 @@ class Reachability:
             key = rule.family, rule.table, data.removeprefix("@")
             self.maps.add(key)
             found = self._listed.maps.get(key) if self._listed else None
+            if self._listed and found is None:
+                yield from self._all_of(rule)
             for element in found.elements.values() if found else ():
                 word, _, target = element.verdict.partition(" ")
                 if word in ("jump", "goto"):
                     yield target
+        elif isinstance(data, dict) and "unknown" in data:
+            yield from self._all_of(rule)
         elif isinstance(data, dict):
             elements = data.get("set")
             for pair in elements if isinstance(elements, list) else ():
@@ -77,6 +83,10 @@ class Reachability:
                 for word in ("jump", "goto"):
                     if isinstance(verdict, dict) and word in verdict:
                         yield as_text(member(verdict[word], "target"))
+
+    def _all_of(self, rule: Rule) -> Iterator[str]:
+        """All chains of a table, for what may lead to any of them."""
+        yield from (name for family, table, name in self._ruleset.chains if (family, table) == (rule.family, rule.table))
 
     def _body(self, rule: Rule) -> tuple[Expression, ...]:
         return self._listed.expressions.get((rule.family, rule.table, rule.chain, rule.handle), ()) if self._listed else ()

@@ -39,6 +39,25 @@ class Lazy(Mapping[K, V]):
         self._keys, self._made = (), {}
 
 
+class Overlay(Mapping[K, V]):
+    """A mapping in which some values are replaced by others. It has the keys of `known`, in their order."""
+
+    def __init__(self, known: Mapping[K, V], replaced: Mapping[K, V]) -> None:
+        self._known, self._replaced = known, replaced
+
+    def __getitem__(self, key: K) -> V:
+        return self._replaced[key] if key in self._replaced else self._known[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._known
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 class LazyList(Sequence[V]):
     """A sequence of the given length; `make` makes each value once, from its index."""
 

@@ -7,8 +7,11 @@ import pytest
 
 from tests.support import audits
 from tests.support.nodes import MODES, node
+from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules import save_parser
+from tracer.rules.nftables.json_parser import NftListing
 from tracer.rules.reachability import Reachability
+from tracer.util.json_value import JsonObject
 
 TABLE = """*nat
 :PREROUTING ACCEPT [0:0]
@@ -51,3 +54,21 @@ def test_verdict_maps(mode: str) -> None:
     assert not any(c.startswith("service-") for c in all_chains - chains), (
         "kube-proxy leaves no service chain that is unreachable"
     )
+
+
+@pytest.mark.parametrize(
+    "leads",
+    [
+        {"vmap": {"key": {"meta": {"key": "mark"}}, "data": {"unknown": "elements (they were not read)"}}},
+        {"vmap": {"key": {"meta": {"key": "mark"}}, "data": "@not-read"}},
+        {"unknown": "verdict 77"},
+    ],
+    ids=["unnamed map", "named map", "expression"],
+)
+def test_what_is_unknown_may_lead_to_any_chain_of_its_table(leads: JsonObject) -> None:
+    key = ("ip", "t", "in")
+    rule = Rule(*key, 1, "", handle=5)
+    chains: dict[ChainKey, tuple[Rule, ...]] = {key: (rule,), ("ip", "t", "x"): (), ("ip", "other", "y"): ()}
+    ruleset = Ruleset("nft", 0, "1", chains, {key: "ACCEPT"})
+    reach = Reachability(ruleset, NftListing(ruleset, expressions={(*key, 5): (leads,)}))
+    assert reach.chains == {key, ("ip", "t", "x")}

@@ -192,20 +192,24 @@ class Evaluator:
     def look_up(self, key: Json, data: Json) -> list[tuple[Fraction, str, str]] | None:
         """(share, element as nft writes it, verdict) of a verdict map; None if the key is not known."""
         value = self.of(key)
-        if value is UNKNOWN:
+        if value is UNKNOWN or _is_unread(data):
             return None
         if value is None:
             return []
         if isinstance(data, str) and data.startswith("@"):
             found = self.listed.maps.get((*self.scope, data[1:]))
-            if found is None or not isinstance(value, tuple | str | int):
+            if found is None:
                 return None
-            parts = tuple(str(v) for v in (value if isinstance(value, tuple) else (value,)))
-            element = found.elements.get(parts)
-            if element:
-                return [(Fraction(1), element.text, element.verdict)]
-            simple = all("/" not in k and "-" not in k and k != "*" for e in found.elements for k in e)
-            return [] if simple else None
+            choices = []
+            for share, one in _choices(value):
+                if not isinstance(one, tuple | str | int):
+                    return None
+                element = found.elements.get(tuple(str(v) for v in (one if isinstance(one, tuple) else (one,))))
+                if element:
+                    choices.append((share, element.text, element.verdict))
+                elif not found.is_simple:
+                    return None
+            return choices
         pairs = [as_pair(m) for m in _members(data)]
         out = []
         for share, one in _choices(value):
@@ -218,11 +222,39 @@ class Evaluator:
 
     def _value_in(self, key: Value, data: Json) -> Value:
         """The value of a key in a map of values."""
+        if _is_unread(data):
+            return UNKNOWN
+        if isinstance(data, str):
+            return self._value_in_named(key, data)
         pairs = [as_pair(m) for m in _members(data)]
         found = []
         for share, one in _choices(key):
             found.append((share, next((self.of(value) for each, value in pairs if self._fits(one, each)), UNKNOWN)))
         return RandomValue(tuple(found)) if isinstance(key, RandomValue) else found[0][1]
+
+    def _value_in_named(self, key: Value, data: str) -> Value:
+        """The value of a key in a named map, or in an unnamed one that is given by the kernel's name for it."""
+        listed = self.listed.maps.get((*self.scope, data.removeprefix("@")))
+        if listed is None or not data.startswith("@") or not listed.is_simple:
+            return UNKNOWN
+        found: list[tuple[Fraction, Value]] = []
+        for share, one in _choices(key):
+            element = None
+            if isinstance(one, tuple | str | int):
+                element = listed.elements.get(tuple(str(v) for v in (one if isinstance(one, tuple) else (one,))))
+            found.append((share, _value_of(element.verdict) if element else UNKNOWN))
+        return RandomValue(tuple(found)) if isinstance(key, RandomValue) else found[0][1]
+
+
+def _value_of(text: str) -> Value:
+    """A value from its text in a map: an address, a number, or several with " . " between them."""
+    parts = tuple(int(part) if part.isdecimal() else part for part in text.split(" . "))
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _is_unread(data: Json) -> bool:
+    """Whether the elements of an unnamed map are not known."""
+    return isinstance(data, dict) and "unknown" in data
 
 
 def _choices(value: Value) -> tuple[tuple[Fraction, Value], ...]:

@@ -75,6 +75,7 @@ _OPERANDS: dict[str, Callable[[Json], str]] = {
     "&": _bits("&"),
     "|": _bits("|"),
     "^": _bits("^"),
+    "unknown": lambda body: f"(unknown: {body})",
 }
 
 
@@ -140,4 +141,5 @@ _EXPRESSIONS: dict[str, Callable[[Json], str]] = {
     "text": str,
     "reject": _reject,
     "queue": _queue,
+    "unknown": lambda body: f"(unknown: {body})",
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.rules.nftables.format import expression, operand
@@ -56,6 +57,11 @@ class NftMap:
     name: str
     comment: str = ""
     elements: Mapping[tuple[str, ...], ListedElement] = field(default_factory=dict)
+
+    @cached_property
+    def is_simple(self) -> bool:
+        """Whether each key is one value: no range, no prefix, no element for all other keys."""
+        return all("/" not in k and "-" not in k and k != "*" for e in self.elements for k in e)
 
 
 Expression = JsonObject
@@ -133,11 +139,11 @@ def parse(text: str, comments: Mapping[Handle, str] | None = None, netns: int = 
                 bases.append(BaseChain(key, as_text(member(body, "type")), hook, priority, policies[key], handle))
         elif kind == "rule":
             rules = chains.setdefault(_key(value, "chain"), [])
-            rule, body_of_rule = _rule(as_object(value), len(rules) + 1, comments or {})
+            rule, body_of_rule = parse_rule(as_object(value), len(rules) + 1, comments or {})
             rules.append(rule)
             expressions[rule.family, rule.table, rule.chain, rule.handle] = body_of_rule
         elif kind == "map":
-            found = _map(as_object(value))
+            found = parse_map(as_object(value))
             maps[found.family, found.table, found.name] = found
         elif kind == "set":
             sets[_key(value, "name")] = tuple(as_list(as_object(value).get("elem", [])))
@@ -150,8 +156,14 @@ def _key(value: Json, name: str) -> ChainKey:
     return as_text(member(value, "family")), as_text(member(value, "table")), as_text(member(value, name))
 
 
-def _rule(body: JsonObject, number: int, comments: Mapping[Handle, str]) -> tuple[Rule, tuple[Expression, ...]]:
-    """A rule, and its expressions."""
+def parse_rule(body: JsonObject, number: int, comments: Mapping[Handle, str]) -> tuple[Rule, tuple[Expression, ...]]:
+    """A rule, and its expressions.
+
+    Args:
+        body: The rule as nft writes it.
+        number: Its number in its chain, from 1.
+        comments: Comments that nft does not show, by handle.
+    """
     # A statement that nft cannot write as JSON, such as the update of a map, is given as text.
     expressions: list[Expression] = [{"text": e} if isinstance(e, str) else as_object(e) for e in as_list(member(body, "expr"))]
     handle = as_number(member(body, "handle"))
@@ -186,7 +198,8 @@ def _target(expressions: list[Expression]) -> str:
     return ""
 
 
-def _map(body: JsonObject) -> NftMap:
+def parse_map(body: JsonObject) -> NftMap:
+    """A map from the object that nft writes."""
     elements = {}
     for entry in as_list(body.get("elem", [])):
         if not isinstance(entry, list):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tracer.model.rule import Rule
 from tracer.node import tools
 from tracer.rules import save_parser
+from tracer.rules.nftables.nft_tool import NftUnusable, nft_tool
 from tracer.util.lazy import LazyList
 
 IPTABLES_TABLES = frozenset({"raw", "mangle", "nat", "filter", "security"})
@@ -93,22 +94,36 @@ def run(*command: str) -> str | None:
 
 
 class Listings:
-    """listed() of the tables of this namespace; nft runs once per family. {} if `nft` is missing or fails.
+    """listed() of the tables of this namespace; nft runs once per family. {} if `nft` is missing, fails or is slow.
 
     `nft -t list ruleset` does not read the elements of named sets: for a set of a million elements `nft list table` takes 600
     MB and, on a busy machine, a minute. (`nft -t list table` still reads them, in nft 1.0.6.)
+
+    Args:
+        sets: Number of sets and maps in the namespace.
+
+    Attributes:
+        why_unused: Why nft did not list the rules, a clause; "" = it did, or was not asked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sets: int = 0) -> None:
         self._families: dict[str, dict[str, str]] = {}
+        self._sets, self.why_unused = sets, ""
 
     def __call__(self, family: str, table: str) -> dict[int, str]:
         if family not in self._families:
-            parts = ("\n" + (run("nft", "-t", "-s", "-a", "list", "ruleset", family) or "")).split(f"\ntable {family} ")[1:]
+            parts = ("\n" + self._list(family)).split(f"\ntable {family} ")[1:]
             tables = [part.split(" ", 1)[0] for part in parts]
             # A name may have a newline in it and look like the beginning of another table: then the result is ambiguous.
             self._families[family] = dict(zip(tables, parts, strict=True)) if len(set(tables)) == len(tables) else {}
         return listed(self._families[family].get(table, ""))
+
+    def _list(self, family: str) -> str:
+        try:
+            return nft_tool.output("-t", "-s", "-a", "list", "ruleset", family, sets=self._sets)
+        except NftUnusable as e:
+            self.why_unused = str(e)
+            return ""
 
 
 class SaveTexts:

@@ -8,12 +8,15 @@ hits are joined, and what the tools hide: the comment of a rule of iptables-nft,
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from tracer.model.rule import NFT_FAMILIES, ChainKey
-from tracer.node.nfnetlink import MOST, Nfnetlink, TooManyMessages, attribute, attributes, items, number, text
+from tracer.node.nfnetlink import MOST, DumpInterrupted, Nfnetlink, TooManyMessages, attribute, attributes, items, number, text
 from tracer.rules.nftables import verdict_maps
+from tracer.rules.nftables.netlink_sets import SetDefinition, UnreadElements
+from tracer.rules.nftables.user_data import user_data
 from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap, element
 from tracer.rules.xt_targets import NO_HOTDROP_MATCHES
 from tracer.util.lazy import LazyList
@@ -21,9 +24,16 @@ from tracer.util.reading_progress import rules_read
 
 GETTABLE, GETCHAIN, GETRULE, GETSET, GETSETELEM, GETGEN = 1, 4, 7, 10, 13, 16
 DROP, ACCEPT, RETURN = 0, 1, 0xFFFFFFFB
-_VERDICT_TYPE = 0xFFFFFF00
+MOST_SETS_READ = 2000
+"""Most sets and maps of a namespace up to which the elements of unnamed ones are read with the rules. The kernel looks each set
+up in a list, so reading all of n sets takes time by the square of n: minutes for 44,000."""
+MOST_ELEMENTS = 3 * MOST
+"""Most elements of all sets of a listing that are kept, some 200 bytes each. 44,000 Services with 3 endpoints have 225,000."""
 _HEAD = struct.Struct("=HH").unpack_from
 _VERDICT_REGISTER = 0
+_COMMENT = 0
+"""Kind of nft's user data that has the comment."""
+_FAMILY_NUMBERS = {name: number for number, name in NFT_FAMILIES.items()}
 _VERDICTS = {DROP: "DROP", ACCEPT: "ACCEPT", RETURN: "RETURN", 3: "QUEUE"}
 _SIMPLE_TARGETS = {"masq": "MASQUERADE", "redir": "REDIRECT", "reject": "REJECT", "queue": "QUEUE", "tproxy": "TPROXY",
                    "log": "LOG", "notrack": "NOTRACK", "dup": "DUP", "fwd": "FWD"}  # fmt: skip
@@ -58,12 +68,18 @@ class DumpedChain:
         policy: Its policy, "" = no base chain.
         rules: Its rules, which may be decoded on demand.
         handles: Handles of its rules, known without decoding.
+        kind: Its type ("nat"), "" = no base chain.
+        hook: Its hook (NFTA_HOOK_*).
+        raws: Its rules as the kernel gives them (NFTA_RULE_*), () = not known.
     """
 
     handle: int
     policy: str = ""
     rules: Sequence[DumpedRule] = ()
     handles: Sequence[int] = ()
+    kind: str = ""
+    hook: bytes = b""
+    raws: Sequence[bytes] = ()
 
     def __post_init__(self) -> None:
         self.handles = self.handles or [rule.handle for rule in self.rules]
@@ -77,13 +93,20 @@ class Dump:
         generation: Its number.
         tables: Handles of tables, by family and name.
         chains: Chains by family, table and name.
-        maps: Verdict maps by family, table and name.
+        maps: Verdict maps by family, table and name. Unnamed ones are left out where there are many sets.
+        sets: All sets and maps, without their elements.
     """
 
     generation: int
     tables: Mapping[tuple[str, str], int]
     chains: Mapping[ChainKey, DumpedChain]
     maps: Mapping[ChainKey, VerdictMap]
+    sets: Mapping[ChainKey, SetDefinition] = field(default_factory=dict)
+
+    @property
+    def has_many_sets(self) -> bool:
+        """Whether reading the elements of all sets, as nft does, would take too long."""
+        return len(self.sets) > MOST_SETS_READ
 
 
 def generation(nfnetlink: Nfnetlink) -> int:
@@ -115,12 +138,18 @@ def read(nfnetlink: Nfnetlink) -> Dump:
         a = attributes(raw)
         policy = _VERDICTS.get(number(a[5]), "") if 5 in a else "ACCEPT" if 4 in a else ""
         key = NFT_FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(3))
-        chains[key] = _chain(number(a.get(2)), policy, *of_chain.get((family, a.get(1, b""), a.get(3, b"")), ([], [])))
-    return Dump(now, tables, chains, _maps(nfnetlink))
+        chains[key] = _chain(a, policy, *of_chain.get((family, a.get(1, b""), a.get(3, b"")), ([], [])))
+    sets = {
+        (NFT_FAMILIES.get(family, str(family)), text(a.get(1)), text(a.get(2))): SetDefinition(raw)
+        for _, family, raw in nfnetlink.dump(GETSET)
+        for a in (attributes(raw),)
+    }
+    return Dump(now, tables, chains, _maps(nfnetlink, sets), sets)
 
 
-def _chain(handle: int, policy: str, handles: list[int], raws: list[bytes]) -> DumpedChain:
-    return DumpedChain(handle, policy, LazyList(len(raws), lambda at: dumped_rule(attributes(raws[at]))), handles)
+def _chain(raw: Mapping[int, bytes], policy: str, handles: list[int], raws: list[bytes]) -> DumpedChain:
+    rules = LazyList(len(raws), lambda at: dumped_rule(attributes(raws[at])))
+    return DumpedChain(number(raw.get(2)), policy, rules, handles, text(raw.get(7)), raw.get(4, b""), raws)
 
 
 def _rule_key(raw: bytes) -> tuple[bytes, bytes, int]:
@@ -135,35 +164,94 @@ def _rule_key(raw: bytes) -> tuple[bytes, bytes, int]:
     return a.get(1, b""), a.get(2, b""), number(a.get(3))
 
 
-def _maps(nfnetlink: Nfnetlink) -> dict[ChainKey, VerdictMap]:
+def _maps(nfnetlink: Nfnetlink, sets: Mapping[ChainKey, SetDefinition]) -> dict[ChainKey, VerdictMap]:
     out: dict[ChainKey, VerdictMap] = {}
-    for _, family, raw in nfnetlink.dump(GETSET):
-        a = attributes(raw)
-        if number(a.get(6)) != _VERDICT_TYPE:
+    for key, found in sets.items():
+        if not found.has_verdicts or (found.is_anonymous and len(sets) > MOST_SETS_READ):
             continue
-        table, name = text(a.get(1)), text(a.get(2))
         elements: list[MapElement] = []
         room = MOST - sum(len(known.elements) for known in out.values())
-        for _, _, part in nfnetlink.iter_dump(GETSETELEM, family, attribute(1, table) + attribute(2, name)):
-            elements += [element(e) for _, e in items(attributes(part).get(3, b""))]
+        for each in _iter_elements(nfnetlink, key):
+            elements.append(element(each))
             if len(elements) > room:
                 raise TooManyMessages(f"their verdict maps have more than {MOST} elements")
+        a = attributes(found.raw)
         key_type, key_length = number(a.get(4)), number(a.get(5))
-        flags, parts = number(a.get(3)), verdict_maps.parts(a.get(9, b""))
-        key = NFT_FAMILIES.get(family, str(family)), table, name
-        out[key] = VerdictMap(key_type, key_length, tuple(elements), flags, parts)
+        out[key] = VerdictMap(key_type, key_length, tuple(elements), number(a.get(3)), verdict_maps.parts(a.get(9, b"")))
     return out
 
 
+def _iter_elements(nfnetlink: Nfnetlink, key: ChainKey) -> Iterator[bytes]:
+    """The attributes (NFTA_SET_ELEM_*) of the elements of a set."""
+    family, table, name = key
+    for _, _, part in nfnetlink.iter_dump(GETSETELEM, _FAMILY_NUMBERS.get(family, 0), attribute(1, table) + attribute(2, name)):
+        for _, each in items(attributes(part).get(3, b"")):
+            yield each
+
+
+class SetElements:
+    """Reads the elements of sets of one generation on demand, in the network namespace of the thread that reads first.
+
+    Elements that time out, or that packets add, change within a generation.
+
+    Args:
+        generation: The generation. After a change of the rules nothing is read any more.
+    """
+
+    def __init__(self, generation: int) -> None:
+        self._generation, self._count = generation, 0
+        self._known: dict[ChainKey, tuple[bytes, ...]] = {}
+        self._nfnetlink: Nfnetlink | None = None
+        self._is_closed = False
+
+    def read(self, key: ChainKey) -> Sequence[bytes]:
+        """The elements of a set (NFTA_SET_ELEM_*).
+
+        Raises:
+            UnreadElements: The rules have changed, there are too many elements, or the kernel refused.
+        """
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._read(key)
+        return found
+
+    def read_unnamed(self, sets: Mapping[ChainKey, SetDefinition]) -> None:
+        """Reads the elements of unnamed sets ahead; those that cannot be read stay unread."""
+        for key, found in sets.items():
+            if found.is_anonymous:
+                with suppress(UnreadElements):
+                    self.read(key)
+
+    def _read(self, key: ChainKey) -> tuple[bytes, ...]:
+        if self._is_closed:
+            raise UnreadElements("they were not read")
+        try:
+            self._nfnetlink = self._nfnetlink or Nfnetlink()
+            found = []
+            for each in _iter_elements(self._nfnetlink, key):
+                found.append(each)
+                if self._count + len(found) > MOST_ELEMENTS:
+                    self.close()
+                    raise UnreadElements(f"there are more than {MOST_ELEMENTS} in all sets")
+            if generation(self._nfnetlink) != self._generation:
+                raise UnreadElements("the rules have changed since")
+        except (OSError, DumpInterrupted) as e:
+            self.close()
+            raise UnreadElements("the kernel did not give them") from e
+        self._count += len(found)
+        return tuple(found)
+
+    def close(self) -> None:
+        """Ends the reading; what was read stays."""
+        self._is_closed = True
+        if self._nfnetlink:
+            self._nfnetlink.close()
+        self._nfnetlink = None
+
+
 def comment_of(userdata: bytes) -> str:
-    """The comment in nft's user data of a rule or an element: type, length, value; type 0 is the comment."""
-    at = 0
-    while at + 2 <= len(userdata):
-        kind, length = userdata[at], userdata[at + 1]
-        if kind == 0:
-            return text(userdata[at + 2 : at + 2 + length])
-        at += 2 + length
-    return ""
+    """The comment in nft's user data of a rule or an element; "" = none."""
+    return text(user_data(userdata).get(_COMMENT))
 
 
 def dumped_rule(a: Mapping[int, bytes]) -> DumpedRule:

@@ -16,9 +16,12 @@ from tracer.model.rule import ChainKey, Rule, Ruleset
 from tracer.node import netns, netns_cookie
 from tracer.node.nfnetlink import DumpInterrupted, Nfnetlink, TooManyMessages
 from tracer.rules.nftables import listing, netlink_dump
-from tracer.rules.nftables.netlink_dump import Dump, DumpedChain
+from tracer.rules.nftables.netlink_dump import Dump, DumpedChain, SetElements
+from tracer.rules.nftables.netlink_listing import RuleTexts
+from tracer.rules.nftables.nft_tool import SENTENCE
 from tracer.rules.nftables.verdict_maps import VerdictMap
 from tracer.util.lazy import Lazy
+from tracer.util.worker import user_warnings
 
 TRIES = 4
 """Attempts to read the rules within one generation."""
@@ -63,19 +66,22 @@ class Snapshot:
 
 
 Texts = Callable[[str, str], Mapping[int, str]]
+Decode = Callable[[ChainKey, int], str]
+"""Gives the text of a rule from the kernel's own description. Arguments: the chain, the place of the rule from 0."""
 
 
-def join(dump: Dump, inode: int, listed: Texts, saved: listing.Saved) -> Snapshot:
+def join(dump: Dump, inode: int, listed: Texts, saved: listing.Saved, decode: Decode = lambda *_: "") -> Snapshot:
     """Joins the kernel's dump with the texts of the tools. Rules are joined on demand.
 
     The rules of iptables-nft-save are used for a chain if the kernel has as many rules and no comment differs. Otherwise, and
-    for native tables, nft's listing is used.
+    for native tables, nft's listing is used, and the kernel's description of a rule that nft did not list.
 
     Args:
         dump: The kernel's dump.
         inode: Ruleset.netns.
         listed: Gives the texts of nft, by family and table.
         saved: Gives the rules of iptables-nft-save, by family and table.
+        decode: Gives the text of a rule that no tool has printed.
     """
     of_iptables = {table: saved(*table) for table in dump.tables}
     of_nft: dict[tuple[str, str], Mapping[int, str]] = {}
@@ -101,7 +107,7 @@ def join(dump: Dump, inode: int, listed: Texts, saved: listing.Saved) -> Snapsho
     def rules(key: ChainKey) -> tuple[Rule, ...]:
         family, table, name = key
         saves, chain = of_iptables.get((family, table), {}).get(name, ()), dumped_chains[key]
-        return _rules(key, chain, saves if _is_same(saves, chain) else (), of_nft.get((family, table), {}))
+        return _rules(key, chain, saves if _is_same(saves, chain) else (), of_nft.get((family, table), {}), decode)
 
     def rule_at(handles: tuple[int, int]) -> Rule:
         key, place = places[handles]
@@ -126,12 +132,14 @@ def _is_same(saves: Sequence[Rule], chain: DumpedChain) -> bool:
     return len(saves) == len(chain.rules) and all(not r.comment or r.comment == s.comment for s, r in pairs)
 
 
-def _rules(key: ChainKey, chain: DumpedChain, saves: Sequence[Rule], listed: Mapping[int, str]) -> tuple[Rule, ...]:
+def _rules(
+    key: ChainKey, chain: DumpedChain, saves: Sequence[Rule], listed: Mapping[int, str], decode: Decode
+) -> tuple[Rule, ...]:
     family, table, name = key
     out = []
     for place, rule in enumerate(chain.rules):
         save = saves[place] if saves else None
-        text = save.text if save else listed.get(rule.handle, "")
+        text = save.text if save else listed.get(rule.handle) or decode(key, place)
         target = (save.target if save else "") or rule.target
         comment = (save.comment if save else "") or rule.comment
         out.append(Rule(family, table, name, place + 1, text, comment, target, rule.handle))
@@ -149,6 +157,19 @@ def _retrying() -> Iterator[None]:
         pass
 
 
+def _joined(dump: Dump, inode: int) -> Snapshot:
+    """The snapshot of a dump, in its network namespace."""
+    listings, elements = listing.Listings(len(dump.sets)), SetElements(dump.generation)
+    snapshot = join(dump, inode, listings, listing.SaveTexts(), RuleTexts(dump, elements).text)
+    if listings.why_unused:
+        user_warnings.add(SENTENCE.format(why=listings.why_unused), "nft is not used")
+        if not dump.has_many_sets:
+            elements.read_unnamed(dump.sets)
+    # Texts are decoded on demand, in another network namespace.
+    elements.close()
+    return snapshot
+
+
 def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
     """As read_new, in this thread's network namespace."""
     inode, cookie = space & 0xFFFFFFFF, space >> 32
@@ -161,7 +182,7 @@ def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
                 if now in known:
                     return now, None
                 try:
-                    snapshot = join(netlink_dump.read(nfnetlink), inode, listing.Listings(), listing.SaveTexts())
+                    snapshot = _joined(netlink_dump.read(nfnetlink), inode)
                 except TooManyMessages as e:
                     e.generation = now
                     raise

@@ -9,6 +9,7 @@ import pytest
 
 from tracer.rules.nftables import listing
 from tracer.rules.nftables.listing import listed, saved
+from tracer.rules.nftables.nft_tool import nft_tool
 
 DATA = Path(__file__).parents[3] / "data/nft"
 
@@ -97,18 +98,19 @@ def test_tables_are_listed_by_family_and_without_the_elements_of_sets(monkeypatc
     commands: list[tuple[str, ...]] = []
     text = "table inet one { # handle 1\n\tchain a { # handle 1\n\t\t{} # handle 2\n\t}\n}\n"
 
-    def run(*command: str) -> str:
+    def run(*command: str, sets: int) -> str:
         commands.append(command)
         return text.replace("{}", "drop") + text.replace("one", "two").replace("{}", "accept")
 
-    monkeypatch.setattr(listing, "run", run)
+    monkeypatch.setattr(nft_tool, "output", run)
     listings = listing.Listings()
     assert [listings("inet", table) for table in ("one", "two", "three")] == [{2: "drop"}, {2: "accept"}, {}]
-    assert commands == [("nft", "-t", "-s", "-a", "list", "ruleset", "inet")]
+    assert commands == [("-t", "-s", "-a", "list", "ruleset", "inet")] and not listings.why_unused
 
 
 def test_a_table_that_is_listed_twice_has_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table's name may contain a newline, and forge a second listing."""
     text = "table ip good { # handle 1\n\tchain c {\n\t\tdrop # handle 5\n\t}\n}\n"
-    monkeypatch.setattr(listing, "run", lambda *command: text + "table ip x\n" + text.replace("drop", "accept"))
+    twice = text + "table ip x\n" + text.replace("drop", "accept")
+    monkeypatch.setattr(nft_tool, "output", lambda *command, sets: twice)
     assert listing.Listings()("ip", "good") == {}

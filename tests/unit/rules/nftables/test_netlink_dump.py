@@ -12,6 +12,7 @@ import pytest
 from tracer.node.nfnetlink import Message, Nfnetlink, TooManyMessages, attribute, attributes, items, number, text
 from tracer.rules.nftables import netlink_dump
 from tracer.rules.nftables.netlink_dump import DumpedRule, dumped_rule
+from tracer.rules.nftables.netlink_sets import VERDICT_TYPE, SetDefinition
 
 
 def expression(name: str, *data: bytes) -> bytes:
@@ -106,9 +107,8 @@ class Endless:
     def __init__(self) -> None:
         self.sent = 0
 
-    def dump(self, kind: int, watch: object = None) -> list[Message]:
-        names = (attribute(2, name) + attribute(6, netlink_dump._VERDICT_TYPE) for name in ("few", "many"))
-        return [(kind, 2, attribute(1, "t") + raw) for raw in names]
+    def sets(self) -> list[tuple[str, bytes]]:
+        return [(name, attribute(1, "t") + attribute(2, name) + attribute(6, VERDICT_TYPE)) for name in ("few", "many")]
 
     def iter_dump(self, kind: int, family: int, attrs: bytes) -> Iterator[Message]:
         for number_ in count() if b"many" in attrs else range(3):
@@ -121,5 +121,5 @@ def test_verdict_maps_are_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(netlink_dump, "MOST", 50)
     kernel: Any = Endless()
     with pytest.raises(TooManyMessages, match="verdict maps have more than 50 elements"):
-        netlink_dump._maps(kernel)
+        netlink_dump._maps(kernel, {("ip", "t", name): SetDefinition(raw) for name, raw in kernel.sets()})
     assert kernel.sent == 51
