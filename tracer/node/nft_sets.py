@@ -1,44 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named sets of addresses of nftables in our own network namespace, as nft prints them."""
+"""Named sets of addresses of nftables in our own network namespace, through netlink: nft may be absent, and takes longer."""
 
 from __future__ import annotations
 
-import json
+import errno
 from ipaddress import ip_address
-from typing import Any
+from pathlib import Path
 
-from tracer.node import tools
+from tracer.node.nfnetlink import DumpInterrupted, Nfnetlink, attribute, attributes, items, number
 
-FAMILIES = ("ip", "ip6")
+GETSET, GETSETELEM = 10, 13
+FAMILIES = {2: 7, 10: 8}
+"""Family of a table -> nft's type of its addresses (TYPE_IPADDR, TYPE_IP6ADDR)."""
 MOST_ADDRESSES = 1024
 """Largest number of addresses in a set; a larger set is not read."""
+_NO_FLAGS_BUT = 0x2 | 0x10 | 0x20
+"""Flags of a set of single addresses: constant, with timeouts, filled by packets."""
+_TYPE, _FLAGS = 4, 3
+
+
+MODULE, SYMBOLS = Path("/sys/module/nf_tables"), Path("/proc/kallsyms")
+
+
+def is_loaded() -> bool:
+    """Whether the kernel has nf_tables, as a module or built in. A request to it would load it."""
+    if MODULE.exists():
+        return True
+    with SYMBOLS.open(encoding="ascii", errors="replace") as lines:
+        return any(" nft_do_chain" in line for line in lines)
 
 
 def addresses(table: str, name: str) -> tuple[str, ...] | None:
     """The elements of the sets of this name in the tables of this name, of both families.
 
     Returns:
-        The addresses; () = no such set; None = nft is missing or fails, or a set has other elements or is too large.
+        The addresses; () = no such set; None = the kernel refuses, or a set has other elements or is too large.
     """
+    if not is_loaded():
+        return ()
     found: list[str] = []
-    for family in FAMILIES:
-        try:
-            # Without elements (-t): this does not fail if there is no such table.
-            tables = tools.output("nft", "-j", "-t", "list", "sets", family)
-            if not any((each.get("table"), each.get("name")) == (table, name) for each in _sets(tables)):
-                continue
-            printed = tools.output("nft", "-j", "list", "set", family, table, name)
-            found += [_text(element) for each in _sets(printed) for element in each.get("elem") or ()]
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return None
-    return tuple(found) if len(found) <= MOST_ADDRESSES else None
-
-
-def _sets(printed: str) -> list[dict[str, Any]]:
-    return [each["set"] for each in json.loads(printed)["nftables"] if "set" in each]
-
-
-def _text(element: Any) -> str:
-    """An element that is an address, with or without a comment. Raises ValueError for another kind of element."""
-    value = element["elem"]["val"] if isinstance(element, dict) and "elem" in element else element
-    return str(ip_address(value))
+    asked = attribute(1, table) + attribute(2, name)
+    try:
+        for family, kind in FAMILIES.items():
+            # A dump that is not read to its end occupies its socket.
+            with Nfnetlink() as nfnetlink:
+                try:
+                    definition = attributes(nfnetlink.get(GETSET, family, asked)[2])
+                except OSError as e:
+                    if e.errno == errno.ENOENT:
+                        continue
+                    raise
+                if number(definition.get(_TYPE)) != kind or number(definition.get(_FLAGS)) & ~_NO_FLAGS_BUT:
+                    return None
+                for _, _, part in nfnetlink.iter_dump(GETSETELEM, family, asked):
+                    for _, element in items(attributes(part).get(3, b"")):
+                        key = attributes(attributes(element).get(1, b"")).get(1, b"")
+                        found.append(str(ip_address(key)))
+                    if len(found) > MOST_ADDRESSES:
+                        return None
+    except (OSError, ValueError, DumpInterrupted):
+        return None
+    return tuple(found)

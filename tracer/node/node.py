@@ -30,7 +30,7 @@ KEPT_SECONDS, ANSWERS_KEPT = 1.0, 4096
 VOLATILE_SECONDS = 0.05
 """Time that a value is kept which a reported packet may have changed, such as conntrack's counters, s."""
 SETS_SECONDS = 10.0
-"""Time that the elements of a set are kept, which `nft` has to read, s."""
+"""Time that the elements of a set are kept, s."""
 
 T = TypeVar("T")
 
