@@ -100,7 +100,7 @@ class _Namespace:
         return not self.gone and (self.is_polled or (self.requested > 0 and self.is_coming(self.requested)))
 
     def refresh(self) -> None:
-        """Reads the rules if they have changed. A long reading is followed by a pause of the same length.
+        """Reads the rules if they have changed. A long reading is followed by a pause of the same length, also one in vain.
 
         Raises:
             OSError: The namespace cannot be entered, or the kernel refused.
@@ -111,16 +111,16 @@ class _Namespace:
             return
         self._retry_at = 0.0
         fd = self._open()
+        began = time.monotonic()
         try:
-            began = time.monotonic()
             with suppress(RulesetChanging):
                 self.seen, snapshot = self._read_new(fd)
                 if snapshot:
                     self.snapshots.add(snapshot)
                     took = time.monotonic() - began
-                    self._next_read = time.monotonic() + took
                     _log.debug("generation %d of namespace %d read in %.1f ms", self.seen, self.space & INODE_MASK, took * 1e3)
         finally:
+            self._next_read = 2 * time.monotonic() - began
             os.close(fd)
 
     def _read_new(self, fd: int) -> tuple[int, Snapshot | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -186,3 +187,20 @@ def test_a_path_that_leads_to_another_namespace_now() -> None:
         netns.open_path(Path("/proc/self/ns/net"), OWN + 1)
     with pytest.raises(LookupError):
         netns.find(1)
+
+
+def test_a_long_reading_in_vain_is_followed_by_a_pause(monkeypatch: pytest.MonkeyPatch, watch: RulesetWatcher) -> None:
+    """Rules of 44,000 Services take seconds, and may change meanwhile each time: reading must not use a processor alone."""
+    times: list[tuple[float, float]] = []
+
+    def read_new(fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+        began = time.monotonic()
+        time.sleep(0.1)
+        times.append((began, time.monotonic()))
+        raise RulesetChanging
+
+    monkeypatch.setattr(nftables_snapshot, "read_new", read_new)
+    watch.poll(OWN)
+    until(lambda: len(times) >= 4)
+    pauses = [(after[0] - before[1], before[1] - before[0]) for before, after in pairwise(times[:4])]
+    assert all(pause >= 0.9 * took for pause, took in pauses), pauses
