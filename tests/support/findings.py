@@ -25,7 +25,7 @@ from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import HostReader, ListeningSocket
-from tracer.node.procnet import BoundSocket
+from tracer.node.procnet import BoundSocket, ConnectedSocket
 from tracer.packets.outcome import classify
 from tracer.util.questions import Journal, live
 
@@ -35,7 +35,13 @@ SECOND = 1_000_000_000
 
 @dataclass
 class FakeNode(HostReader):
-    """Answers with the given values. listeners: by (port, protocol); settings: by name, the same in every namespace."""
+    """Answers with the given values.
+
+    Attributes:
+        listeners: By (port, protocol).
+        settings: By name, the same in every namespace.
+        connections: Of any protocol. Their inodes are those of `listeners`, in order, and then those of no process.
+    """
 
     listeners: dict[tuple[int, str], ListeningSocket] = field(default_factory=dict)
     proxies: frozenset[int] = frozenset()
@@ -49,6 +55,7 @@ class FakeNode(HostReader):
     conntrack: dict[str, int] = field(default_factory=dict)
     mtus: dict[str, int] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
+    connections: tuple[ConnectedSocket, ...] = ()
 
     def bound(self, protocol: str) -> tuple[BoundSocket, ...]:
         return tuple(
@@ -56,8 +63,11 @@ class FakeNode(HostReader):
         )
 
     def owner(self, inode: int) -> tuple[int, str]:
-        found = list(self.listeners.values())[inode]
-        return found.pid, found.command
+        found = dict(enumerate(self.listeners.values())).get(inode)
+        return (found.pid, found.command) if found else (0, "")
+
+    def connected(self, protocol: str, port: int) -> tuple[ConnectedSocket, ...]:
+        return tuple(s for s in self.connections if s.port == port)
 
     def is_kube_proxy(self, pid: int) -> bool:
         return pid in self.proxies

@@ -65,7 +65,7 @@ class _Asked(NamedTuple):
 def _asked(packet: Packet) -> tuple[_Asked, ...]:
     found = []
     for at, hop in enumerate(packet.hops):
-        if isinstance(hop, (DecidingHop, RewriteHop)) and (port := _node_port(hop)):
+        if isinstance(hop, (DecidingHop, RewriteHop)) and (port := decided_node_port(hop)):
             ends = hop.nat.before if isinstance(hop, RewriteHop) else packet.endpoints
             found += [_Asked(at, ends.dst, port)] if ends.dport == port else []
     return tuple(found)
@@ -74,7 +74,7 @@ def _asked(packet: Packet) -> tuple[_Asked, ...]:
 _ASKED = PathMemo(_asked)
 
 
-def _node_port(hop: OwnedHop) -> int:
+def decided_node_port(hop: OwnedHop) -> int:
     """Returns the NodePort for which a Service's rule acted on the packet at this hop; 0 = none."""
     owner = hop.owner
     if hop.clone or not is_host(hop.netns) or not owner or owner.kind != "Service":
@@ -155,7 +155,7 @@ def _settings(port: int, context: FindingContext) -> list[FindingEvidence]:
     if ports is None or reserved is None:
         return []
     low, _, high = ports.partition(" ")
-    if not (low.isdigit() and high.isdigit() and int(low) <= port <= int(high)) or _within(port, reserved):
+    if not (low.isdigit() and high.isdigit() and int(low) <= port <= int(high)) or is_within(port, reserved):
         return []
     text = (
         f"ip_local_port_range is {low}-{high} and {port} is not reserved: any outgoing connection of the node may get this"
@@ -164,7 +164,7 @@ def _settings(port: int, context: FindingContext) -> list[FindingEvidence]:
     return [FindingEvidence("setting", text, "/proc/sys")]
 
 
-def _within(port: int, ranges: str) -> bool:
+def is_within(port: int, ranges: str) -> bool:
     """Whether a list such as "8080,30000-32767" contains the port."""
     for each in filter(None, ranges.split(",")):
         low, _, high = each.partition("-")

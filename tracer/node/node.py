@@ -20,7 +20,7 @@ from tracer.node.host_files import of_node
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.netns import inside
 from tracer.node.processes import Processes
-from tracer.node.procnet import BoundSocket
+from tracer.node.procnet import BoundSocket, ConnectedSocket
 from tracer.node.routes import Routes
 from tracer.util import untrusted_file
 from tracer.util.endpoint_format import format_endpoint
@@ -60,6 +60,23 @@ class ListeningSocket:
         return format_endpoint(self.address, self.port)
 
 
+@dataclass(frozen=True)
+class LocalConnection:
+    """A connection of a process of the node.
+
+    Attributes:
+        pid: The process, 0 = not known.
+        command: Name of the process.
+    """
+
+    pid: int
+    command: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.command} (pid {self.pid})" if self.pid else "a process that cannot be seen from here"
+
+
 class HostReader:
     """Reads the node that this process runs on.
 
@@ -88,6 +105,10 @@ class HostReader:
         """The process that listens on this address and port of the node. protocol: "tcp" or "udp"."""
         best = procnet.receiver(self.bound(protocol), address, port)
         return ListeningSocket(best.address, port, *self.owner(best.inode)) if best else None
+
+    def connected(self, protocol: str, port: int) -> tuple[ConnectedSocket, ...]:
+        """Sockets of the node that have a peer, by their own port. protocol: "tcp" or "udp"."""
+        return self._keep(("connected", protocol, port), lambda: procnet.connected(self._net, protocol, port))
 
     def owner(self, inode: int) -> tuple[int, str]:
         """(pid, command) of a process that holds a socket; (0, "") = not found."""

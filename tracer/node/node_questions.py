@@ -14,13 +14,15 @@ from typing import Generic, ParamSpec, TypeVar
 from tracer.model.namespace_name import Netns
 from tracer.node import procnet
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS, HostReader, ListeningSocket
-from tracer.node.procnet import BoundSocket
+from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS, HostReader, ListeningSocket, LocalConnection
+from tracer.node.procnet import BoundSocket, ConnectedSocket
 from tracer.util.questions import Answer, Journal, Known, NotAsked
 
 P = ParamSpec("P")
 T = TypeVar("T")
 PROTOCOLS = ("tcp", "udp")
+MOST_OWNERS = 16
+"""Maximum number of sockets of one port for which a recording asks the process."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Occasion:
         listeners: Processes of listening sockets that packets met: pids with settings that are due.
         counted_listeners: The same: pids with counters that are due.
         drop_namespaces: Names of the namespaces in which packets were dropped.
+        translated_ports: Protocols and destination ports of packets whose destination was replaced, without those of TCP that
+            begin a connection.
         namespaces: Names of all named namespaces, if questions about them are due.
     """
 
@@ -47,6 +51,7 @@ class Occasion:
     listeners: tuple[int, ...] = ()
     counted_listeners: tuple[int, ...] = ()
     drop_namespaces: tuple[Netns, ...] = ()
+    translated_ports: tuple[tuple[str, int], ...] = ()
     namespaces: tuple[Netns, ...] = ()
 
 
@@ -154,13 +159,13 @@ class Listener(NodeQuestion[[str, int, str], ListeningSocket | None]):
         best = procnet.receiver(sockets.value, address, port)
         if not best:
             return Known(None)
-        owner = _owner(host, journal, best)
+        owner = _owner(host, journal, best.inode)
         return owner if isinstance(owner, NotAsked) else Known(ListeningSocket(best.address, port, *owner.value))
 
     def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
         if occasion.is_periodic:
             for bound in _all_bound(host, journal):
-                _owner(host, journal, bound)
+                _owner(host, journal, bound.inode)
 
 
 @dataclass(frozen=True)
@@ -172,9 +177,40 @@ class IsKubeProxy(NodeQuestion[[int], bool]):
 
     def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
         if occasion.is_periodic:
-            owners = (_owner(host, journal, bound) for bound in _all_bound(host, journal))
+            owners = (_owner(host, journal, bound.inode) for bound in _all_bound(host, journal))
             for pid in sorted({owner.value[0] for owner in owners if isinstance(owner, Known)}):
                 self.ask(host, journal, pid)
+
+
+@dataclass(frozen=True)
+class ConnectionOf(NodeQuestion[[str, int, str, int], LocalConnection | None]):
+    """The connection of a process of the node, by its protocol, its own port, its peer and the peer's port; None = none.
+
+    The node's own address is not compared: a socket that is not connected yet may have none.
+    """
+
+    def ask(
+        self, host: HostReader, journal: Journal, protocol: str, port: int, peer: str, peer_port: int, /
+    ) -> Answer[LocalConnection | None]:
+        sockets = _connected(host, journal, protocol, port)
+        if isinstance(sockets, NotAsked):
+            return sockets
+        found = next((s for s in sockets.value if (s.peer, s.peer_port) == (peer, peer_port) and s.inode), None)
+        if not found:
+            return Known(None)
+        owner = _owner(host, journal, found.inode)
+        return Known(LocalConnection(*((0, "") if isinstance(owner, NotAsked) else owner.value)))
+
+    def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
+        for protocol, port in occasion.translated_ports:
+            sockets = _connected(host, journal, protocol, port)
+            for socket in sockets.value[:MOST_OWNERS] if isinstance(sockets, Known) else ():
+                _owner(host, journal, socket.inode)
+
+
+def _connected(host: HostReader, journal: Journal, protocol: str, port: int) -> Answer[tuple[ConnectedSocket, ...]]:
+    key = ("node", ("connected", protocol, port))
+    return journal(key, lambda: host.connected(protocol, port), tuple[ConnectedSocket, ...]())
 
 
 def _all_bound(host: HostReader, journal: Journal) -> list[BoundSocket]:
@@ -182,9 +218,9 @@ def _all_bound(host: HostReader, journal: Journal) -> list[BoundSocket]:
     return [bound for answer in answers if isinstance(answer, Known) for bound in answer.value]
 
 
-def _owner(host: HostReader, journal: Journal, bound: BoundSocket) -> Answer[tuple[int, str]]:
+def _owner(host: HostReader, journal: Journal, inode: int) -> Answer[tuple[int, str]]:
     """(pid, command) of the process that holds a socket; (0, "") = not found."""
-    return journal(("listener", bound.inode), lambda: host.owner(bound.inode), (0, ""))
+    return journal(("listener", inode), lambda: host.owner(inode), (0, ""))
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
+from itertools import islice
 from pathlib import Path
 
 LISTEN, UNCONNECTED = "0A", "07"
 WILDCARDS = frozenset({"0.0.0.0", "::"})
+MOST_CONNECTED = 1024
+"""Maximum number of connected sockets with one port that are returned."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,54 @@ def _table(path: Path, state: str) -> Iterator[BoundSocket]:
                     continue
                 address, _, port = fields[1].partition(":")
                 yield BoundSocket(_address(address), int(port, 16), int(fields[9]))
+    except (OSError, ValueError, IndexError):
+        return
+
+
+@dataclass(frozen=True)
+class ConnectedSocket:
+    """A socket with a peer, also one whose connection is still being made.
+
+    Attributes:
+        address: Its own address.
+        port: Its own port.
+        peer: Address of its peer.
+        peer_port: Port of its peer.
+        inode: Inode of the socket; 0 = no process holds it any more.
+    """
+
+    address: str
+    port: int
+    peer: str
+    peer_port: int
+    inode: int
+
+
+def connected(proc: Path, protocol: str, port: int) -> tuple[ConnectedSocket, ...]:
+    """The sockets of a namespace that have a peer and a port of their own, at most MOST_CONNECTED.
+
+    Args:
+        proc: /proc/PID/net.
+        protocol: "tcp" or "udp"; the result is () for any other.
+        port: The sockets' own port.
+    """
+    if protocol not in ("tcp", "udp"):
+        return ()
+    found = (s for name in (protocol, protocol + "6") for s in _peers(proc / name, f":{port:04X}"))
+    return tuple(islice(found, MOST_CONNECTED))
+
+
+def _peers(path: Path, own: str) -> Iterator[ConnectedSocket]:
+    """own: a colon and the port, as the file has it."""
+    try:
+        with path.open(encoding="ascii") as lines:
+            next(lines, "")
+            for line in lines:
+                fields = line.split(maxsplit=10)
+                if not fields[1].endswith(own) or fields[3] in (LISTEN, UNCONNECTED):
+                    continue
+                (address, _, port), (peer, _, to) = fields[1].partition(":"), fields[2].partition(":")
+                yield ConnectedSocket(_address(address), int(port, 16), _address(peer), int(to, 16), int(fields[9]))
     except (OSError, ValueError, IndexError):
         return
 

@@ -14,7 +14,7 @@ from incidents.proxy import iptables
 from incidents.proxy.model import PODS as POD_NETWORKS
 from incidents.proxy.model import Service
 from incidents.situations import SHOP, A, Situation
-from scenes import held, nfqueue, packets, rules, scene, servers
+from scenes import held, nfnetlink, nfqueue, packets, rules, scene, servers
 from scenes import traffic as ask
 from scenes.netns import entered
 from scenes.topology import CLIENT, CLIENT4, GATEWAY4, NODE4
@@ -26,6 +26,9 @@ CLOSED = replace(SHOP, ends=((A, 8081),))
 """SHOP with an endpoint at a port at which its pod does not listen."""
 NEAR = replace(SHOP, local=True, near=SHOP.ends)
 QUEUE = 7
+ASKED_PORT = 9120
+"""Port of the client's server that the node asks."""
+BEACON = Service("shop/beacon", "172.30.1.50", 8126, SHOP.node_port, ((A, servers.UDP_PORT),), "beacon", protocol="udp")
 METRICS = Service("shop/metrics", "172.30.1.40", 8125, 30308, ((A, servers.UDP_PORT),), "statsd", protocol="udp")
 SENT_FROM, HOSTED_UDP = 41000, 30309
 """Ports: of a client that always sends from the same one, and of a hostPort."""
@@ -72,6 +75,67 @@ class OutOfWindow(AskedSituation):
             packets.send_tcp(CLIENT4, number, src=A, sport=8080, flags=flags, ns="pod-a", seq=far, ack=ack)
             time.sleep(0.5)
         return [(f"pod-a $ a segment outside of the window to {CLIENT4}:{number}", "sent")]
+
+
+@dataclass(frozen=True)
+class OwnConnection(AskedSituation):
+    """The node asks a server of the client; the kernel chooses the port of the connection.
+
+    protocol: "tcp" or "udp". is_idle: after the first answer conntrack's entry ends, and the server sends again. given: value
+    of ip_local_port_range. reserved: of ip_local_reserved_ports.
+    """
+
+    protocol: str = "tcp"
+    is_idle: bool = False
+    given: str = f"{SHOP.node_port} {SHOP.node_port}"
+    reserved: str = ""
+
+    def up(self) -> list[Object]:
+        found = super().up()
+        scene.set_for_scene("net/ipv4/ip_local_port_range", self.given)
+        scene.set_for_scene("net/ipv4/ip_local_reserved_ports", self.reserved)
+        return found
+
+    def traffic(self) -> Requests:
+        kind = socket.SOCK_STREAM if self.protocol == "tcp" else socket.SOCK_DGRAM
+        mine = socket.socket(socket.AF_INET, kind)
+        with entered(CLIENT):
+            server = socket.socket(socket.AF_INET, kind)
+        with mine, server:
+            for sock in (mine, server):
+                sock.settimeout(1.2)
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((CLIENT4, ASKED_PORT))
+            if self.protocol == "tcp":
+                server.listen(4)
+            answers = self._talk(mine, server)
+            port = mine.getsockname()[1]
+            held.keep([mine], ns=None)
+        return [(f"node-1 $ from port {port} to {CLIENT4}:{ASKED_PORT}, {self.protocol}", answers)]
+
+    def _talk(self, mine: socket.socket, server: socket.socket) -> str:
+        """What the node's process got."""
+        try:
+            mine.connect((CLIENT4, ASKED_PORT))
+            mine.send(b"question")
+            if self.protocol == "tcp":
+                peer = server.accept()[0]
+            else:
+                peer = server
+                peer.connect(server.recvfrom(64)[1])
+            with peer:
+                return " ".join(self._answer(mine, peer, n) for n in range(1 + self.is_idle))
+        except OSError as e:
+            return str(e)
+
+    def _answer(self, mine: socket.socket, peer: socket.socket, number: int) -> str:
+        if number:
+            nfnetlink.conntrack_flush()
+        peer.send(f"answer-{number}".encode())
+        try:
+            return mine.recv(64).decode()
+        except TimeoutError:
+            return "timeout"
 
 
 def _syn_ack(wire: socket.socket, number: int) -> tuple[int, int]:
@@ -149,7 +213,57 @@ def every() -> list[AskedSituation]:
         AskedSituation("UDP entry of a pod with the hostPort", "legacy", _moved_host_port(False), (),
                        where=hosted, watched=(HOSTED_UDP,), sport=SENT_FROM),
     ]  # fmt: skip
+    return [*found, *_own_connections()]
+
+
+def _own_connections() -> list[AskedSituation]:
+    """The node's own connections with the number of a NodePort, and such with another one."""
+    taken, both = "ephemeral_port_taken", f"{SHOP.node_port} {SHOP.node_port + 1}"
+
+    def reserved(one: OwnConnection, name: str) -> OwnConnection:
+        """The same with the NodePort reserved: the kernel chooses the next port."""
+        port = SHOP.node_port
+        return replace(one, name=name, packets="", audit="", watched=(port + 1,), given=both, reserved=str(port))
+
+    made = OwnConnection("a NodePort as the port of a connection", "ipvs", plain, packets=taken, audit=taken)
+    found = [made, reserved(made, "a NodePort as the port of a connection, reserved")]
+    for mode, build, names, protocol in (
+        ("legacy", plain, (SHOP,), "tcp"),
+        ("nft", plain, (SHOP,), "tcp"),
+        ("native", plain, (SHOP,), "tcp"),
+        ("legacy", _beacon, (BEACON,), "udp"),
+    ):
+        name = f"an idle {protocol} connection with a NodePort as its port"
+        idle = OwnConnection(name, mode, build, names, packets=taken, perhaps=(taken,), protocol=protocol, is_idle=True)
+        busy = replace(idle, name=f"a {protocol} connection with a NodePort as its port", packets="", is_idle=False)
+        found += [idle, busy, reserved(idle, f"an idle {protocol} connection, the NodePort reserved")]
+    masqueraded = [
+        AskedSituation("a NodePort as the port of a masqueraded connection", mode, _masqueraded_to_node_port,
+                       where=("pod-a", CLIENT4, ASKED_PORT), watched=(ASKED_PORT,))
+        for mode in ("ipvs", "legacy", "nft")
+    ]  # fmt: skip
+    return [*found, *masqueraded]
+
+
+def _masqueraded_to_node_port(mode: str) -> list[Object]:
+    """What pods send to the client's server gets the NodePort of SHOP as its port, or the next one."""
+    found = plain(mode)
+    servers.start([servers.Server(CLIENT, "outside", http=ASKED_PORT, udp=None)])
+    ports = f"{SHOP.node_port}-{SHOP.node_port + 1}"
+    text = f"*nat\n-I POSTROUTING 1 -d {CLIENT4}/32 -p tcp --dport {ASKED_PORT} -j MASQUERADE --to-ports {ports}\nCOMMIT\n"
+    rules.restore_text(text, 4, "nft" if mode == "nft" else "legacy", flush=False)
     return found
+
+
+def _beacon(mode: str) -> list[Object]:
+    """A Service with a NodePort of UDP."""
+    scene.bare()
+    situations.kube(mode, BEACON)
+    service = objects.service(BEACON.name, BEACON.address, BEACON.port, BEACON.node_port, BEACON.port_name)
+    service["spec"]["ports"][0]["protocol"] = "UDP"
+    ends = objects.endpoints(BEACON.name, [("pod-a", A, "node-1")], servers.UDP_PORT, BEACON.port_name)
+    ends["ports"][0]["protocol"] = "UDP"
+    return [objects.node("node-1", NODE4, "10.244.0.0/24"), service, ends, objects.pod("default/pod-a", A, "node-1", 8080)]
 
 
 def plain(mode: str) -> list[Object]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from scenes import rules, servers
-from scenes.topology import Node
+from scenes.topology import STATE_DIR, Node
+
+_SETTINGS = STATE_DIR / "settings"
 
 
 def up(
@@ -41,8 +44,24 @@ def bare(serve: Sequence[servers.Server] = servers.POD_SERVERS) -> None:
 
 def down() -> None:
     """Remove servers, rules, connections, links and namespaces, also those of another process."""
+    _restore_settings()
     Node().down()
     rules.flush()
+
+
+def set_for_scene(name: str, value: str) -> None:
+    """Sets a sysctl of the node until down(). name: its path, "net/ipv4/ip_forward"."""
+    path, before = Path("/proc/sys", name), _SETTINGS / name.replace("/", ".")
+    _SETTINGS.mkdir(parents=True, exist_ok=True)
+    if not before.exists():
+        before.write_text(path.read_text())
+    path.write_text(f"{value}\n")
+
+
+def _restore_settings() -> None:
+    for before in _SETTINGS.glob("*"):
+        Path("/proc/sys", before.name.replace(".", "/")).write_text(before.read_text())
+        before.unlink()
 
 
 @contextmanager

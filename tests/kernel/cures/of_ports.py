@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 from incidents import ipvs as virtual
@@ -14,6 +17,7 @@ from incidents.proxy.model import HostPort, Service
 from tests.kernel.audit_nodes import CLIENT, HOSTED, NODE, PODS, PORT
 from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box, Step
+from tracer.model.finding import Finding
 from tracer.predict.query import PathQuery
 
 HOST = HostPort(30306, PODS["pod-d"], HOSTED, "c0" * 32)
@@ -151,6 +155,64 @@ def _refused(box: Box) -> BuiltCase:
 @case("nodeport_host_process", "a packet, iptables-nft, with endpoints")
 def _silent(box: Box) -> BuiltCase:
     return _process(box, SHOP, ("nft", iptables.rules([SHOP])), by_packet=True)
+
+
+RANGE, RESERVED = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
+_SHOWN = r"ip_local_port_range = 30306\s30307\n.*ip_local_reserved_ports = *\n"
+
+
+def _given(box: Box) -> None:
+    """The kernel gives ports from 30306 to 30307; the first one is SHOP's NodePort."""
+    box.set(RESERVED, Path("/proc/sys", RESERVED).read_text())
+    box.set(RANGE, f"{SHOP.node_port} {SHOP.node_port + 1}")
+
+
+@case("ephemeral_port_taken", "legacy")
+def _in_range(box: Box) -> BuiltCase:
+    box.put(("legacy", iptables.rules([SHOP])))
+    box.objects(*cluster(SHOP))
+    _given(box)
+    return BuiltCase(lambda: box.audit("ephemeral_port_taken"), {"sysctl net": _SHOWN})
+
+
+@case("ephemeral_port_taken", "ipvs", "ipvs")
+def _in_range_of_ipvs(box: Box) -> BuiltCase:
+    _ipvs(box, HostPort(HOSTED, HOST.address, HOSTED, HOST.container), "kube")
+    _given(box)
+    return BuiltCase(lambda: box.audit("ephemeral_port_taken"), {"sysctl net": _SHOWN})
+
+
+@case("ephemeral_port_taken", "a packet, iptables-nft, its connection has no entry")
+def _connection(box: Box) -> BuiltCase:
+    box.put(("nft", iptables.rules([SHOP])))
+    box.objects(*cluster(SHOP))
+    _given(box)
+    box.listen(PORT, "client")
+    socks = []  # type: ignore[var-annotated]
+
+    def connect() -> None:
+        for old in socks:
+            old.close()
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        made.connect((CLIENT, PORT))
+        socks[:] = [made]
+
+    # The kernel gives even numbers of the range to connections first.
+    connect()
+    box.at_end(lambda: socks[0].close())
+
+    def find() -> list[Finding]:
+        number = socks[0].getsockname()[1]
+        late = [replace(packet, tcp_flags="PSH ACK") for packet in box.packets(PathQuery(CLIENT, PORT, NODE, number))]
+        return box.packet_findings("ephemeral_port_taken", late)
+
+    def restart() -> None:
+        """Now all ports of the small range are reserved; a real one has others."""
+        Path("/proc/sys", RANGE).write_text(f"{SHOP.node_port} 32769")
+        connect()
+
+    return BuiltCase(find, {"sysctl net": _SHOWN, "ss -antp": rf"{NODE}:{SHOP.node_port} +{CLIENT}:{PORT} "}, repair=restart)
 
 
 RULESETS = Path(__file__).resolve().parents[3] / "vagrant/incidents/rulesets"

@@ -29,6 +29,7 @@ from tracer.node.namespace_questions import ListenerProcess, NamespaceListeners,
 from tracer.node.node import ListeningSocket
 from tracer.node.node_questions import (
     BoundSockets,
+    ConnectionOf,
     ConntrackCounters,
     InterfaceOf,
     IsKubeProxy,
@@ -41,7 +42,7 @@ from tracer.node.node_questions import (
     Setting,
     WayOut,
 )
-from tracer.node.procnet import BoundSocket
+from tracer.node.procnet import BoundSocket, ConnectedSocket
 from tracer.util.questions import Answer, Known, NotAsked, Question
 
 T = TypeVar("T")
@@ -125,10 +126,12 @@ class Recording:
 OCCASION = Occasion(
     is_periodic=True, has_drops=True, has_first_datagram=True, destinations=("10.0.0.9",), interfaces=("eth0",),
     listeners=(42,), counted_listeners=(42,), drop_namespaces=(Netns("pod-b"),), namespaces=(HOST, Netns("pod-a")),
+    translated_ports=(("tcp", 30306), ("udp", 30306)),
 )  # fmt: skip
 ARGUMENTS: dict[type[object], list[tuple[Any, ...]]] = {
     ListenerSetting: [(42,)], ListenerCounters: [(42,)], BoundSockets: [("tcp",), ("udp",)],
     Listener: [("10.0.0.1", 80, "tcp"), ("10.0.0.1", 81, "tcp"), ("10.0.0.1", 53, "udp")], IsKubeProxy: [(7,), (0,)],
+    ConnectionOf: [("tcp", 30306, "10.0.0.9", 80), ("udp", 30306, "10.0.0.8", 80)],
     InterfaceOf: [("10.0.0.1",)], Mtu: [("eth0",), ("cni0",)], WayOut: [("10.0.0.9",)],
     NamespaceSetting: [("node",), ("pod-a",)], NamespaceListeners: [("node",), ("pod-a",), ("pod-b",)],
 }  # fmt: skip
@@ -137,7 +140,8 @@ ARGUMENTS: dict[type[object], list[tuple[Any, ...]]] = {
 
 def node() -> FakeNode:
     sockets = {(80, "tcp"): ListeningSocket("0.0.0.0", 80, 7, "web"), (53, "udp"): ListeningSocket("::", 53, 0, "")}
-    return FakeNode(listeners=sockets, ways={"10.0.0.9": "cni0"}, mtus={"cni0": 1450})
+    mine = (ConnectedSocket("10.0.0.1", 30306, "10.0.0.9", 80, 1),)
+    return FakeNode(listeners=sockets, ways={"10.0.0.9": "cni0"}, mtus={"cni0": 1450}, connections=mine)
 
 
 @pytest.mark.parametrize("question", NODE, ids=repr)

@@ -21,7 +21,7 @@ from tracer.model.check import CheckResult
 from tracer.model.kube import HostPort
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.procnet import BoundSocket
+from tracer.node.procnet import BoundSocket, ConnectedSocket
 from tracer.rules.iptables.table_reader import TableRequest
 from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap
 
@@ -29,6 +29,7 @@ KINDS: dict[str, Any] = {
     "Fact": CheckResult,
     "KubeProxy": KubeProxy,
     "Bound": BoundSocket,
+    "Connected": ConnectedSocket,
     "Sandbox": Sandbox,
     "HostPort": HostPort,
     "Element": MapElement,

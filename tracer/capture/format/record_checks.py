@@ -17,7 +17,7 @@ from tracer.model.bpf_program import ProgramPeriod
 from tracer.model.check import CheckResult
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.procnet import BoundSocket
+from tracer.node.procnet import BoundSocket, ConnectedSocket
 from tracer.util.questions import Question
 
 _CHAIN = tuple[str, str, str]
@@ -102,6 +102,7 @@ ANSWERS: dict[str, Any] = {
 """Types of answers by the first element of the question."""
 NODE: dict[str, Any] = {
     "bound": tuple[BoundSocket, ...],
+    "connected": tuple[ConnectedSocket, ...],
     "is kube-proxy": bool,
     "kube-proxy": KubeProxy | None,
     "setting": str,

@@ -37,6 +37,9 @@ LONG_BYTES = 1280
 LISTEN = 10
 """Kernel state TCP_LISTEN."""
 TCP, UDP = 6, 17
+_PROTOCOLS = {TCP: "tcp", UDP: "udp"}
+NEW, SYN = 2, 2
+"""Number of IP_CT_NEW in `ct_info`; flags of a segment that begins a connection."""
 
 
 def ask_of_drops(events: EventArray, names: KernelNames, programs: AttachedPrograms) -> None:
@@ -117,8 +120,25 @@ class Prefetcher:
             listeners=tuple(self._listeners if is_periodic else new_listeners),
             counted_listeners=tuple(self._listeners if are_counters_due else new_listeners),
             drop_namespaces=tuple(self._namespaces.name(n) for n in np.unique(drops["netns"]).tolist()[:MAX_DESTINATIONS]),
+            translated_ports=self._translated_ports(events),
             namespaces=tuple(value_of(self._inspector.names()) or ()) if is_periodic else (),
         )
+
+    def _translated_ports(self, events: EventArray) -> tuple[tuple[str, int], ...]:
+        """Protocols and ports of packets that NAT or IPVS sends elsewhere now, without SYNs, for which nothing is asked."""
+        rows = events[(events["manip"] == 1) & (events["netns"] == self._namespaces.node)]
+        sent = rows[((rows["kind"] == Kind.EVENT_NAT) & (rows["ct_info"] == NEW)) | (rows["kind"] == Kind.EVENT_IPVS)]
+        if not len(sent):
+            return ()
+        # The event of a translation may be short: then an earlier event of the packet has its header.
+        headers = events[np.isin(events["packet"], sent["packet"]) & (events["dport"] > 0)]
+        begins = (headers["protocol"] == TCP) & (headers["tcp_flags"] == SYN)
+        ports = {
+            (_PROTOCOLS[protocol], port)
+            for protocol, port in headers[~begins][["protocol", "dport"]].tolist()
+            if protocol in _PROTOCOLS
+        }
+        return tuple(sorted(ports)[:MAX_DESTINATIONS])
 
     def add_losses(self, losses: Sequence[Loss], now: int) -> None:
         """Does nothing: the source records losses."""

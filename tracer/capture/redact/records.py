@@ -163,6 +163,8 @@ class RecordRedactor:
         what = key if isinstance(key, str) else key[0]
         if what == "bound":
             return question, self._bound(answer)
+        if what == "connected":
+            return question, tuple(replace(s, address=self.address(s.address), peer=self.address(s.peer)) for s in answer)
         if what == "kube-proxy":
             return question, answer and KubeProxy(answer.pid, tuple((self.name(n), REDACTED) for n, _ in answer.names))
         if what == "addresses":

@@ -27,7 +27,7 @@ from tracer.events.record import DTYPE, Kind, unpack
 from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 from tracer.node.kube_proxy import KubeProxy
-from tracer.node.procnet import BoundSocket
+from tracer.node.procnet import BoundSocket, ConnectedSocket
 
 KEY = b"k" * 32
 WORDS = (b"http-proxy", b"node-1", b"pod-a", b"nginx", b"--port 30285", b"secret")
@@ -137,6 +137,7 @@ ANSWERS: list[tuple[Any, Any]] = [
     (("node", "flannel"), None),
     (("node", ("way out", "10.244.0.11")), "cni0"),
     (("node", ("bound", "tcp")), (BoundSocket("192.168.56.10", 22, 5),)),
+    (("node", ("connected", "tcp", 30306)), (ConnectedSocket("192.168.56.10", 30306, "10.244.0.11", 80, 5),)),
 ]
 
 

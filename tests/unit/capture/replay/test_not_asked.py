@@ -45,6 +45,7 @@ from tracer.node.namespaces import Namespaces
 from tracer.node.node import HostReader, ListeningSocket
 from tracer.node.node_questions import (
     BoundSockets,
+    ConnectionOf,
     ConntrackCounters,
     FlannelSubnets,
     InterfaceOf,
@@ -104,6 +105,7 @@ ARGUMENTS: dict[type[NodeQuestion[Any, Any]], tuple[Any, ...]] = {
     Setting: (), ListenerSetting: (1,), ListenerCounters: (1,), ConntrackCounters: (), BoundSockets: ("tcp",),
     Listener: ("10.0.0.1", 80, "tcp"), IsKubeProxy: (1,), RunningKubeProxy: (), InterfaceOf: ("10.0.0.1",), Mtu: ("eth0",),
     WayOut: ("10.0.0.1",), FlannelSubnets: (), NodePortAddresses: (), PacketQueues: (),
+    ConnectionOf: ("tcp", 80, "10.0.0.1", 80),
 }  # fmt: skip
 
 
