@@ -26,6 +26,7 @@ from tracer.model.rule import Rule, RuleHit, RuleLocation, Ruleset, RuleTrace
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import HostReader, ListeningSocket
 from tracer.node.procnet import BoundSocket, ConnectedSocket
+from tracer.node.proxy_state import ProxyState
 from tracer.packets.outcome import classify
 from tracer.util.questions import Journal, live
 
@@ -56,6 +57,7 @@ class FakeNode(HostReader):
     mtus: dict[str, int] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
     connections: tuple[ConnectedSocket, ...] = ()
+    proxy_processes: ProxyState | None = None
 
     def bound(self, protocol: str) -> tuple[BoundSocket, ...]:
         return tuple(
@@ -74,6 +76,9 @@ class FakeNode(HostReader):
 
     def kube_proxy(self) -> KubeProxy | None:
         return self.proxy
+
+    def proxy_state(self) -> ProxyState | None:
+        return self.proxy_processes
 
     def setting(self, name: str, pid: int = 0, kept_seconds: float = 0) -> str:
         return self.settings.get(name, "")

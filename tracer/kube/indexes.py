@@ -10,7 +10,7 @@ from typing import Any
 
 from tracer.kube.chain_names import endpoint_hash, service_hash
 from tracer.kube.policies import calico_names, kube_router_names
-from tracer.model.kube import Endpoint, KubeNode, Pod, ServicePort
+from tracer.model.kube import Endpoint, KubeNode, Pod, ServicePort, ServiceTimes
 from tracer.model.policy import NetworkPolicy, PolicyNamespace
 from tracer.util.multidict import MultiIndex
 
@@ -31,6 +31,7 @@ class ObjectIndexes:
         by_chain: The hash in KUBE-SVC- -> service port.
         by_endpoint_chain: The hash in KUBE-SEP- -> (service port, endpoint).
         endpoints: (ns/name:port, protocol) of a service port -> its endpoints.
+        times: (namespace, name) of a Service -> when its objects were made and changed.
         by_endpoint: (address, port, protocol) of an endpoint -> its service ports.
         policies: (namespace, name) -> NetworkPolicy.
         policies_of: Namespace -> its NetworkPolicies.
@@ -49,6 +50,7 @@ class ObjectIndexes:
         self.by_chain: MultiIndex[str, ServicePort] = MultiIndex()
         self.by_endpoint_chain: MultiIndex[str, tuple[ServicePort, Endpoint]] = MultiIndex()
         self.endpoints: MultiIndex[tuple[str, str], Endpoint] = MultiIndex()
+        self.times: MultiIndex[Name, ServiceTimes] = MultiIndex()
         self.by_endpoint: MultiIndex[tuple[str, int, str], ServicePort] = MultiIndex()
         self.endpoint_pods: MultiIndex[str, tuple[str, str, str]] = MultiIndex()
         self.pods: MultiIndex[Name, Pod] = MultiIndex()

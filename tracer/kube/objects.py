@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from datetime import datetime
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,38 @@ def service_ports(body: Object) -> tuple[ServicePort, ...]:
         )
         for port in spec.get("ports") or ()
     )
+
+
+NOT_FOR_KUBE_PROXY = ("service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless")
+"""Labels of a Service that kube-proxy ignores. Source: kubernetes cmd/kube-proxy/app/server.go."""
+
+
+def times(body: Object) -> tuple[int, int]:
+    """When an object was made, and when it was changed last, s since the epoch; 0 = not known.
+
+    The API notes the time of a change for each program that has set fields (managedFields). Without them (kubectl leaves them
+    out unless --show-managed-fields is given) the last change is not known.
+    """
+    meta = body.get("metadata")
+    meta = meta if isinstance(meta, dict) else {}
+    created, managed = _seconds(meta.get("creationTimestamp")), meta.get("managedFields")
+    changes = [_seconds(each.get("time")) for each in managed if isinstance(each, dict)] if isinstance(managed, list) else []
+    return created, max(created, *changes) if any(changes) else 0
+
+
+def _seconds(text: Any) -> int:
+    """Parses a time of the API, 2026-11-28T15:04:05Z; 0 = none, or an invalid one."""
+    try:
+        return max(0, int(datetime.fromisoformat(text).timestamp())) if isinstance(text, str) and text.endswith("Z") else 0
+    except (ValueError, OverflowError):
+        return 0
+
+
+def is_for_kube_proxy(body: Object) -> bool:
+    """Whether kube-proxy has to write rules for a Service."""
+    meta = body.get("metadata")
+    labels = meta.get("labels") if isinstance(meta, dict) else None
+    return not (isinstance(labels, dict) and any(label in labels for label in NOT_FOR_KUBE_PROXY))
 
 
 PortName = tuple[str, str]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from tracer.kube import objects, policy_objects
 from tracer.kube.indexes import Entry, Name, ObjectIndexes
 from tracer.kube.objects import Object, PortName
-from tracer.model.kube import Endpoint, KubeNode, ServicePort
+from tracer.model.kube import Endpoint, KubeNode, ServicePort, ServiceTimes
 from tracer.util.evictions import evictions
 from tracer.util.multidict import MultiIndex, no_cycles
 
@@ -34,6 +35,7 @@ class ObjectStore(ObjectIndexes):
         node: The name of this node; "" = not known.
         version: Number of changes so far.
         unreadable: Number of ignored objects with invalid types.
+        is_followed: The objects were listed by the API, not read from a file, whose age is not known.
         is_full: There were more than MOST_ENTRIES, so the store is empty, and ignores all changes.
     """
 
@@ -44,13 +46,15 @@ class ObjectStore(ObjectIndexes):
         self._service: dict[Name, tuple[ServicePort, ...]] = {}
         self._behind: dict[Name, dict[tuple[str, Name], list[tuple[PortName, Endpoint]]]] = {}
         self._home: dict[tuple[str, Name], Name] = {}
+        self._service_times: dict[Name, ServiceTimes] = {}
+        self._slice_changes: dict[tuple[str, Name], int] = {}
         self._touched: set[Name] = set()
         self._lock = threading.RLock()
         self._callbacks: list[Callable[[], None]] = []
         self._keepers: list[Callable[[Change], None]] = []
         self._coming: list[Callable[[Change], None]] = []
         self.version, self._differs = 0, False
-        self.unreadable, self.is_full = 0, False
+        self.unreadable, self.is_full, self.is_followed = 0, False, False
         self._entry_count = self._end_count = 0
 
     def __len__(self) -> int:
@@ -147,7 +151,7 @@ class ObjectStore(ObjectIndexes):
         with self._lock, no_cycles():
             if self.is_full:
                 return
-            seen = set()
+            seen, self.is_followed = set(), True
             for body in self._keep("replace", kind, self._readable(kind, bodies)):
                 seen.add(objects.key(body))
                 self._apply(kind, body)
@@ -175,6 +179,7 @@ class ObjectStore(ObjectIndexes):
             return
         if kind == "Service":
             self._service[name] = objects.service_ports(body)
+            self._service_times[name] = ServiceTimes(*objects.times(body), objects.is_for_kube_proxy(body))
             self._touched.add(name)
         elif kind in ("EndpointSlice", "Endpoints"):
             self._behind_changed(kind, name, body)
@@ -197,6 +202,7 @@ class ObjectStore(ObjectIndexes):
         slices = self._behind.setdefault(service, {})
         self._end_count += len(found) - len(slices.get((kind, name), ()))
         slices[kind, name] = found
+        self._slice_changes[kind, name] = objects.times(body)[1]
         self._touched.add(service)
         self._limit()
 
@@ -206,6 +212,7 @@ class ObjectStore(ObjectIndexes):
         if service is not None:
             slices = self._behind[service]
             self._end_count -= len(slices.pop((kind, name)))
+            self._slice_changes.pop((kind, name), None)
             if not slices:
                 del self._behind[service]
             self._touched.add(service)
@@ -224,6 +231,7 @@ class ObjectStore(ObjectIndexes):
     def _forget(self, kind: str, name: Name) -> None:
         if kind == "Service":
             self._service.pop(name, None)
+            self._service_times.pop(name, None)
             self._touched.add(name)
         elif (kind, name) in self._home:
             self._take_from_service(kind, name)
@@ -256,6 +264,10 @@ class ObjectStore(ObjectIndexes):
         entries: list[Entry] = []
         for port in ports:
             entries += self.port_entries(name, port, [e for named, e in ends if named == (port.port_name, port.protocol)])
+        if ports:
+            changes = [self._service_times[name].changed, *(self._slice_changes[key] for key in behind if key[0] in kinds)]
+            changed = max(changes) if all(changes) else 0
+            entries.append((self.times, name, replace(self._service_times[name], changed=changed)))
         self._set("Service", name, entries)
 
     def this_node(self) -> KubeNode | None:

@@ -204,6 +204,21 @@ class ServicePort:
 
 
 @dataclass(frozen=True)
+class ServiceTimes:
+    """When the API's objects of a Service were made and changed, by the API's own clock.
+
+    Attributes:
+        created: When the Service was made, s since the epoch; 0 = not known.
+        changed: When the Service or one of its EndpointSlices was changed last, s since the epoch; 0 = not known.
+        is_for_kube_proxy: kube-proxy has to write rules for it. Labels leave a Service to another program.
+    """
+
+    created: int = 0
+    changed: int = 0
+    is_for_kube_proxy: bool = True
+
+
+@dataclass(frozen=True)
 class HostPort:
     """A hostPort of a pod's container.
 

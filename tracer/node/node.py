@@ -15,12 +15,13 @@ from ipaddress import ip_interface
 from pathlib import Path
 from typing import TypeVar
 
-from tracer.node import kube_proxy, nft_sets, procnet
+from tracer.node import kube_proxy, nft_sets, procnet, proxy_state
 from tracer.node.host_files import of_node
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.netns import inside
 from tracer.node.processes import Processes
 from tracer.node.procnet import BoundSocket, ConnectedSocket
+from tracer.node.proxy_state import ProxyState
 from tracer.node.routes import Routes
 from tracer.util import untrusted_file
 from tracer.util.endpoint_format import format_endpoint
@@ -120,6 +121,10 @@ class HostReader:
 
     def kube_proxy(self) -> KubeProxy | None:
         return self._keep("kube-proxy", lambda: kube_proxy.running(self._proc))
+
+    def proxy_state(self) -> ProxyState | None:
+        """The processes of kube-proxy; None = not known."""
+        return self._keep("proxy state", lambda: proxy_state.read(self._proc, self._run))
 
     def setting(self, name: str, pid: int = 0, kept_seconds: float = KEPT_SECONDS) -> str:
         """A sysctl ("net/ipv4/tcp_syncookies") in the namespace of a process, 0 = our own; "" = no such sysctl.

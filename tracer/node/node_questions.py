@@ -16,6 +16,7 @@ from tracer.node import procnet
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.node import KEPT_SECONDS, VOLATILE_SECONDS, HostReader, ListeningSocket, LocalConnection
 from tracer.node.procnet import BoundSocket, ConnectedSocket
+from tracer.node.proxy_state import ProxyState
 from tracer.util.questions import Answer, Journal, Known, NotAsked
 
 P = ParamSpec("P")
@@ -229,6 +230,18 @@ class RunningKubeProxy(NodeQuestion[[], KubeProxy | None]):
 
     def ask(self, host: HostReader, journal: Journal, /) -> Answer[KubeProxy | None]:
         return journal(("node", "kube-proxy"), host.kube_proxy, None)
+
+    def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
+        if occasion.is_periodic:
+            self.ask(host, journal)
+
+
+@dataclass(frozen=True)
+class ProxyProcesses(NodeQuestion[[], ProxyState | None]):
+    """The processes of kube-proxy on this node; None = not known."""
+
+    def ask(self, host: HostReader, journal: Journal, /) -> Answer[ProxyState | None]:
+        return journal(("node", "proxy state"), host.proxy_state, None)
 
     def prefetch(self, host: HostReader, journal: Journal, occasion: Occasion) -> None:
         if occasion.is_periodic:

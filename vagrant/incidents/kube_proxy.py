@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,12 @@ time.sleep(86400)
 """
 
 
-def start(*options: str, config: str = "", port: int = 0) -> None:
-    """options: of its command line. config: text of the file for --config, "" = without it. port: to listen on, 0 = none."""
+def start(*options: str, config: str = "", port: int = 0, is_stopped: bool = False) -> None:
+    """Starts it.
+
+    options: of its command line. config: text of the file for --config, "" = without it. port: to listen on, 0 = none.
+    is_stopped: a signal stops it.
+    """
     STATE_DIR.mkdir(parents=True, exist_ok=True)
     if config:
         CONFIG.write_text(config)
@@ -35,3 +40,5 @@ def start(*options: str, config: str = "", port: int = 0) -> None:
     if process.stdout.readline() != "ready\n":
         raise OSError("the fake kube-proxy did not start")
     Path(STATE_DIR / f"{process.pid}-kube-proxy.pid").touch()
+    if is_stopped:
+        process.send_signal(signal.SIGSTOP)

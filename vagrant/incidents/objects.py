@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 Object = dict[str, Any]
@@ -54,6 +55,13 @@ def pod(name: str, address: str, on: str, port: int, host_port: int = 0) -> Obje
         "spec": {"nodeName": on, "containers": [{"ports": [one]}]},
         "status": status,
     }
+
+
+def changed(body: Object, at: int) -> Object:
+    """The object, made and changed last at this time, s since the epoch, as the API notes it (managedFields)."""
+    text = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    managed = [{"manager": "kube-controller-manager", "operation": "Update", "time": text}]
+    return {**body, "metadata": {**body["metadata"], "creationTimestamp": text, "managedFields": managed}}
 
 
 def _meta(name: str) -> Object:

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from incidents import Requests, objects, situations
+from incidents import Requests, kube_proxy, objects, situations
 from incidents.objects import Object
 from incidents.proxy import iptables
 from incidents.proxy.model import PODS as POD_NETWORKS
 from incidents.proxy.model import Service
-from incidents.situations import SHOP, A, Situation
+from incidents.situations import CHAT, SHOP, A, Situation
 from scenes import held, nfnetlink, nfqueue, packets, rules, scene, servers
 from scenes import traffic as ask
 from scenes.netns import entered
@@ -22,6 +22,8 @@ from scenes.topology import CLIENT, CLIENT4, GATEWAY4, NODE4
 Where = tuple[str | None, str, int]
 """Namespace of a request (None = the node), address and port that it is sent to."""
 
+GONE = (("10.244.0.99", 8080),)
+"""An address that no pod has any more."""
 CLOSED = replace(SHOP, ends=((A, 8081),))
 """SHOP with an endpoint at a port at which its pod does not listen."""
 NEAR = replace(SHOP, local=True, near=SHOP.ends)
@@ -213,7 +215,45 @@ def every() -> list[AskedSituation]:
         AskedSituation("UDP entry of a pod with the hostPort", "legacy", _moved_host_port(False), (),
                        where=hosted, watched=(HOSTED_UDP,), sport=SENT_FROM),
     ]  # fmt: skip
-    return [*found, *_own_connections()]
+    return [*found, *_own_connections(), *_behind()]
+
+
+def _behind() -> list[AskedSituation]:
+    """Rules that kube-proxy has not written for minutes, and rules that it has written."""
+    name = "rules_behind_objects"
+    moved, new, back = _served_by(GONE), _served_by((), CHAT), _served_by(())
+    found = []
+    for mode in ("legacy", "nft", "native", "ipvs"):
+        found += [
+            AskedSituation("kube-proxy is gone, an endpoint has moved", mode, moved, packets=name, audit=name),
+            AskedSituation("kube-proxy is gone, a Service has got endpoints", mode, back, packets=name, audit=name),
+            AskedSituation("an endpoint has moved a moment ago", mode, _served_by(GONE, ago=5)),
+            AskedSituation("kube-proxy is gone, nothing has changed", mode, _served_by(SHOP.ends)),
+            AskedSituation("an endpoint has moved, and the rules have it", mode, _served_by(SHOP.ends, process=True)),
+        ]
+        if mode != "ipvs":
+            found.append(AskedSituation("kube-proxy is gone, a Service is new", mode, new, packets=name, audit=name))
+    stopped = _served_by(GONE, process=True, is_stopped=True)
+    return [*found, AskedSituation("kube-proxy is stopped by a signal", "legacy", stopped, packets=name, audit=name)]
+
+
+def _served_by(
+    ends: tuple[tuple[str, int], ...], *others: Service, ago: int = 600, process: bool = False, is_stopped: bool = False
+) -> Callable[[str], list[Object]]:
+    """The API has pod-a as the endpoint of SHOP.
+
+    ends: those that the rules have. others: the rules are for these Services instead. ago: age of the API's objects, s.
+    process: kube-proxy runs. is_stopped: a signal has stopped it.
+    """
+
+    def build(mode: str) -> list[Object]:
+        scene.bare()
+        situations.kube(mode, *(others or (replace(SHOP, ends=ends),)))
+        if process:
+            kube_proxy.start("--hostname-override=node-1", is_stopped=is_stopped)
+        return [objects.changed(each, int(time.time()) - ago) for each in situations.objects_of(SHOP, *others)]
+
+    return build
 
 
 def _own_connections() -> list[AskedSituation]:

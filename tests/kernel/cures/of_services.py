@@ -5,11 +5,18 @@ request shows whether the fault is there, and the end is added to the predicted 
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
+from incidents import objects
+from incidents.objects import Object
 from incidents.proxy import iptables, nftables
+from incidents.proxy.model import Service
 from incidents.service_situations import ISTIO, MASQ_AGENT
 from scenes import netns
 from tests.kernel.audit_nodes import CLIENT, NETWORK, NODE, PODS, PORT
@@ -27,6 +34,7 @@ from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
+from tracer.node import proxy_state
 from tracer.packets.outcome import classify
 from tracer.predict.query import PathQuery
 from tracer.rules import save_parser
@@ -221,3 +229,76 @@ def _out_of_window(box: Box) -> BuiltCase:
         return box.packet_findings("invalid_then_reset", [segment, reset])
 
     return BuiltCase(find, {"conntrack -S": "invalid=", "sysctl net.netfilter": "tcp_be_liberal = 0"})
+
+
+_SYNCED = """
+import http.server
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'{"lastUpdated": "2026-11-28 10:00:00 +0000 UTC", "currentTime": "2026-11-28 11:00:00 +0000 UTC"}'
+        self.send_response(503)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+server = http.server.HTTPServer(("127.0.0.1", 10256), Health)
+print("ready", flush=True)
+server.serve_forever()
+"""
+"""kube-proxy's health check when it cannot write its rules."""
+_SLICES = {"kubectl get endpointslices": rf"- {PODS['pod-a']}\n"}
+
+
+def _all_processes(box: Box) -> None:
+    """The processes in the namespace of these tests are all that the box's machine has."""
+    before = proxy_state.FIRST_PID_NAMESPACE
+    box.at_end(lambda: setattr(proxy_state, "FIRST_PID_NAMESPACE", before))
+    proxy_state.FIRST_PID_NAMESPACE = Path("/proc/self/ns/pid").stat().st_ino
+
+
+def _changed(*services: Service) -> list[Object]:
+    """Objects that were changed ten minutes ago."""
+    found = {str(each["metadata"]): each for service in services for each in cluster(service)}
+    return [objects.changed(each, int(time.time()) - 600) for each in found.values()]
+
+
+@case("rules_behind_objects", "legacy, an endpoint is gone, kube-proxy cannot write")
+def _gone(box: Box) -> BuiltCase:
+    box.put(("legacy", iptables.rules([replace(SHOP, ends=(("10.244.0.99", PORT),))])))
+    box.objects(*_changed(SHOP))
+    process = box.run(sys.executable, "-c", _SYNCED)
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    return BuiltCase(
+        lambda: box.audit("rules_behind_objects"), {"curl": "lastUpdated", **_SLICES},
+        repair=lambda: box.rewrite(("legacy", iptables.rules([SHOP]))),
+    )  # fmt: skip
+
+
+@case("rules_behind_objects", "iptables-nft, a stopped process")
+def _stopped(box: Box) -> BuiltCase:
+    _all_processes(box)
+    box.put(("nft", iptables.rules([replace(SHOP, ends=())])))
+    box.objects(*_changed(SHOP))
+    process = box.kube_proxy("--hostname-override=node-1")
+    process.send_signal(signal.SIGSTOP)
+
+    def write() -> None:
+        """It writes its rules again, if it goes on."""
+        assert Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "T"
+        box.rewrite(("nft", iptables.rules([SHOP])))
+
+    return BuiltCase(lambda: box.audit("rules_behind_objects"), {"curl": "onnect", **_SLICES}, repair=write)
+
+
+@case("rules_behind_objects", "a packet, nftables, a Service is new")
+def _new(box: Box) -> BuiltCase:
+    _all_processes(box)
+    other = Service("shop/other", "172.30.0.12", 80, 0, ((PODS["pod-b"], PORT),))
+    box.put(("native", nftables.rules([other], NODE)))
+    box.objects(*_changed(other, SHOP))
+
+    def find() -> list[Finding]:
+        predicted = box.packets(PathQuery(CLIENT, 40000, NODE, SHOP.node_port))
+        return box.packet_findings("rules_behind_objects", [replace(each, time=time.time_ns()) for each in predicted])
+
+    return BuiltCase(find, {"curl": "onnect", **_SLICES},
+                     repair=lambda: box.rewrite(("native", nftables.rules([other, SHOP], NODE))))  # fmt: skip

@@ -22,6 +22,7 @@ from tracer.model.kube import HostPort
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket, ConnectedSocket
+from tracer.node.proxy_state import ProxyState
 from tracer.rules.iptables.table_reader import TableRequest
 from tracer.rules.nftables.verdict_maps import MapElement, VerdictMap
 
@@ -30,6 +31,7 @@ KINDS: dict[str, Any] = {
     "KubeProxy": KubeProxy,
     "Bound": BoundSocket,
     "Connected": ConnectedSocket,
+    "ProxyState": ProxyState,
     "Sandbox": Sandbox,
     "HostPort": HostPort,
     "Element": MapElement,

@@ -18,6 +18,7 @@ from tracer.model.check import CheckResult
 from tracer.model.loss import Loss
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket, ConnectedSocket
+from tracer.node.proxy_state import ProxyState
 from tracer.util.questions import Question
 
 _CHAIN = tuple[str, str, str]
@@ -105,6 +106,7 @@ NODE: dict[str, Any] = {
     "connected": tuple[ConnectedSocket, ...],
     "is kube-proxy": bool,
     "kube-proxy": KubeProxy | None,
+    "proxy state": ProxyState | None,
     "setting": str,
     "counters": _COUNTERS,
     "addresses": dict[str, str],

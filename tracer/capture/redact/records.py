@@ -41,7 +41,7 @@ API_WORD_KEYS = frozenset({
 KEPT_META = frozenset({"program", "clock", "layout", "ring", "probes", "acts", "drop_reasons", "tracking"})
 UNREDACTED_WORDS = frozenset({"workloads", "labels"})
 """Selectors that are left out: a redacted capture has no labels. Its replay shows all packets that were recorded."""
-_KEPT_ANSWERS = frozenset({"is kube-proxy", "setting", "counters", "conntrack", "mtu", "packet queues"})
+_KEPT_ANSWERS = frozenset({"is kube-proxy", "setting", "counters", "conntrack", "mtu", "packet queues", "proxy state"})
 """Answers about the node without a name or an address."""
 REDACTED = "(redacted)"
 UNREDACTED_KINDS = frozenset({"NetworkPolicy", "Namespace"})

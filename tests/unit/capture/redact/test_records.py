@@ -28,6 +28,7 @@ from tracer.kube.cni_cache import Sandbox
 from tracer.model.kube import HostPort
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket, ConnectedSocket
+from tracer.node.proxy_state import ProxyState
 
 KEY = b"k" * 32
 WORDS = (b"http-proxy", b"node-1", b"pod-a", b"nginx", b"--port 30285", b"secret")
@@ -132,6 +133,7 @@ ANSWERS: list[tuple[Any, Any]] = [
     (("space names",), ["node", "pod-a"]),
     (("space", "pod-a", "bound"), (BoundSocket("10.244.0.11", 8080, 1),)),
     (("node", "kube-proxy"), KubeProxy(7, (("node-1", "--hostname-override in /home/nginx"),))),
+    (("node", "proxy state"), ProxyState((7,), (8,), 9)),
     (("node", "addresses"), {"192.168.56.10": "eth0"}),
     (("node", "flannel"), ("10.244.0.0/24",)),
     (("node", "flannel"), None),

@@ -57,6 +57,7 @@ from tracer.node.node_questions import (
     NodePortAddresses,
     NodeQuestion,
     PacketQueues,
+    ProxyProcesses,
     RunningKubeProxy,
     Setting,
     WayOut,
@@ -105,7 +106,7 @@ ARGUMENTS: dict[type[NodeQuestion[Any, Any]], tuple[Any, ...]] = {
     Setting: (), ListenerSetting: (1,), ListenerCounters: (1,), ConntrackCounters: (), BoundSockets: ("tcp",),
     Listener: ("10.0.0.1", 80, "tcp"), IsKubeProxy: (1,), RunningKubeProxy: (), InterfaceOf: ("10.0.0.1",), Mtu: ("eth0",),
     WayOut: ("10.0.0.1",), FlannelSubnets: (), NodePortAddresses: (), PacketQueues: (),
-    ConnectionOf: ("tcp", 80, "10.0.0.1", 80),
+    ConnectionOf: ("tcp", 80, "10.0.0.1", 80), ProxyProcesses: (),
 }  # fmt: skip
 
 
