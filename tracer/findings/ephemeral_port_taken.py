@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracer.findings.context import FindingContext
-from tracer.findings.nodeport_host_process import decided_node_port, is_within
+from tracer.findings.nodeport_host_process import decided_node_port, is_within, named_node_port
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import IpvsNatHop, RewriteHop
 from tracer.model.kube import ObjectReference, Owner
+from tracer.model.namespace_name import is_host
 from tracer.model.packet import Packet
 from tracer.node.node import LocalConnection
 from tracer.node.node_questions import ConnectionOf, Setting
@@ -33,6 +34,7 @@ from tracer.util.questions import value_of
 RANGE, RESERVED = Setting("net/ipv4/ip_local_port_range"), Setting("net/ipv4/ip_local_reserved_ports")
 CONNECTION = ConnectionOf()
 ASKS = (RANGE, RESERVED, CONNECTION)
+SYN_ACK = "SYN ACK"
 DEFAULT_NODE_PORTS = range(30000, 32768)
 """The NodePorts that kube-apiserver gives unless --service-node-port-range says otherwise."""
 SETTINGS = tuple(setting.name.replace("/", ".") for setting in (RANGE, RESERVED))
@@ -43,14 +45,24 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.protocol not in ("TCP", "UDP") or packet.tcp_flags == "SYN":
         return None
     for hop in packet.hops:
-        port = decided_node_port(hop) if isinstance(hop, RewriteHop) else 0
-        if not isinstance(hop, RewriteHop) or not port or hop.nat.before.dport != port or not hop.owner:
+        if not isinstance(hop, RewriteHop) or not hop.owner or hop.nat.before.dport != (port := _node_port(packet, hop)):
             continue
         ends, protocol = hop.nat.before, packet.protocol.lower()
         mine = value_of(context.ask(CONNECTION, protocol, port, ends.src, ends.sport))
         if mine:
             return _finding(packet, hop, hop.owner, mine, context)
     return None
+
+
+def _node_port(packet: Packet, hop: RewriteHop) -> int:
+    """The NodePort for which a Service's rule or IPVS sent the packet elsewhere now; 0 = none.
+
+    No client sends a SYN ACK to a Service. So one that IPVS sends on is stolen also when an earlier copy of it was: IPVS keeps
+    the choice.
+    """
+    if isinstance(hop, IpvsNatHop) and packet.tcp_flags == SYN_ACK and hop.owner and is_host(hop.netns) and not hop.clone:
+        return named_node_port(hop.owner) if hop.nat.kind == "DNAT" else 0
+    return decided_node_port(hop)
 
 
 def _finding(packet: Packet, hop: RewriteHop, owner: Owner, mine: LocalConnection, context: FindingContext) -> Finding:

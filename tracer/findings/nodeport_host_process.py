@@ -80,8 +80,11 @@ def decided_node_port(hop: OwnedHop) -> int:
     if hop.clone or not is_host(hop.netns) or not owner or owner.kind != "Service":
         return 0
     acted = hop.nat.kind == "DNAT" if isinstance(hop, RewriteHop) else hop.verdict is Verdict.REJECT
-    if not acted or not _is_decided_here(hop):
-        return 0
+    return named_node_port(owner) if acted and _is_decided_here(hop) else 0
+
+
+def named_node_port(owner: Owner) -> int:
+    """The NodePort that an owner's text names; 0 = none."""
     word, _, number = owner.detail.partition(",")[0].partition(" ")
     return int(number) if word == "NodePort" and number.isdigit() else 0
 

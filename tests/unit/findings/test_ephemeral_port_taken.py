@@ -77,8 +77,13 @@ def test_an_answer_that_ipvs_takes(tmp_path: Path) -> None:
     (finding,) = found(packet, tmp_path, on_node(MINE))
     assert finding.certain and ": IPVS takes every packet that may begin a connection to this port, and sent" in finding.cause
     assert f.proofs(finding, "server")
-    earlier = replace(f.ipvs(NODE, PORT, "10.244.0.11", "earlier", PEER_PORT), tcp_flags="SYN ACK")
-    assert found(earlier, tmp_path, on_node(MINE)) == []
+
+
+def test_ipvs_repeats_its_choice(tmp_path: Path) -> None:
+    """The peer sends its SYN ACK again. Other packets of a connection that IPVS knows are those of its own clients."""
+    for flags, count in (("SYN ACK", 1), ("ACK", 0), ("PSH ACK", 0)):
+        earlier = replace(f.ipvs(NODE, PORT, "10.244.0.11", "earlier", PEER_PORT), tcp_flags=flags)
+        assert len(found(earlier, tmp_path, on_node(MINE))) == count
 
 
 def test_a_port_that_the_process_has_chosen_itself(tmp_path: Path) -> None:
