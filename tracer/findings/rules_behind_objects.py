@@ -271,22 +271,23 @@ def finding(
             f"{more} {_why(state)}"
         ),
         proofs=(*shown, first.object_proof, *_process_proofs(state)),
-        check=(
-            "`curl -sSm 5 http://127.0.0.1:10256/healthz` shows whether kube-proxy answers, and when it wrote rules last"
-            f" (lastUpdated).{_slices(port)}"
-        ),
+        check=check_of(port),
         cure=_cure(state),
         certain=certain,
         subject=port.reference,
     )
 
 
-def _slices(port: ServicePort) -> str:
-    """A command that prints the endpoints of the API; "" = its names are none that a shell takes as they are."""
+def check_of(port: ServicePort) -> str:
+    """What to check. Names that a shell does not take as they are stand in no command."""
+    health = (
+        "`curl -sSm 5 http://127.0.0.1:10256/healthz` shows whether kube-proxy answers, and when it wrote rules last"
+        " (lastUpdated)."
+    )
     if not _NAME.fullmatch(port.namespace) or not _NAME.fullmatch(port.name):
-        return ""
+        return health
     command = f"kubectl get endpointslices -n {port.namespace} -l kubernetes.io/service-name={port.name} -o yaml"
-    return f" `{command}` shows the API's endpoints."
+    return f"{health} `{command}` shows the API's endpoints."
 
 
 def _why(state: ProxyState | None) -> str:

@@ -31,6 +31,7 @@ from tracer.findings import (
     hostport_takes_service,
     no_local_endpoints,
     proofs,
+    rules_behind_objects,
     syn_finders,
 )
 from tracer.findings.context import FindingContext
@@ -76,6 +77,7 @@ EXPECTED = {
     "kubectl describe pod -n shop pg-0": "Ready +False",
     "kubectl get pods -A -o custom-columns": r"\ANAMESPACE +NAME +HOSTPORT\nshop +pg-0 +5432\n\Z",
     "kubectl get pods -n shop": "pg-0",
+    "kubectl get endpointslices -n shop": "- 10.244.0.11",
     "kubectl get networkpolicies -n shop": "name: deny-all",
     "kubectl edit service -n shop orders": "edited",
 }
@@ -97,6 +99,7 @@ def printed() -> Iterator[str]:
     pod = Owner("Pod", "shop", "pg-0")
     yield from (f"`{hostport_takes_service.host_ports(5432, of)}`" for of in (pod, None))
     yield proofs.check_of_policies("shop")
+    yield rules_behind_objects.check_of(port)
     yield from (endpoint_not_ready._check("shop", name) for name in ("pg-0", ""))
 
 
