@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kube-proxy's rules are behind the API: an endpoint that is gone is still in them, or a Service is not in them yet.
+"""Rules of kube-proxy are behind the API: they lead to an endpoint that is gone, or a Service with endpoints is not in them.
 
 All Services are compared. If a Service that was made after the first difference is in the rules, kube-proxy has written rules
 since then, so the rules as a whole are not behind, and the finding is not certain.

@@ -86,7 +86,7 @@ def test_what_a_check_could_not_look_at(tmp_path: Path) -> None:
     assert {name for name, _ in limits(audits.state(one, tmp_path))} == {"conntrack_full"}
     alone = limits(audits.state(one, tmp_path, with_api=False))
     without = {name for name, why in alone if "neither an API nor --objects gave any" in why}
-    assert without == {"endpoint_not_ready", "no_local_endpoints", "leftover_chains"}
+    assert without == {"endpoint_not_ready", "no_local_endpoints", "leftover_chains", "rules_behind_objects"}
     assert {name for name, why in alone if "its object is not known" in why} == {
         "bridge_nf",
         "ip_forward",
