@@ -268,6 +268,15 @@ def test_recording_without_explaining_asks_the_questions_of_a_replay(tmp_path: P
     for _ in range(2):
         prefetch.feed(Trail(("10.0.0.1", 1, "10.0.0.2", 53), 4 << 8, 4000, protocol=17).hook("PREROUTING").batch)
     assert questions[before:].count(("node", "conntrack")) == 1, "the value before a loss, from the first UDP packet on"
+    translated = [
+        Trail(("10.0.0.1", 1, "10.0.0.2", port), number << 8, 5000, protocol=protocol, tcp_flags=flags, ct_info=state)
+        .nat("PREROUTING", 1, ("10.0.0.1", 1, "10.244.0.11", 8080)).hook("FORWARD").batch
+        for number, (port, protocol, flags, state) in enumerate(
+            ((30306, 6, 16, 2), (30307, 6, 2, 2), (30308, 6, 16, 0), (30309, 17, 0, 2), (30310, 1, 0, 2)), start=5)
+    ]  # fmt: skip
+    prefetch.feed(np.concatenate(translated))
+    ports = {question[1] for question in questions if question[0] == "node" and "connected" in question[1]}
+    assert {("connected", "tcp", 30306), ("connected", "udp", 30309)} == {each for each in ports if each[2] > 30000}
 
 
 @pytest.mark.parametrize(
