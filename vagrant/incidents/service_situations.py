@@ -112,7 +112,8 @@ class OwnConnection(AskedSituation):
                 server.listen(4)
             answers = self._talk(mine, server)
             port = mine.getsockname()[1]
-            held.keep([mine], ns=None)
+            # Without its listener the server would refuse the SYN when it is repeated.
+            held.keep([mine, server], ns=None)
         return [(f"node-1 $ from port {port} to {CLIENT4}:{ASKED_PORT}, {self.protocol}", answers)]
 
     def _talk(self, mine: socket.socket, server: socket.socket) -> str:
