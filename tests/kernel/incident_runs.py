@@ -143,7 +143,7 @@ def _trace(
     nft: bool = False,
 ) -> Result:
     view = cluster_view(objects)
-    with watch(Filter(ports=ports), nft=nft or backend in ("nft", "native")) as seen:
+    with watch(Filter(ports=ports), nft=nft or backend in ("nft", "native"), is_wall_time=True) as seen:
         result.requests = traffic()
     findings, syns = Findings(FindingContext(view)), HandshakeAnalyzer()
     for packet in (attribute(p, view) for p in seen.packets):

@@ -48,9 +48,11 @@ class Watch:
         nft: bool = False,
         on_rule_change: Callable[[int, str, int], None] | None = None,
         programs: AttachedPrograms | None = None,
+        is_wall_time: bool = False,
     ) -> Iterator[Seen]:
         """Traces with this filter during the block. nft: also which rules of nftables act, which slows down every packet.
-        on_rule_change: called when rules are replaced. programs: eBPF programs at interfaces.
+        on_rule_change: called when rules are replaced. programs: eBPF programs at interfaces. is_wall_time: times of packets
+        are those of the day, as in a run of the tracer, not CLOCK_MONOTONIC.
         """
         seen = Seen()
         self.session.drain()
@@ -61,7 +63,8 @@ class Watch:
         with_nft = nft and any(row.probe.name == "nft_rule" for row in self.session.planned)
         with live_resolver.watching(namespaces, self.session.extensions, with_nft) as (rules, _):
             rules.replaced = on_rule_change
-            assembler = PacketAssembler(hops, tracking=tracking(), rules=rules)
+            wall_offset = time.time_ns() - time.monotonic_ns() if is_wall_time else 0
+            assembler = PacketAssembler(hops, tracking=tracking(), rules=rules, wall_offset=wall_offset)
             self.session.set_filter(packet_filter)
             try:
                 yield seen

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Sequence
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import Nat, NatHop
+from tracer.model.hop import Nat, NatHop, decision_of
 from tracer.model.kube import ObjectReference, Pod, ServicePort
 from tracer.model.namespace_name import is_host
 from tracer.model.packet import Packet
@@ -27,18 +27,19 @@ from tracer.util.endpoint_format import format_endpoint
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     cluster, protocol = context.cluster, packet.protocol.lower()
     for hop in packet.hops:
-        if (
-            not isinstance(hop, NatHop)
-            or hop.clone
-            or not is_host(hop.netns)
-            or not hop.from_conntrack
-            or hop.nat.kind != "DNAT"
-        ):
+        if not isinstance(hop, NatHop) or hop.clone or not is_host(hop.netns) or hop.nat.kind != "DNAT":
             continue
         before, after = hop.nat.before, hop.nat.after
         meant = cluster.service_at(before.dst, before.dport, protocol)
         if not _is_gone(after.dst, context):
             continue
+        chosen = ("chosen by rules", protocol, before.dst, before.dport, after.dst, after.dport)
+        if not hop.from_conntrack:
+            if decision_of(hop):
+                context.since[chosen] = packet.time
+            continue
+        if chosen in context.since:
+            continue  # Rules that are in force choose it, too: the entry repeats no old translation.
         if meant and not _is_endpoint(meant[0], after.dst, after.dport, context):
             return _of_service(packet, hop.nat, meant[0], context)
         # Without a pod that has the hostPort now, nothing shows that the translation was made for one.

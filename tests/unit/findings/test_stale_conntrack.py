@@ -22,6 +22,7 @@ from tracer.model.kube import ObjectReference
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook
 from tracer.model.packet import Packet
+from tracer.model.rule import RuleTrace
 from tracer.rules.rule_resolver import DECIDED_EARLIER
 
 ORIGINAL = Endpoints(f.CLIENT, 40000, "192.168.56.10", 30285)
@@ -54,6 +55,19 @@ def test_a_pod_that_is_gone(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_other_translations_are_no_finding(made: Packet, tmp_path: Path) -> None:
     assert found(made, tmp_path) == []
+
+
+def test_what_rules_in_force_choose_is_no_old_translation(tmp_path: Path) -> None:
+    """A SYN that is sent again repeats what the rules chose for the first one a second ago."""
+    rules = node("1.36.2-iptables-legacy", "S2-one").iptables()
+    chosen = f.hit(rules, "nat", ("PREROUTING", "KUBE-SERVICES"))
+    by_rules = packet(GONE, from_conntrack=False, rule_trace=RuleTrace((chosen,), ruleset=rules))
+    cluster = node("1.36.2-iptables-legacy", "S2-three").cluster_view(tmp_path)
+    for first, count in ((by_rules, 0), (packet(GONE, from_conntrack=False), 1), (packet(LIVE), 1)):
+        every = f.findings_of([first, packet(GONE)], cluster, f.FakeNode())[1]
+        assert len([finding for finding in every if finding.name == "stale_conntrack"]) == count
+    other = packet(replace(GONE, dst="10.244.0.98"))
+    assert f.findings_of([by_rules, other], cluster, f.FakeNode())[0], "another one that is gone"
 
 
 def test_without_objects_it_is_unknown_whether_the_pod_is_gone(tmp_path: Path) -> None:
