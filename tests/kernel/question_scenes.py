@@ -127,7 +127,7 @@ SCENES = (
     QuestionScene("mtu", (servers.UDP_PORT,), small_bridge, sending(send_too_long)),
     of_situation("nodeport_address", "NodePort at another address of the node"),
     of_situation("ephemeral_port_taken", "an idle tcp connection with a NodePort as its port"),
-    of_situation("rules_behind_objects", "kube-proxy is gone, an endpoint has moved"),
+    of_situation("rules_behind_objects", "kube-proxy is gone, a Service is new"),
     of_situation("nfqueue_unattended", "queue without a process"),
     of_situation("invalid_then_reset", "segments outside of the window"),
     QuestionScene("udp_insert_race", (RACE_PORT,), plain, sending(race)),
