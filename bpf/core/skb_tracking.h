@@ -63,6 +63,8 @@ struct tracked_skb {
     u8 part;       /* 1 = its last whole event was of a fragment: at the next event its buffer may hold the whole packet */
     u8 hook;       /* of IP, the last one in this namespace; NO_HOOK = only hooks of devices and bridges */
     u8 failures_only; /* enum shed: if it opens a connection, at most its failure is written */
+    u8 filtered;   /* 1 = the socket that it reached has a filter of its own */
+    u64 cgroup;    /* id of the cgroup of the socket that it reached, 0 = none yet, or not known */
     struct emitted emitted;
 };
 

@@ -4,6 +4,17 @@
  * A packet that is dropped before any other probe is filtered here. The entry of a dropped packet is marked dead, because its
  * address may belong to another packet at once. */
 
+/* The id of the cgroup of the socket that a packet reached, or of the one that sent it; 0 = not known. */
+static __always_inline u64 drop_cgroup(struct call *c, struct tracked_skb *e, struct sk_buff *skb)
+{
+    struct sock *sk;
+
+    if (e->flags & FLAG_AT_SOCKET)
+        return e->cgroup;
+    sk = READ(c, skb, sk);
+    return sk && is_ip_socket(c, sk) ? socket_cgroup(c, sk) : 0;
+}
+
 /* arg: skb, location, reason */
 static __always_inline int drop_entered(struct call *c)
 {
@@ -14,6 +25,7 @@ static __always_inline int drop_entered(struct call *c)
     struct observation *s = observation_of(c);
     u16 protocol = READ(c, skb, protocol);
     int no_room;
+    u64 cgroup;
 
     if (protocol != bpf_htons(ETH_IP) && protocol != bpf_htons(ETH_IPV6))
         return 0;
@@ -24,10 +36,13 @@ static __always_inline int drop_entered(struct call *c)
     e->dead = 1;
     count_shed_failure(e);
     dev = READ(c, skb, dev);
+    cgroup = drop_cgroup(c, e, skb);
     r = begin_event(c, e, EVENT_DROP, skb, s, dev, 0);
     if (!r.out)
         return 0;
     r.out->object = c->arg[1];
+    r.out->manip = e->filtered ? DROP_FILTERED : 0;
+    __builtin_memcpy(r.out->table, &cgroup, sizeof(cgroup));
 #ifdef DROP_REASONS
     r.out->reason = c->arg[2];
 #endif

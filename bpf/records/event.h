@@ -75,10 +75,12 @@ struct event {
                           1 accepted, 0 dropped, 255 unknown */
     u8 ct_info;        /* enum ip_conntrack_info; IPVS: how the connection is forwarded, IP_VS_CONN_F_* */
     u8 manip;          /* NAT, IPVS: 0 source 1 destination, +2 in the reply direction; CHAIN: 1 the table's name is cut,
-                          +2 the chain's name is cut; TABLE: TABLE_* bits of the connection when the table returned */
+                          +2 the chain's name is cut; TABLE: TABLE_* bits of the connection when the table returned;
+                          DROP: DROP_FILTERED */
     u8 state;          /* SOCKET: TCP state of the socket; TABLE: STEPS_* bits, see records/table_trace.h; CHAIN: family of the
                           table, 1 inet 2 ip 10 ip6; IPVS: enum ipvs_act */
-    char table[32];    /* TABLE, CHAIN: table name; IPVS: name of the scheduler */
+    char table[32];    /* TABLE, CHAIN: table name; IPVS: name of the scheduler; DROP: first 8 bytes: id of the socket's cgroup,
+                          0 = not known */
     u8 protocol;       /* 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6, 132 SCTP ... */
     u8 tcp_flags;      /* FIN 1 SYN 2 RST 4 PSH 8 ACK 16 */
     u16 ident;         /* IPv4 identification */
@@ -115,4 +117,5 @@ struct event {
 #define TABLE_CT 4        /* in manip: the packet has a connection */
 #define TABLE_CT_KNOWN 8  /* in manip: the other bits are valid */
 #define TABLE_STATUS 4    /* in manip: the connection's status << 4: 1 expected, 2 seen reply, 4 assured, 8 confirmed */
+#define DROP_FILTERED 1   /* in manip: the packet reached a socket that has a filter of its own */
 #define NO_ICMP_TYPE 65535 /* in dport: an ICMP packet of less than two bytes, which has neither type nor code */

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""eBPF programs that drop one of three packets at an interface of a pod: each drop is named, and no other.
+"""eBPF programs that drop one of three packets at an interface of a pod or at a cgroup: each drop is named, and no other.
 
 The programs count what they drop, so that the number of named drops is compared with the program's own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +23,7 @@ from tests.kernel.captured import check_same_output, read
 from tests.kernel.recorder import Recorder
 from tests.kernel.watching import Watch
 from tests.support import bpf_programs
-from tests.support.bpf_programs import EGRESS, INGRESS, SCHED_CLS, XDP, TestProgram
+from tests.support.bpf_programs import CGROUP_SKB, EGRESS, INGRESS, SCHED_CLS, XDP, TestProgram
 from tracer.findings import Findings
 from tracer.kernel import bpf_syscall
 from tracer.kernel.program_watcher import ProgramWatcher
@@ -30,6 +32,8 @@ from tracer.model.filter import Filter
 from tracer.model.packet import Outcome, Packet
 
 PORT, PACKETS = 9191, 30
+CGROUPS = Path("/sys/fs/cgroup")
+SO_ATTACH_FILTER = 26
 POD = topology.PODS[0]
 FILTER = Filter(ports=(PORT,))
 
@@ -66,10 +70,14 @@ def send(count: int = PACKETS, to_pod: bool = False) -> None:
     """Sends datagrams from the pod to the node, or the other way. No socket receives them."""
     with entered(None if to_pod else POD.name):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    send_from(sock, POD.addr4 if to_pod else topology.GATEWAY4, count)
+
+
+def send_from(sock: socket.socket, address: str, count: int = PACKETS) -> None:
     with sock:
         for _ in range(count):
-            with suppress(ConnectionRefusedError):
-                sock.sendto(b"x" * 20, (POD.addr4 if to_pod else topology.GATEWAY4, PORT))
+            with suppress(ConnectionRefusedError, PermissionError):
+                sock.sendto(b"x" * 20, (address, PORT))
             time.sleep(0.01)
 
 
@@ -225,3 +233,106 @@ def replayed(path: Path) -> str:
     done = read(path)
     assert done.returncode == 0, done.stderr
     return " ".join(done.stdout.split())
+
+
+@contextmanager
+def cgroup(path: str) -> Iterator[Path]:
+    """A cgroup; sockets that are made in the block belong to it."""
+    made = CGROUPS / path
+    made.mkdir()
+    try:
+        yield made
+    finally:
+        made.rmdir()
+
+
+def made_in(directory: Path, netns: str | None) -> socket.socket:
+    """A socket that belongs to a cgroup: it stays in that of the process that made it."""
+    (directory / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        with entered(netns):
+            return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    finally:
+        (CGROUPS / "cgroup.procs").write_text(str(os.getpid()))
+
+
+@contextmanager
+def at_cgroup(directory: Path, attach_type: int, *programs: TestProgram) -> Iterator[None]:
+    links = [bpf_programs.attach_cgroup(directory, program, attach_type) for program in programs]
+    try:
+        yield
+    finally:
+        for link in links:
+            os.close(link)
+
+
+def needs_cgroups(watch: Watch) -> None:
+    if not watch.kernel.types.vmlinux.field("sock", "sk_cgrp_data.cgroup"):
+        pytest.skip("this kernel's BTF does not give the cgroup of a socket")
+
+
+def loaded(name: str, attach_type: int, nth: int = 3) -> TestProgram:
+    return bpf_programs.load(name, CGROUP_SKB, PORT, nth, attach_type)
+
+
+def test_cgroup_egress(watch: Watch) -> None:
+    needs_cgroups(watch)
+    kind = bpf_syscall.CGROUP_INET_EGRESS
+    program = loaded("sd_fw_egress", kind)
+    with cgroup("k8snet-test") as directory, at_cgroup(directory, kind, program):
+        sock = made_in(directory, POD.name)
+        found = traced(watch, lambda: send_from(sock, topology.GATEWAY4))
+        check_named(
+            found, program, "by eBPF program sd_fw_egress (id {}) at cgroup egress of /k8snet-test, named as by systemd"
+        )
+        assert len(found) == PACKETS and findings(found) == [("dropped_by_program", True)]
+
+
+def test_cgroup_ingress(watch: Watch) -> None:
+    needs_cgroups(watch)
+    kind = bpf_syscall.CGROUP_INET_INGRESS
+    program = loaded("sd_fw_ingress", kind)
+    with cgroup("k8snet-test") as directory, at_cgroup(directory, kind, program), made_in(directory, None) as sock:
+        sock.bind((topology.GATEWAY4, PORT))
+        found = traced(watch)
+        check_named(
+            found,
+            program,
+            "by eBPF program sd_fw_ingress (id {}) at cgroup ingress of /k8snet-test, named as by systemd, unless memory was"
+            " short or a security module refused it",
+        )
+        assert len(found) == PACKETS
+        assert [p.outcome for p in found].count(Outcome.DELIVERED) == PACKETS - program.dropped
+
+
+def test_a_socket_with_a_filter_of_its_own(watch: Watch) -> None:
+    """Its filter takes all, but that is not known: the program is a candidate."""
+    needs_cgroups(watch)
+    kind = bpf_syscall.CGROUP_INET_INGRESS
+    program = loaded("other", kind)
+    with cgroup("k8snet-test") as directory, at_cgroup(directory, kind, program), made_in(directory, None) as sock:
+        accept_all = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 65535))
+        sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(accept_all)))
+        sock.bind((topology.GATEWAY4, PORT))
+        check_candidate(traced(watch), program, AttachPoint.CGROUP_INGRESS)
+
+
+def test_programs_of_several_cgroups(watch: Watch) -> None:
+    """One at the root of the hierarchy and one at the socket's cgroup: none is chosen. A third is at another cgroup."""
+    needs_cgroups(watch)
+    kind = bpf_syscall.CGROUP_INET_EGRESS
+    upper, lower, other = loaded("upper", kind, 1000), loaded("lower", kind), loaded("other", kind)
+    with (
+        cgroup("k8snet-test") as directory,
+        cgroup("k8snet-other") as elsewhere,
+        at_cgroup(CGROUPS, kind, upper),
+        at_cgroup(directory, kind, lower),
+        at_cgroup(elsewhere, kind, other),
+    ):
+        sock = made_in(directory, POD.name)
+        found = drops(traced(watch, lambda: send_from(sock, topology.GATEWAY4)))
+    assert len(found) == lower.dropped == PACKETS // 3 and not upper.dropped and not other.seen
+    assert {frozenset((each.number, each.cgroup) for each in drop.candidates) for drop in found} == {
+        frozenset({(upper.number, "/"), (lower.number, "/k8snet-test")})
+    }
+    assert not any(drop.program for drop in found)

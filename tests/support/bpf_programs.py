@@ -20,15 +20,17 @@ from tracer.kernel.bpf_syscall import BpfMap, MapDefinition, ProgramTarget
 from tracer.node.nfnetlink import attribute
 from tracer.node.rtnetlink import NEWFILTER, NEWLINK, Rtnetlink, messages, request
 
-ARRAY, SCHED_CLS, XDP = 2, 3, 6
+ARRAY, SCHED_CLS, XDP, CGROUP_SKB = 2, 3, 6, 8
 PIN, BTF_LOAD, LINK_CREATE = 6, 18, 28
 GENERIC, NATIVE = 2, 4
 """XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE."""
 INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
 NEWQDISC, DELQDISC, DELFILTER, CREATE, EXCL, REPLACE, ACK = 36, 37, 45, 0x400, 0x200, 0x100, 4
-_PASS = {SCHED_CLS: -1, XDP: 2}
-"""TC_ACT_UNSPEC: the next filter or program decides; XDP_PASS."""
-_DROP = {SCHED_CLS: 2, XDP: 1}
+_PASS = {SCHED_CLS: -1, XDP: 2, CGROUP_SKB: 1}
+"""TC_ACT_UNSPEC, the next filter or program decides; XDP_PASS; 1 = the socket may have or send it."""
+_DROP = {SCHED_CLS: 2, XDP: 1, CGROUP_SKB: 0}
+_HEADER = {SCHED_CLS: 14, XDP: 14, CGROUP_SKB: 0}
+"""Bytes before the IP header."""
 
 
 def _op(code: int, dst: int = 0, src: int = 0, offset: int = 0, value: int = 0) -> bytes:
@@ -37,15 +39,16 @@ def _op(code: int, dst: int = 0, src: int = 0, offset: int = 0, value: int = 0) 
 
 def _instructions(kind: int, counters: int, port: int, nth: int) -> bytes:
     """The program: of IPv4 UDP packets to `port` counts all in element 0, drops each `nth` one and counts it in element 1."""
-    at_data, at_end = (76, 80) if kind == SCHED_CLS else (0, 4)
+    at_data, at_end = (0, 4) if kind == XDP else (76, 80)
+    ip = _HEADER[kind]
     check = [
         _op(0xBF, 6, 1),  # r6 = context
         _op(0x61, 2, 6, at_data), _op(0x61, 3, 6, at_end),
-        _op(0xBF, 4, 2), _op(0x07, 4, value=42),  # Ethernet, IPv4 without options, UDP
+        _op(0xBF, 4, 2), _op(0x07, 4, value=ip + 28),  # IPv4 without options, UDP
         (0x2D, 4, 3),  # if r4 > r3: pass
-        _op(0x69, 4, 2, 12), (0x55, 4, socket.htons(0x0800)),
-        _op(0x71, 4, 2, 23), (0x55, 4, 17),
-        _op(0x69, 4, 2, 36), (0x55, 4, socket.htons(port)),
+        _op(0x71, 4, 2, ip), (0x55, 4, 0x45),
+        _op(0x71, 4, 2, ip + 9), (0x55, 4, 17),
+        _op(0x69, 4, 2, ip + 22), (0x55, 4, socket.htons(port)),
     ]  # fmt: skip
     count = [
         *_count(counters, 0),
@@ -185,6 +188,15 @@ def attach_tcx(iface: str, program: TestProgram, attach_type: int = bpf_syscall.
     """Attaches a program by a link of tcx; returns the descriptor that keeps it. Raises OSError: this kernel has no tcx."""
     index = socket.if_nametoindex(iface)
     return bpf_syscall._bpf(LINK_CREATE, struct.pack("=IIII", program.fd, index, attach_type, 0) + bytes(48))
+
+
+def attach_cgroup(path: Path, program: TestProgram, attach_type: int) -> int:
+    """Attaches a program to a cgroup by a link, beside others; returns the descriptor that keeps it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return bpf_syscall._bpf(LINK_CREATE, struct.pack("=IIII", program.fd, fd, attach_type, 0) + bytes(48))
+    finally:
+        os.close(fd)
 
 
 def attach_xdp(iface: str, program: TestProgram | None, mode: int = GENERIC) -> None:

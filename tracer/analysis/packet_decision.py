@@ -36,7 +36,7 @@ class Decision:
 
     Attributes:
         by: "rule", "policy", "table" (a rule or the policy, which one is not known), "hotdrop" (a match of the rule found the
-            packet malformed; the rule's target did not act), "ipvs", "listener", "program" (of tc or XDP) or "kernel".
+            packet malformed; the rule's target did not act), "ipvs", "listener", "program" (eBPF) or "kernel".
         hop: The hop where it did.
         name: Its name: "ip filter KUBE-FIREWALL 1", "IPVS 10.96.0.10:80", "tcp_v4_rcv"; "" = not known.
         hit: The rule or the policy; None = none, or it is not known.

@@ -8,6 +8,7 @@ compared with it when this module is imported.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from enum import IntEnum
 from functools import lru_cache
@@ -83,9 +84,9 @@ class Event(NamedTuple):
     pf: int  # protocol family of the hook: 2 ip, 7 bridge, 10 ip6, 1 inet, 5 netdev
     verdict: int  # index in KERNEL_VERDICTS, NO_VERDICT = none yet; SYN, ACCEPT, REQUEST: 1 accepted, 0 dropped, 255 not known
     ct_info: int  # enum ip_conntrack_info; IPVS: IP_VS_CONN_F_*
-    manip: int  # NAT, IPVS: 0 source, 1 destination, +2 in reply direction; CHAIN: 1 table cut, +2 chain cut; TABLE: TABLE_*
+    manip: int  # NAT, IPVS: 0 source, 1 destination, +2 in reply direction; CHAIN: 1 table cut, +2 chain cut; TABLE, DROP: bits
     state: int  # SOCKET: index in TCP_STATES; TABLE: STEPS_*; CHAIN: family of the table; IPVS: enum ipvs_act
-    table: bytes  # TABLE, CHAIN: table name; IPVS: name of the scheduler
+    table: bytes  # TABLE, CHAIN: table name; IPVS: name of the scheduler; DROP: see socket_cgroup
     protocol: int  # IP protocol number
     tcp_flags: int  # TCP_FLAGS, or-ed
     ident: int  # IPv4 identification
@@ -130,6 +131,7 @@ NOTHING: EventArray = np.zeros(0, DTYPE)
 
 NO_ICMP_TYPE = cstruct.define("records/event.h", "NO_ICMP_TYPE")
 NO_VERDICT = cstruct.define("records/event.h", "NO_VERDICT")
+DROP_FILTERED = cstruct.define("records/event.h", "DROP_FILTERED")
 SLOT = cstruct.define("records/event.h", "SHORT_EVENT") + 8
 """Size of a ring slot, bytes: a short event with its ring header."""
 _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
@@ -324,6 +326,11 @@ def hook(e: Event) -> Hook:
     if e.hook != len(IP_HOOKS):
         return Hook.NONE
     return Hook.BROUTING if e.pf == BRIDGE else Hook.INGRESS
+
+
+def socket_cgroup(table: bytes) -> int:
+    """The id of the cgroup of a dropped packet's socket; 0 = not known. table: of a DROP event."""
+    return int.from_bytes(table[:8].ljust(8, b"\0"), sys.byteorder)
 
 
 def run(e: Event) -> int:

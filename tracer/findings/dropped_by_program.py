@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An eBPF program of tc or XDP drops packets: which one, at which interface, and who loaded it.
+"""An eBPF program of tc, XDP or a cgroup drops packets: which one, where, and who loaded it.
 
 The kernel does not say which program it was. Where several may have been, the finding is not certain.
 """
@@ -11,7 +11,7 @@ import shlex
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import check_of_policies, last_ends, packet_proof
 from tracer.kube.policies.policy_candidates import PolicyCandidates, candidates, own_maps
-from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramKind, policy_loader
+from tracer.model.bpf_program import CGROUP_POINTS, AttachedProgram, AttachPoint, ProgramDrop, ProgramKind, policy_loader
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import DropHop
 from tracer.model.namespace_name import is_host
@@ -73,7 +73,8 @@ def _upper(text: str) -> str:
 
 
 def _described(program: AttachedProgram) -> str:
-    known = (program.text, f"attached as {program.kind}", program.origin, program.tag and f"tag {program.tag}", program.pin)
+    where = f"attached as {program.kind}" + (f" at {program.cgroup}" if program.cgroup else "")
+    known = (program.text, where, program.origin, program.tag and f"tag {program.tag}", program.pin)
     return ", ".join(filter(None, known))
 
 
@@ -81,6 +82,8 @@ def _check(found: ProgramDrop, where: str) -> str:
     """The commands that show what is attached."""
     device = shlex.quote(found.iface or "INTERFACE")
     place = f"{where.strip()}: ".capitalize() if where else ""
+    if found.point in CGROUP_POINTS:
+        return "`bpftool cgroup tree` shows the programs of all cgroups with their ids."
     if found.point is AttachPoint.XDP:
         return f"{place}`ip -d link show dev {device}` shows the XDP program with its id."
     direction = "ingress" if found.point is AttachPoint.TC_INGRESS else "egress"

@@ -172,7 +172,9 @@ def is_unchanged(place: Place, before: Attached) -> bool:
 
 
 def _described(programs: tuple[AttachedProgram, ...], described: dict[int, AttachedProgram]) -> tuple[AttachedProgram, ...]:
-    return tuple(replace(described[each.number], kind=each.kind) if each.number else each for each in programs)
+    return tuple(
+        replace(described[each.number], kind=each.kind, cgroup=each.cgroup) if each.number else each for each in programs
+    )
 
 
 def _xdp(raw: bytes) -> tuple[AttachedProgram, ...]:

@@ -34,8 +34,12 @@ TRACEPOINT_BTF, FENTRY, FEXIT = 23, 24, 25
 TCX_INGRESS, TCX_EGRESS = 46, 47
 """Attach types at an interface, since kernel commit e420bed02507 ("bpf: Add fd-based tcx multi-prog infra with link support",
 6.6)."""
+CGROUP_INET_INGRESS, CGROUP_INET_EGRESS = 0, 1
+"""Attach types at a cgroup: enum bpf_attach_type."""
+QUERY_EFFECTIVE = 1
+"""BPF_F_QUERY_EFFECTIVE."""
 MOST_ATTACHED = 64
-"""Largest number of programs at one place of an interface: BPF_MPROG_MAX of the kernel."""
+"""Largest number of programs at one place of an interface or a cgroup: BPF_MPROG_MAX and BPF_CGROUP_MAX_PROGS of the kernel."""
 
 NAME_BYTES = 15
 """Longest name of a map or program, bytes."""
@@ -387,7 +391,7 @@ def program_btf(number: int, most_bytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class AttachedIds:
-    """Programs that bpf(2) attached to an interface.
+    """Programs that bpf(2) attached to an interface or a cgroup.
 
     Attributes:
         numbers: Their ids, in the order in which they run.
@@ -398,14 +402,19 @@ class AttachedIds:
     revision: int = 0
 
 
-def attached_ids(ifindex: int, attach_type: int) -> AttachedIds:
-    """The programs of an interface of this thread's namespace.
+def attached_ids(target: int, attach_type: int, flags: int = 0) -> AttachedIds:
+    """The programs of an interface of this thread's namespace, or of a cgroup.
+
+    Args:
+        target: Number of the interface, or a descriptor of the cgroup's directory.
+        attach_type: Which programs.
+        flags: QUERY_EFFECTIVE: also those of the cgroups above that run for this one; 0 = its own.
 
     Raises:
         OSError: EINVAL: the kernel has no such attach type; there are more than MOST_ATTACHED, or they cannot be read.
     """
     ids = (ctypes.c_uint32 * MOST_ATTACHED)()
-    query = struct.pack("=IIIIQII", ifindex, attach_type, 0, 0, ctypes.addressof(ids), len(ids), 0) + bytes(32)
+    query = struct.pack("=IIIIQII", target, attach_type, flags, 0, ctypes.addressof(ids), len(ids), 0) + bytes(32)
     buffer = ctypes.create_string_buffer(query, len(query))
     _bpf_buffer(PROG_QUERY, buffer)
     count, revision = struct.unpack_from("=I", buffer.raw, 24)[0], struct.unpack_from("=Q", buffer.raw, 56)[0]

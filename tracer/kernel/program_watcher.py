@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is attached to interfaces over time: the periods during which the same programs were at a place.
+"""What is attached to interfaces, and to cgroups, over time: the periods during which the same programs were at a place.
 
 Programs are read when a run is built, after each change that the kernel announces, and when the program of a drop is asked for.
 A period holds only between two readings with the same result and without an announced change between them. tcx announces
@@ -14,8 +14,7 @@ import logging
 import os
 import select
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic_ns
@@ -23,7 +22,9 @@ from typing import TypeVar
 
 from tracer.kernel import attached_programs
 from tracer.kernel.attached_programs import Attached, Place, ProgramCatalog
-from tracer.model.bpf_program import AttachPoint, ProgramPeriod
+from tracer.kernel.cgroup_programs import CgroupPrograms
+from tracer.kernel.program_history import ProgramHistory
+from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramPeriod
 from tracer.node import namespaces, netns
 from tracer.node.rtnetlink import ANY_INTERFACE, ChangeListener, Rtnetlink
 from tracer.util.lru_dict import LruDict
@@ -36,8 +37,6 @@ NAMESPACES_KEPT = 512
 """Most namespaces of which programs are kept."""
 PLACES_KEPT = 16_384
 """Most places of interfaces with programs."""
-PERIODS_KEPT = 16
-"""Most periods of one place; the oldest ones are left out."""
 CHANGES_KEPT = 1024
 """Most interfaces of one namespace with changes that are told apart; with more, all count as changed."""
 START_SECONDS = 1.0
@@ -54,31 +53,6 @@ TRIES = 3
 """Readings in a row that a change may disturb."""
 END_SECONDS = 1.0
 """Longest wait at the end of a run for the thread, s."""
-
-
-class _History:
-    """The periods of one place.
-
-    Attributes:
-        attached: What was attached at the last reading.
-        since: When that had been read first, ns, CLOCK_MONOTONIC.
-        last: Begin of the last reading, ns, CLOCK_MONOTONIC.
-        before: Earlier periods.
-    """
-
-    def __init__(self, attached: Attached, since: int, last: int = 0, before: Sequence[ProgramPeriod] = ()) -> None:
-        self.attached, self.since, self.last = attached, since, last
-        self.before: deque[ProgramPeriod] = deque(before, PERIODS_KEPT - 1)
-
-    def change(self, attached: Attached, since: int) -> None:
-        """Begins a period. since: when its programs had been read."""
-        self.before.append(ProgramPeriod(self.since, max(self.last, self.since), self.attached.programs))
-        self.attached, self.since = attached, since
-
-    def periods(self, time: int) -> tuple[ProgramPeriod, ...]:
-        """The periods, for a drop at this time, ns, CLOCK_MONOTONIC."""
-        until = 0 if self.last > time else max(self.last, self.since)
-        return (*self.before, ProgramPeriod(self.since, until, self.attached.programs))
 
 
 class _Namespace:
@@ -109,16 +83,26 @@ class ProgramWatcher:
         self._catalog = catalog or ProgramCatalog()
         self._lock = threading.RLock()
         self._namespaces: LruDict[int, _Namespace] = LruDict(NAMESPACES_KEPT, "namespaces with eBPF programs")
-        self._places: LruDict[tuple[int, Place], _History] = LruDict(PLACES_KEPT, "places of eBPF programs")
+        self._places: LruDict[tuple[int, Place], ProgramHistory] = LruDict(PLACES_KEPT, "places of eBPF programs")
         self._own, self._is_closing, self._pause = _own_inode(), False, SETTLE_SECONDS
         self._ending = os.pipe()
         self._listener = _listener() if listens else None
         self._read_first()
+        self._cgroups = CgroupPrograms(self._catalog, seconds=START_SECONDS)
         self._thread = Worker("eBPF programs", self._work).start() if self._listener else None
 
     def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> tuple[ProgramPeriod, ...]:
-        """The programs of a place, oldest first; () = they cannot be read. time: of a drop, ns, CLOCK_MONOTONIC."""
+        """The programs of a place, oldest first; () = they cannot be read.
+
+        Args:
+            netns: Inode of the interface's namespace; without meaning for a cgroup.
+            ifindex: Number of the interface, or the id of the cgroup.
+            point: Which place of it.
+            time: Time of a drop, ns, CLOCK_MONOTONIC.
+        """
         with self._lock:
+            if point in CGROUP_POINTS:
+                return self._cgroups.periods(ifindex, point, time)
             place = ifindex, point
             if not self._is_verified(netns, place, time):
                 self._read(netns)
@@ -237,7 +221,7 @@ class ProgramWatcher:
             is_same = not changed & {place[0], ANY_INTERFACE}
             if history is None:
                 before = (ProgramPeriod(space.first, last, ()),) if last and not self._places.evicted else ()
-                history = self._places[inode, place] = _History(attached, ended, before=before)
+                history = self._places[inode, place] = ProgramHistory(attached, ended, before=before)
             elif history.attached != attached or not is_same:
                 history.change(attached, ended)
             history.last = began

@@ -38,7 +38,8 @@ LAYOUTS = (
     StructLayout("nf_hook_state", "hook pf in out net"),
     StructLayout(
         "sock",
-        "__sk_common.skc_net.net __sk_common.skc_family __sk_common.skc_state sk_socket sk_ack_backlog sk_max_ack_backlog",
+        "__sk_common.skc_net.net __sk_common.skc_family __sk_common.skc_state __sk_common.skc_listener sk_socket sk_filter"
+        " sk_cgrp_data.cgroup sk_ack_backlog sk_max_ack_backlog",
     ),
     StructLayout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),
     StructLayout("tcp_timewait_sock", "tw_ts_recent tw_ts_recent_stamp", needed=False),
@@ -46,6 +47,10 @@ LAYOUTS = (
     StructLayout("neighbour", "nud_state primary_key tbl", needed=False),
     StructLayout("neigh_table", "family", needed=False),
     StructLayout("dst_entry", "error", needed=False),
+    # The pointer has a field of its own since 5.15: kernel commit 8520e224f547 ("bpf, cgroups: Fix cgroup v2 fallback on v1/v2
+    # mixed mode"). Before, it shares a number with other data.
+    StructLayout("cgroup", "kn", needed=False),
+    StructLayout("kernfs_node", "id", needed=False),
     StructLayout("socket", "file"),
     StructLayout("file", "f_inode"),
     StructLayout("inode", "i_ino"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""eBPF programs at interfaces, and what is known of them where the kernel dropped a packet."""
+"""eBPF programs at interfaces and cgroups, and what is known of them where the kernel dropped a packet."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ POLICY_LOADERS = frozenset({"Cilium", "Calico", "AWS network policy agent", "Ant
 
 
 class AttachPoint(StrEnum):
-    """A place of an interface where programs decide about packets, as it is shown."""
+    """A place of an interface or a cgroup where programs decide about packets, as it is shown."""
 
     TC_INGRESS = "tc ingress"
     TC_EGRESS = "tc egress"
     XDP = "XDP"
+    CGROUP_INGRESS = "cgroup ingress"
+    CGROUP_EGRESS = "cgroup egress"
+
+
+CGROUP_POINTS = frozenset({AttachPoint.CGROUP_INGRESS, AttachPoint.CGROUP_EGRESS})
+"""Places of cgroups: the socket's own cgroup and those above it."""
 
 
 class ProgramKind(StrEnum):
@@ -28,11 +34,12 @@ class ProgramKind(StrEnum):
     XDP_GENERIC = "XDP generic"
     XDP_NATIVE = "XDP native"
     XDP_HARDWARE = "XDP hardware"
+    CGROUP = "cgroup"
 
 
 @dataclass(frozen=True)
 class AttachedProgram:
-    """A program that is attached to an interface. Other filters of tc are here, too: they may drop the same packets.
+    """A program at an interface or a cgroup. Other filters of tc are here, too: they may drop the same packets.
 
     Attributes:
         kind: ProgramKind: TC = direct action; TC_CLASSIFIER = it selects packets and an action of tc drops them; TC_FILTER = no
@@ -44,6 +51,8 @@ class AttachedProgram:
         loader_evidence: How `loader` is known: "name", "pin", "process"; "" = not known.
         pin: A path under which it, or its link, is pinned; "" = none found.
         holder: A process that holds it, "cilium-agent (pid 812)"; "" = none found, or not searched for.
+        cgroup: Path of the cgroup where it is attached, "/" = the root of the hierarchy; "" = it is at an interface, or the
+            path is not known.
     """
 
     kind: str
@@ -54,6 +63,7 @@ class AttachedProgram:
     loader_evidence: str = ""
     pin: str = ""
     holder: str = ""
+    cgroup: str = ""
 
     @property
     def text(self) -> str:
@@ -95,7 +105,7 @@ class ProgramDrop:
 
     Attributes:
         point: Where.
-        iface: The interface.
+        iface: The interface; "" = the place is a cgroup, or it is not known.
         candidates: The programs that may have dropped it.
         doubt: Why none of them is named; "" = there is one, and it dropped the packet.
         caveat: What else may have freed the packet, as a clause; "" = nothing.
@@ -114,7 +124,10 @@ class ProgramDrop:
 
     @property
     def place(self) -> str:
-        """The place for a reader: "tc ingress of eth0"."""
+        """The place for a reader: "tc ingress of eth0", "cgroup egress of /system.slice"."""
+        if self.point in CGROUP_POINTS:
+            cgroups = {each.cgroup for each in self.candidates}
+            return f"{self.point} of {cgroups.pop()}" if len(cgroups) == 1 and "" not in cgroups else self.point.value
         return f"{self.point} of {self.iface or 'an unknown interface'}"
 
     @property
@@ -122,7 +135,8 @@ class ProgramDrop:
         """Which program, as a clause behind "dropped"."""
         if program := self.program:
             return ", ".join(filter(None, (f"by {program.text} at {self.place}", program.origin, self.caveat)))
-        names = [" ".join(filter(None, (each.text, f"({each.origin})" if each.origin else ""))) for each in self.candidates]
+        has_cgroups = len({each.cgroup for each in self.candidates}) > 1
+        names = [_candidate(each, has_cgroups) for each in self.candidates]
         if not names:
             return f"at {self.place}, program unknown: {self.doubt}"
         which = f"candidate {names[0]}" if len(names) == 1 else f"{len(names)} candidates: {', '.join(names)}"
@@ -133,3 +147,9 @@ def policy_loader(found: ProgramDrop) -> str:
     """The loader of all programs that may have dropped the packet, if it carries out NetworkPolicies; "" = none, or several."""
     loaders = {each.loader for each in found.candidates}
     return next(iter(loaders)) if len(loaders) == 1 and loaders <= POLICY_LOADERS else ""
+
+
+def _candidate(program: AttachedProgram, has_cgroup: bool) -> str:
+    """A program in a list. has_cgroup: with its cgroup."""
+    cgroup = f"of {program.cgroup}" if has_cgroup and program.cgroup else ""
+    return " ".join(filter(None, (program.text, cgroup, f"({program.origin})" if program.origin else "")))

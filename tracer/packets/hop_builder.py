@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
 from tracer.events.record import CUT, SUBSYSTEM_SHIFT, Event, Flag, Kind
-from tracer.model.bpf_program import ProgramDrop
+from tracer.model.bpf_program import CGROUP_POINTS, ProgramDrop
 from tracer.model.evidence import Evidence
 from tracer.model.hop import (
     ChainHop,
@@ -37,7 +37,7 @@ from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
 from tracer.packets.ipvs_connections import IpvsConnections
 from tracer.packets.lookups import Lookups
-from tracer.packets.program_drops import AttachedPrograms, place_of, program_drop
+from tracer.packets.program_drops import AttachedPrograms, place_key, place_of, program_drop
 from tracer.rules.rule_resolver import NO_RULES, ResolvedRules
 from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
@@ -231,10 +231,12 @@ class HopBuilder:
     def _program(self, e: Event, iface: str, reason: str, function: str) -> ProgramDrop | None:
         """What is known of the program that dropped the packet; None = nothing, or no program did."""
         place = place_of(reason, function)
-        if place is None or not e.in_ifindex:
+        key = place_key(place, e.netns, e.in_ifindex, e.table) if place else None
+        if place is None or key is None:
             return None
-        periods = self.lookups.programs(e.netns, e.in_ifindex, place.point, e.time)
-        return program_drop(place, iface, e.time, periods) if periods else None
+        periods = self.lookups.programs(*key, place.point, e.time)
+        iface = "" if place.point in CGROUP_POINTS else iface
+        return program_drop(place, iface, e.time, periods, bool(e.manip & record.DROP_FILTERED)) if periods else None
 
 
 def reason_name(number: int, names: Mapping[int, str]) -> str:

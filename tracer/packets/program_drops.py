@@ -11,20 +11,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tracer.model.bpf_program import AttachPoint, ProgramDrop, ProgramPeriod
+from tracer.events import record
+from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramDrop, ProgramPeriod
 
 NO_REASON = ("", "NOT_SPECIFIED")
 """What a kernel without drop reasons gives, and what a caller of plain kfree_skb gives."""
 NO_MEMORY = "unless memory was short"
 REDIRECTED = "or a redirection of it failed"
 WITHOUT_REASON = "this kernel gives no reason"
+SECURITY = "unless memory was short or a security module refused it"
+OWN_FILTER = "or the socket's own filter did"
+NO_NETNS_INODE = 0
+"""Namespace of a question about a cgroup, which belongs to none."""
 
 
 class AttachedPrograms(Protocol):
-    """The programs at interfaces: of this machine, recorded, or from a capture."""
+    """The programs at interfaces and cgroups: of this machine, recorded, or from a capture."""
 
     def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> Sequence[ProgramPeriod] | None:
-        """The programs of a place, oldest first; None = not asked. time: of the drop, ns, CLOCK_MONOTONIC."""
+        """The programs of a place, oldest first; None = not asked.
+
+        Args:
+            netns: Inode of the interface's namespace; NO_NETNS_INODE = the place is a cgroup.
+            ifindex: Number of the interface, or the id of the socket's cgroup.
+            point: Which place of it.
+            time: Time of the drop, ns, CLOCK_MONOTONIC.
+        """
         ...
 
 
@@ -46,6 +58,7 @@ class DropPlace:
         doubt: Why the only program there is not named; "" = it is.
         caveat: What else may have freed the packet, but seldom does; it is said behind the name.
         is_guess: Most drops there have another cause: without a program there, nothing is said.
+        filter_doubt: `doubt` where the packet's socket has a filter of its own; "" = it has no part in these drops.
     """
 
     point: AttachPoint
@@ -54,6 +67,7 @@ class DropPlace:
     doubt: str = ""
     caveat: str = ""
     is_guess: bool = False
+    filter_doubt: str = ""
 
     def fits(self, reason: str, function: str) -> bool:
         """Whether a drop is one of this row."""
@@ -78,6 +92,12 @@ PLACES = (
     # Kernels before 5.18: only the function is known.
     DropPlace(AttachPoint.TC_INGRESS, ("",), ("sch_handle_ingress", "__netif_receive_skb_core"), WITHOUT_REASON, is_guess=True),
     DropPlace(AttachPoint.TC_EGRESS, ("",), ("sch_handle_egress", "__dev_queue_xmit"), WITHOUT_REASON, is_guess=True),
+    # ip_finish_output and ip6_finish_output: kernel commit 5e187189ec32 ("net: ip: add skb drop reasons for ip egress path"),
+    # 5.18.
+    DropPlace(AttachPoint.CGROUP_EGRESS, ("BPF_CGROUP_EGRESS",)),
+    # sk_filter_trim_cap refuses a packet for a program of the socket's cgroup, for a security module, for the socket's own
+    # filter, and where the packet took the last memory.
+    DropPlace(AttachPoint.CGROUP_INGRESS, ("SOCKET_FILTER",), caveat=SECURITY, is_guess=True, filter_doubt=OWN_FILTER),
 )
 """In order: the first row that fits counts."""
 
@@ -91,7 +111,17 @@ def place_of(reason: str, function: str) -> DropPlace | None:
     return next((row for row in PLACES if row.fits(reason, function)), None)
 
 
-def program_drop(place: DropPlace, iface: str, time: int, periods: Sequence[ProgramPeriod]) -> ProgramDrop | None:
+def place_key(place: DropPlace, netns: int, ifindex: int, table: bytes) -> tuple[int, int] | None:
+    """Namespace and number that `AttachedPrograms.periods` is asked for; None = not known. table: of the DROP event."""
+    if place.point in CGROUP_POINTS:
+        cgroup = record.socket_cgroup(table)
+        return (NO_NETNS_INODE, cgroup) if cgroup else None
+    return (netns, ifindex) if ifindex else None
+
+
+def program_drop(
+    place: DropPlace, iface: str, time: int, periods: Sequence[ProgramPeriod], is_filtered: bool = False
+) -> ProgramDrop | None:
     """Which program dropped a packet; None = nothing is known of it.
 
     Args:
@@ -99,15 +129,17 @@ def program_drop(place: DropPlace, iface: str, time: int, periods: Sequence[Prog
         iface: The interface.
         time: When, ns, CLOCK_MONOTONIC.
         periods: The programs attached there, oldest first.
+        is_filtered: The packet's socket has a filter of its own.
     """
+    doubt = place.filter_doubt if is_filtered and place.filter_doubt else place.doubt
     now = [p for p in periods if p.since <= time and (not p.until or time <= p.until)]
     if now:
         candidates = now[-1].programs
-        reasons = (SEVERAL if len(candidates) > 1 else "", place.doubt) if candidates else (NONE,)
+        reasons = (SEVERAL if len(candidates) > 1 else "", doubt) if candidates else (NONE,)
     else:
         around = [p for p in periods if p.until and p.until < time][-1:] + [p for p in periods if p.since > time][:1]
         candidates = tuple(dict.fromkeys(each for period in around for each in period.programs))
-        reasons = (CHANGED, place.doubt)
+        reasons = (CHANGED, doubt)
     if place.is_guess and not candidates:
         return None
     return ProgramDrop(place.point, iface, candidates, "; ".join(filter(None, reasons)), place.caveat)

@@ -108,6 +108,18 @@ def test_a_filter_of_tc() -> None:
     assert finding.cause.startswith("Tc filter flower pref 10 drops packets")
 
 
+def test_a_program_of_a_cgroup() -> None:
+    program = AttachedProgram("cgroup", 7, "sd_fw_egress", loader="systemd", loader_evidence="name", cgroup="/system.slice")
+    (finding,) = found(program, point=AttachPoint.CGROUP_EGRESS, iface="")
+    assert finding.certain and finding.cause == (
+        "eBPF program sd_fw_egress (id 7), named as by systemd, drops packets from 10.244.0.11 to 10.244.0.12:8080 at"
+        " cgroup egress of /system.slice."
+    )
+    assert finding.check == "`bpftool cgroup tree` shows the programs of all cgroups with their ids."
+    (proof,) = f.proofs(finding, "program")
+    assert proof.startswith("eBPF program sd_fw_egress (id 7), attached as cgroup at /system.slice, named as by systemd")
+
+
 @pytest.mark.parametrize("iface", ["a;reboot", "$(id)", "a b"])
 def test_the_name_of_an_interface_is_quoted(iface: str) -> None:
     (finding,) = found(CILIUM, iface=iface)

@@ -13,7 +13,7 @@ import pytest
 from tests.support import bpf_programs
 from tests.support.bpf_programs import SCHED_CLS, XDP
 from tests.unit.kernel.test_attached_programs import inside
-from tracer.kernel import attached_programs, program_watcher
+from tracer.kernel import attached_programs, program_history, program_watcher
 from tracer.kernel.attached_programs import Attached, Place, ProgramCatalog
 from tracer.kernel.bpf_syscall import TCX_INGRESS
 from tracer.kernel.program_watcher import ProgramWatcher
@@ -201,14 +201,14 @@ def test_nothing_is_attached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_oldest_periods_are_left_out() -> None:
-    history = program_watcher._History(Attached((AttachedProgram("tc", 1),)), 0)
+    history = program_history.ProgramHistory(Attached((AttachedProgram("tc", 1),)), 0)
     for n in range(2, 100):
         history.last = n * 10 - 5
         history.change(Attached((AttachedProgram("tc", n),)), n * 10)
     history.last = 1000
     found = history.periods(995)
-    assert len(found) == program_watcher.PERIODS_KEPT and found[-1] == ProgramPeriod(990, 0, (AttachedProgram("tc", 99),))
-    assert found[0].since == 990 - 10 * (program_watcher.PERIODS_KEPT - 1)
+    assert len(found) == program_history.PERIODS_KEPT and found[-1] == ProgramPeriod(990, 0, (AttachedProgram("tc", 99),))
+    assert found[0].since == 990 - 10 * (program_history.PERIODS_KEPT - 1)
 
 
 def test_namespaces_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

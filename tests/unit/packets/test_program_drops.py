@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import pytest
 
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Names, Owners, Trail
+from tracer.events.record import DROP_FILTERED
 from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramPeriod
 from tracer.model.hop import DropHop
 from tracer.model.packet import Outcome, Packet
@@ -33,6 +35,8 @@ INGRESS = PLACES[0]
         ("NOT_SPECIFIED", "veth_xdp_rcv_skb", AttachPoint.XDP, False),
         ("", "__netif_receive_skb_core.constprop.0", AttachPoint.TC_INGRESS, True),
         ("", "__dev_queue_xmit", AttachPoint.TC_EGRESS, True),
+        ("BPF_CGROUP_EGRESS", "ip_finish_output", AttachPoint.CGROUP_EGRESS, False),
+        ("SOCKET_FILTER", "udp_queue_rcv_one_skb", AttachPoint.CGROUP_INGRESS, False),
     ],
 )
 def test_rows(reason: str, function: str, point: AttachPoint, is_doubtful: bool) -> None:
@@ -129,12 +133,15 @@ class Programs:
         return self.periods_there
 
 
-def dropped(programs: Programs, ifindex: int = 2) -> Packet:
-    """A packet that the first program of this machine's eth0 drops."""
-    reasons, functions = REASONS | {77: "TC_INGRESS"}, FUNCTIONS | {0x77: "__netif_receive_skb_core"}
+def dropped(
+    programs: Programs, ifindex: int = 2, reason: str = "TC_INGRESS", cgroup: int = 0, is_filtered: bool = False
+) -> Packet:
+    """A packet that the first program of this machine's eth0, or of a cgroup, drops."""
+    reasons, functions = REASONS | {77: reason}, FUNCTIONS | {0x77: "__netif_receive_skb_core"}
     hops = HopBuilder(Names(), Owners(), reasons, lambda address: functions.get(address, ""), programs=programs)
     trail = Trail(("10.244.0.9", 40000, "10.244.0.11", 8080))
-    trail.add("DROP", in_ifindex=ifindex, in_name="eth0", reason=77, object=0x77)
+    trail.add("DROP", in_ifindex=ifindex, in_name="eth0", reason=77, object=0x77,
+              table=cgroup.to_bytes(8, sys.byteorder), manip=is_filtered * DROP_FILTERED)  # fmt: skip
     assembler = PacketAssembler(hops)
     assembler.feed(trail.batch)
     (found,) = assembler.flush()
@@ -156,3 +163,44 @@ def test_without_an_answer_the_verdict_has_reason_and_function() -> None:
     without_interface = Programs(ProgramPeriod(10, 0, (CILIUM,)))
     assert dropped(without_interface, 0).verdict == "DROPPED in __netif_receive_skb_core: TC_INGRESS"
     assert not without_interface.asked
+
+
+SYSTEMD = AttachedProgram("cgroup", 7, "sd_fw_egress", loader="systemd", loader_evidence="process", cgroup="/system.slice")
+ROOT = AttachedProgram("cgroup", 8, "other", cgroup="/")
+
+
+def test_the_reason_proves_a_program_of_the_cgroup_that_sent_the_packet() -> None:
+    programs = Programs(ProgramPeriod(10, 0, (SYSTEMD,)))
+    packet = dropped(programs, reason="BPF_CGROUP_EGRESS", cgroup=0x1F00000A)
+    assert packet.verdict == "DROPPED by eBPF program sd_fw_egress (id 7) at cgroup egress of /system.slice, loaded by systemd"
+    assert programs.asked[0][:3] == (0, 0x1F00000A, AttachPoint.CGROUP_EGRESS)
+
+
+def test_of_several_programs_of_cgroups_each_has_its_cgroup() -> None:
+    packet = dropped(Programs(ProgramPeriod(10, 0, (SYSTEMD, ROOT))), reason="BPF_CGROUP_EGRESS", cgroup=10)
+    assert packet.verdict == (
+        "DROPPED at cgroup egress, 2 candidates: eBPF program sd_fw_egress (id 7) of /system.slice (loaded by systemd), eBPF"
+        " program other (id 8) of / (loader unknown); which of them is not known"
+    )
+
+
+def test_a_socket_that_refuses_a_packet() -> None:
+    """A program of its cgroup, unless the socket has a filter of its own; without a program there, nothing is said of one."""
+    named = dropped(Programs(ProgramPeriod(10, 0, (ROOT,))), reason="SOCKET_FILTER", cgroup=10)
+    assert named.verdict == (
+        "DROPPED by eBPF program other (id 8) at cgroup ingress of /, loader unknown, unless memory was short or a security"
+        " module refused it"
+    )
+    filtered = dropped(Programs(ProgramPeriod(10, 0, (ROOT,))), reason="SOCKET_FILTER", cgroup=10, is_filtered=True)
+    assert filtered.verdict == (
+        "DROPPED at cgroup ingress of /, candidate eBPF program other (id 8) (loader unknown): or the socket's own filter did"
+    )
+    without = dropped(Programs(ProgramPeriod(10, 0, ())), reason="SOCKET_FILTER", cgroup=10)
+    assert without.verdict == "DROPPED in __netif_receive_skb_core: SOCKET_FILTER"
+
+
+@pytest.mark.parametrize("reason", ["BPF_CGROUP_EGRESS", "SOCKET_FILTER"])
+def test_without_a_cgroup_nothing_is_asked(reason: str) -> None:
+    programs = Programs(ProgramPeriod(10, 0, (ROOT,)))
+    assert dropped(programs, reason=reason).verdict == f"DROPPED in __netif_receive_skb_core: {reason}"
+    assert not programs.asked

@@ -77,7 +77,7 @@ TABLE: TableSchema[_Row] = TableSchema(
         Column("kernel_function", VARCHAR, "The kernel's function that freed it",
                lambda r: text(r.packet.drop.function) if r.packet.drop else None),
         Column("decided_by", VARCHAR, "rule, policy, table (one of its rules, or its policy), hotdrop (a match of the rule "
-               "found the packet malformed, and the rule's target did not act), ipvs, listener, program (of tc or XDP), kernel",
+               "found the packet malformed, and the rule's target did not act), ipvs, listener, program (eBPF), kernel",
                lambda r: r.decision.by if r.decision else None),
         Column("decided_name", VARCHAR, "`packets.decided_by`", lambda r: text(r.decision.name) if r.decision else None),
         *_packet_columns.deciding_rule(lambda r: r.packet, lambda r: r.decision),

@@ -72,7 +72,7 @@ TABLE: TableSchema[_Row] = TableSchema(
                lambda r: r.packet.outcome.value),
         Column("verdict", VARCHAR, "The same as a sentence", lambda r: text(r.packet.verdict)),
         Column("decided_by", VARCHAR, "What dropped it: family, table, chain and number of the rule, `IPVS address:port`, "
-               "the listener's queue, the program of tc or XDP, or the kernel's function. For other packets: what decided "
+               "the listener's queue, the eBPF program, or the kernel's function. For other packets: what decided "
                "their destination (DNAT, IPVS)",
                lambda r: text(r.decision.name) if r.decision else None),
         Column("decided_evidence", VARCHAR, "`observed` or `derived`: how `decided_by` is known",

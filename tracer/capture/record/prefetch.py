@@ -21,7 +21,7 @@ from tracer.handshakes import causes
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.node_questions import Occasion
-from tracer.packets.program_drops import AttachedPrograms, place_of
+from tracer.packets.program_drops import AttachedPrograms, place_key, place_of
 from tracer.pipeline.assembly import AssemblyParts, KernelNames
 from tracer.util.octets import c_text
 from tracer.util.questions import value_of
@@ -45,13 +45,15 @@ NEW, SYN = 2, 2
 def ask_of_drops(events: EventArray, names: KernelNames, programs: AttachedPrograms) -> None:
     """Asks what the assembly of packets asks about drops: functions, and programs at interfaces."""
     drops = events[events["kind"] == Kind.EVENT_DROP]
-    last: dict[tuple[int, ...], int] = {}
-    for *key, at in drops[["netns", "in_ifindex", "reason", "object", "time"]].tolist():
-        last[tuple(key)] = max(at, last.get(tuple(key), 0))
-    for (netns, ifindex, reason, address), at in last.items():
+    last: dict[tuple[int, int, int, int, bytes], int] = {}
+    for *key, at in drops[["netns", "in_ifindex", "reason", "object", "table", "time"]].tolist():
+        netns, ifindex, reason, address, table = key
+        asked = netns, ifindex, reason, address, table
+        last[asked] = max(at, last.get(asked, 0))
+    for (netns, ifindex, reason, address, table), at in last.items():
         place = place_of(names.drop_reasons.get(reason, ""), names.function(address))
-        if place and ifindex:
-            programs.periods(netns, ifindex, place.point, at)
+        if place and (where := place_key(place, netns, ifindex, table)):
+            programs.periods(*where, place.point, at)
 
 
 class Prefetcher:

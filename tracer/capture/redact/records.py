@@ -177,7 +177,9 @@ class RecordRedactor:
 
     def _programs(self, question: Any, answer: Any) -> Any:
         """Paths and processes may have the names of pods."""
-        periods = [replace(p, programs=tuple(replace(each, pin="", holder="") for each in p.programs)) for p in answer]
+        periods = [
+            replace(p, programs=tuple(replace(each, pin="", holder="", cgroup="") for each in p.programs)) for p in answer
+        ]
         return question, tuple(periods)
 
     def _unchanged(self, question: Any, answer: Any) -> Any:

@@ -23,12 +23,16 @@ REASONS = {
     "TC_INGRESS": ("tc", "a tc filter at {iface} dropped it"),
     "TC_EGRESS": ("tc", "a tc filter dropped it as it left"),
     "XDP": ("XDP", "an XDP program at {iface} dropped it"),
-    "SOCKET_FILTER": ("socket filter", "the listener's own socket filter refused it"),
+    "BPF_CGROUP_EGRESS": ("cgroup", "a program at the cgroup of the socket that sent it dropped it"),
+    "SOCKET_FILTER": ("socket filter", "the listener's own socket filter, or a program at its cgroup, refused it"),
     "PKT_TOO_BIG": ("too big", "it is larger than the MTU of its way"),
     "XFRM_POLICY": ("IPsec policy", "an IPsec policy refused it"),
     "TCP_FLAGS": ("TCP flags", "the listener takes no such segment"),
 }
 """Cause and text by drop reason, without SKB_DROP_REASON_."""
+
+NAMES = {AttachPoint.XDP: "XDP", AttachPoint.CGROUP_INGRESS: "cgroup", AttachPoint.CGROUP_EGRESS: "cgroup"}
+"""Cause by the place of a program, where it is not tc."""
 
 SOURCE_CHECK = frozenset({"ip_rcv_finish_core", "ip_rcv_finish", "ip_route_input_noref"})
 """Functions that drop a packet with an impossible source or destination, without a specific reason before 6.14."""
@@ -58,7 +62,11 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
 def _by_program(attempt: ConnectionAttempt, drop: Drop, program: ProgramDrop) -> Cause:
     """The cause where a program or a filter of tc dropped the SYN, or where only the function suggests it."""
     is_known = drop.reason in REASONS or program.program is not None
-    name = "dropped" if not is_known else "XDP" if program.point is AttachPoint.XDP else "tc"
+    name = "dropped"
+    if program.program:
+        name = NAMES.get(program.point, "tc")
+    elif drop.reason in REASONS:
+        name, _ = REASONS[drop.reason]
     is_observed = is_known and program.program is None
     return Cause(name, f"dropped{attempt.where} {program.text}", Evidence.OBSERVED if is_observed else Evidence.DERIVED)
 

@@ -219,6 +219,7 @@ def _program(program: AttachedProgram) -> Object:
     fields = {
         "kind": program.kind, "id": program.number, "name": program.name, "tag": program.tag, "loader": program.loader,
         "loader_evidence": program.loader_evidence, "pin": program.pin, "holder": program.holder,
+        "cgroup": program.cgroup,
     }  # fmt: skip
     return {key: str(value) if key == "kind" else value for key, value in fields.items() if value}
 

@@ -25,6 +25,7 @@ from tracer.capture.redact.records import RecordRedactor
 from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
 from tracer.events.record import DTYPE, Kind, unpack
 from tracer.kube.cni_cache import Sandbox
+from tracer.model.bpf_program import AttachedProgram, ProgramPeriod
 from tracer.model.kube import HostPort
 from tracer.node.kube_proxy import KubeProxy
 from tracer.node.procnet import BoundSocket, ConnectedSocket
@@ -191,6 +192,15 @@ def test_objects_keep_their_form() -> None:
     assert "example" not in str(found) and "203.0.113.9" not in str(found)
     named = redacted.row((0, Record.OBJECTS.value, "node-1", ["named", "node-1", []]))
     assert named and named[2:] == (redacted.name("node-1"), ["named", redacted.name("node-1"), []])
+
+
+def test_a_program_keeps_no_path_and_no_process() -> None:
+    program = AttachedProgram("cgroup", 7, "sd_fw", pin="/sys/fs/bpf/x", holder="pod-a (pid 1)", cgroup="/kubepods/pod-a")
+    question = ("programs", 0, 70, "cgroup egress")
+    row = RecordRedactor(KEY).row(
+        (3, Record.ANSWER.value, "key", [to_json(question), 2, to_json((ProgramPeriod(1, 0, (program,)),))])
+    )
+    assert row and from_json(row[3][2]) == (ProgramPeriod(1, 0, (AttachedProgram("cgroup", 7, "sd_fw"),)),)
 
 
 def test_a_sandbox_keeps_no_name() -> None:

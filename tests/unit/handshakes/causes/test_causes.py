@@ -268,6 +268,16 @@ def test_other_drops(reason: str, function: str, name: str) -> None:
         ("TC_INGRESS", AttachPoint.TC_INGRESS, (PROGRAM, PROGRAM), "which of them is not known", "tc", "observed"),
         ("NOT_SPECIFIED", AttachPoint.XDP, (PROGRAM,), "", "XDP", "derived"),
         ("", AttachPoint.TC_EGRESS, (PROGRAM,), "this kernel gives no reason", "dropped", "derived"),
+        ("BPF_CGROUP_EGRESS", AttachPoint.CGROUP_EGRESS, (PROGRAM,), "", "cgroup", "derived"),
+        ("SOCKET_FILTER", AttachPoint.CGROUP_INGRESS, (PROGRAM,), "", "cgroup", "derived"),
+        (
+            "SOCKET_FILTER",
+            AttachPoint.CGROUP_INGRESS,
+            (PROGRAM,),
+            "or the socket's own filter did",
+            "socket filter",
+            "observed",
+        ),
     ],
 )
 def test_programs(

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked ahead about drops: the newest drop of each place, and of a cgroup by its id."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from tests.support.builders import NODE, Trail
+from tracer.capture.record.prefetch import ask_of_drops
+from tracer.model.bpf_program import AttachPoint, ProgramPeriod
+from tracer.pipeline.assembly import KernelNames
+
+REASONS = {1: "TC_INGRESS", 2: "BPF_CGROUP_EGRESS", 3: "NETFILTER_DROP"}
+
+
+class Programs:
+    """Programs of an invented machine; notes what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, AttachPoint]] = []
+
+    def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> Sequence[ProgramPeriod] | None:
+        self.asked.append((netns, ifindex, point))
+        return ()
+
+
+def test_places_of_drops() -> None:
+    trail = Trail(("10.244.0.9", 40000, "10.244.0.11", 8080))
+    for reason, ifindex, cgroup in ((1, 2, 0), (1, 2, 0), (1, 0, 0), (2, 2, 70), (2, 2, 71), (2, 2, 0), (3, 2, 70)):
+        trail.add("DROP", in_ifindex=ifindex, reason=reason, object=1, table=cgroup.to_bytes(8, sys.byteorder))
+    programs = Programs()
+    ask_of_drops(trail.batch, KernelNames(lambda address: "", REASONS), programs)
+    assert programs.asked == [
+        (NODE, 2, AttachPoint.TC_INGRESS), (0, 70, AttachPoint.CGROUP_EGRESS), (0, 71, AttachPoint.CGROUP_EGRESS),
+    ]  # fmt: skip
