@@ -10,6 +10,7 @@ import ctypes
 import os
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ from tracer.model.packet import Outcome, Packet
 PORT, PACKETS = 9191, 30
 CGROUPS = Path("/sys/fs/cgroup")
 SO_ATTACH_FILTER = 26
+NETKIT_NODE, NETKIT_POD = "10.99.0.1", "10.99.0.2"
 POD = topology.PODS[0]
 FILTER = Filter(ports=(PORT,))
 
@@ -66,11 +68,11 @@ def with_xdp(program: TestProgram, mode: int) -> Iterator[None]:
         program.close()
 
 
-def send(count: int = PACKETS, to_pod: bool = False) -> None:
-    """Sends datagrams from the pod to the node, or the other way. No socket receives them."""
+def send(count: int = PACKETS, to_pod: bool = False, address: str = "") -> None:
+    """Sends datagrams from the pod to the node, or the other way. address: to another address than that of the bridge."""
     with entered(None if to_pod else POD.name):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    send_from(sock, POD.addr4 if to_pod else topology.GATEWAY4, count)
+    send_from(sock, address or (POD.addr4 if to_pod else topology.GATEWAY4), count)
 
 
 def send_from(sock: socket.socket, address: str, count: int = PACKETS) -> None:
@@ -336,3 +338,60 @@ def test_programs_of_several_cgroups(watch: Watch) -> None:
         frozenset({(upper.number, "/"), (lower.number, "/k8snet-test")})
     }
     assert not any(drop.program for drop in found)
+
+
+@contextmanager
+def netkit(policy: str = "") -> Iterator[None]:
+    """A pair with its primary end nk-a on the node, and nk-b in the pod. policy: of the primary end."""
+    try:
+        run(f"ip link add nk-a type netkit {policy} peer name nk-b")
+    except subprocess.CalledProcessError as e:
+        pytest.skip(f"no netkit here: {e.stderr}")
+    try:
+        run(f"ip link set nk-b netns {POD.name}")
+        run(f"ip addr add {NETKIT_NODE}/24 dev nk-a && ip link set nk-a up")
+        run(f"ip -n {POD.name} addr add {NETKIT_POD}/24 dev nk-b && ip -n {POD.name} link set nk-b up")
+        yield
+    finally:
+        run("ip link del nk-a")
+
+
+def run(command: str) -> None:
+    subprocess.run(command, shell=True, check=True, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("to_pod", [False, True], ids=["to the primary end", "to the peer"])
+def test_netkit(watch: Watch, to_pod: bool) -> None:
+    kind = bpf_syscall.NETKIT_PRIMARY if to_pod else bpf_syscall.NETKIT_PEER
+    with netkit():
+        program = bpf_programs.load("cil_from_netkit", SCHED_CLS, PORT, attach_type=kind)
+        link = bpf_programs.attach_tcx("nk-a", program, kind)
+        try:
+            found = traced(watch, lambda: send(to_pod=to_pod, address=NETKIT_POD if to_pod else NETKIT_NODE))
+        finally:
+            os.close(link)
+    end = "nk-b" if to_pod else "nk-a"
+    text = "by eBPF program cil_from_netkit (id {}) at netkit of %s, named as by Cilium, unless memory was short"
+    check_named(found, program, text % end)
+    assert len(found) == PACKETS and findings(found) == [("dropped_by_program", True)]
+
+
+def test_the_policy_of_netkit(watch: Watch) -> None:
+    """Without a program, the pair's policy drops all."""
+    with netkit("blackhole"):
+        found = drops(traced(watch, lambda: send(to_pod=True, address=NETKIT_POD)))
+    assert [each.text for each in found] == ["by netkit's default policy at netkit of nk-b, unless memory was short"] * PACKETS
+
+
+def test_netkit_with_an_end_that_is_down(watch: Watch) -> None:
+    """The kernel drops the packets before any program runs: none is named."""
+    with netkit():
+        program = bpf_programs.load("cil_from_netkit", SCHED_CLS, PORT, nth=1, attach_type=bpf_syscall.NETKIT_PEER)
+        link = bpf_programs.attach_tcx("nk-a", program, bpf_syscall.NETKIT_PEER)
+        try:
+            run(f"ip -n {POD.name} link set nk-b down")
+            with ProgramWatcher() as programs, watch(FILTER, programs=programs) as seen:
+                send(to_pod=True, address=NETKIT_POD)
+        finally:
+            os.close(link)
+    assert not drops(seen.packets) and not program.seen

@@ -84,6 +84,9 @@ def _check(found: ProgramDrop, where: str) -> str:
     place = f"{where.strip()}: ".capitalize() if where else ""
     if found.point in CGROUP_POINTS:
         return "`bpftool cgroup tree` shows the programs of all cgroups with their ids."
+    if found.point is AttachPoint.NETKIT:
+        policies = f"{place}`ip -d link show dev {device}` shows the pair's policies"
+        return f"{policies}; `bpftool net show`, in the namespace of its primary end, shows its programs."
     if found.point is AttachPoint.XDP:
         return f"{place}`ip -d link show dev {device}` shows the XDP program with its id."
     direction = "ingress" if found.point is AttachPoint.TC_INGRESS else "egress"

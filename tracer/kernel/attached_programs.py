@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads which eBPF programs and filters of tc are attached to the interfaces of one network namespace.
 
-Only requests that read: dumps of links, queueing disciplines and filters by rtnetlink, and bpf(BPF_PROG_QUERY) for tcx. A
-program is described once, by its id: the kernel gives an id again only after two billion others.
+Only requests that read: dumps of links, queueing disciplines and filters by rtnetlink, and bpf(BPF_PROG_QUERY) for tcx and
+netkit. A program is described once, by its id: the kernel gives an id again only after two billion others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracer.errors import NoBtf
-from tracer.kernel import bpf_syscall, program_loaders
+from tracer.kernel import bpf_syscall, netkit_programs, program_loaders
 from tracer.kernel.btf import FUNC, Btf
 from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramKind
 from tracer.node.nfnetlink import attributes, text
@@ -58,7 +58,7 @@ class Attached:
 
     Attributes:
         programs: In the order in which they run.
-        revision: The kernel's count of changes of tcx there; 0 = it does not count.
+        revision: The kernel's count of changes of tcx or netkit there; 0 = it does not count.
     """
 
     programs: tuple[AttachedProgram, ...] = ()
@@ -123,8 +123,12 @@ def _whole_name(info: bpf_syscall.ProgramInfo) -> str:
     return ""
 
 
-def read(catalog: ProgramCatalog) -> dict[Place, Attached]:
+def read(catalog: ProgramCatalog, elsewhere: netkit_programs.Elsewhere | None = None) -> dict[Place, Attached]:
     """What is attached in this thread's namespace; a place without programs is left out.
+
+    Args:
+        catalog: Describes programs.
+        elsewhere: See netkit_programs.Elsewhere.
 
     Raises:
         OSError: It cannot be read, or it changed meanwhile.
@@ -138,6 +142,9 @@ def read(catalog: ProgramCatalog) -> dict[Place, Attached]:
             xdp = _xdp(attributes(link[16:]).get(_IFLA_XDP, b""))
             if xdp:
                 found[ifindex, AttachPoint.XDP] = Attached(xdp)
+            netkit = _netkit(link, elsewhere)
+            if netkit.programs:
+                found[ifindex, AttachPoint.NETKIT] = netkit
             for point, kind in _TCX.items():
                 tcx = _tcx(ifindex, kind)
                 if tcx.numbers:
@@ -154,21 +161,43 @@ def read(catalog: ProgramCatalog) -> dict[Place, Attached]:
     return {place: replace(each, programs=_described(each.programs, described)) for place, each in found.items()}
 
 
-def is_unchanged(place: Place, before: Attached) -> bool:
-    """Whether what the kernel does not announce is still the same at a place: programs of tcx, and XDP attached by a link.
+def is_unchanged(place: Place, before: Attached, elsewhere: netkit_programs.Elsewhere | None = None) -> bool:
+    """Whether what the kernel does not announce is the same as before: programs of tcx and netkit, XDP attached by a link.
+
+    Args:
+        place: The place.
+        before: What was attached there.
+        elsewhere: See netkit_programs.Elsewhere.
 
     Raises:
         OSError: It cannot be read.
     """
     ifindex, point = place
-    if point is AttachPoint.XDP:
+    if point in (AttachPoint.XDP, AttachPoint.NETKIT):
         with Rtnetlink() as route:
             link = route.get(GETLINK, link_request(ifindex))
+        if point is AttachPoint.NETKIT:
+            netkit = _netkit(link, elsewhere)
+            return _ids(netkit) == _ids(before) and (not before.programs or netkit.revision == before.revision)
         found = _xdp(attributes(link[16:]).get(_IFLA_XDP, b""))
-        return [(each.kind, each.number) for each in found] == [(each.kind, each.number) for each in before.programs]
+        return _ids(Attached(found)) == _ids(before)
     numbers = tuple(each.number for each in before.programs if each.kind == ProgramKind.TCX)
     tcx = _tcx(ifindex, _TCX[point])
     return tcx.numbers == numbers and (not numbers or tcx.revision == before.revision)
+
+
+def _ids(attached: Attached) -> list[tuple[str, int]]:
+    return [(each.kind, each.number) for each in attached.programs]
+
+
+def _netkit(link: bytes, elsewhere: netkit_programs.Elsewhere | None) -> Attached:
+    """What decides about the packets that this end of a netkit pair gets."""
+    end = netkit_programs.receiving_end(link)
+    if end is None:
+        return Attached()
+    with suppress(LookupError):
+        return Attached(*netkit_programs.read(end, elsewhere))
+    return Attached()
 
 
 def _described(programs: tuple[AttachedProgram, ...], described: dict[int, AttachedProgram]) -> tuple[AttachedProgram, ...]:

@@ -34,6 +34,8 @@ TRACEPOINT_BTF, FENTRY, FEXIT = 23, 24, 25
 TCX_INGRESS, TCX_EGRESS = 46, 47
 """Attach types at an interface, since kernel commit e420bed02507 ("bpf: Add fd-based tcx multi-prog infra with link support",
 6.6)."""
+NETKIT_PRIMARY, NETKIT_PEER = 54, 55
+"""Attach types of netkit, since kernel commit 35dfaad7188c ("netkit, bpf: Add bpf programmable net device", 6.7)."""
 CGROUP_INET_INGRESS, CGROUP_INET_EGRESS = 0, 1
 """Attach types at a cgroup: enum bpf_attach_type."""
 QUERY_EFFECTIVE = 1

@@ -124,7 +124,7 @@ class ProgramWatcher:
         began = monotonic_ns()
         try:
             is_same = space.nsid is not None and self._inside(
-                inode, lambda: attached_programs.is_unchanged(place, history.attached)
+                inode, lambda: attached_programs.is_unchanged(place, history.attached, self._elsewhere)
             )
         except Exception:  # then all of the namespace is read, which says what is wrong
             return False
@@ -188,7 +188,10 @@ class ProgramWatcher:
             earlier, space.changed = space.changed, set()
             began = monotonic_ns()
             try:
-                found, nsid = self._inside(inode, lambda: attached_programs.read(self._catalog)), self._number(inode)
+                found, nsid = (
+                    self._inside(inode, lambda: attached_programs.read(self._catalog, self._elsewhere)),
+                    self._number(inode),
+                )
             except (OSError, LookupError) as e:
                 _log.debug("programs of namespace %d not read: %s", inode, e)
                 space.changed |= earlier
@@ -240,6 +243,22 @@ class ProgramWatcher:
             return work()
         fd = netns.open_path(netns.find(inode), inode)
         try:
+            return netns.inside(fd, work)
+        finally:
+            os.close(fd)
+
+    def _elsewhere(self, number: int, work: Callable[[], T]) -> T:
+        """Calls `work` in the tracer's own namespace, if it is the one with this number in this thread's namespace.
+
+        Raises:
+            OSError: It cannot be entered or read.
+            LookupError: It is not, or not known to be.
+        """
+        fd = netns.open_path(netns.find(self._own), self._own)
+        try:
+            with Rtnetlink() as route:
+                if route.namespace_number(fd) != number:
+                    raise LookupError(number)
             return netns.inside(fd, work)
         finally:
             os.close(fd)

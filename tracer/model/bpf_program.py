@@ -16,6 +16,7 @@ class AttachPoint(StrEnum):
     TC_INGRESS = "tc ingress"
     TC_EGRESS = "tc egress"
     XDP = "XDP"
+    NETKIT = "netkit"
     CGROUP_INGRESS = "cgroup ingress"
     CGROUP_EGRESS = "cgroup egress"
 
@@ -25,7 +26,7 @@ CGROUP_POINTS = frozenset({AttachPoint.CGROUP_INGRESS, AttachPoint.CGROUP_EGRESS
 
 
 class ProgramKind(StrEnum):
-    """How a program, or another filter, is attached."""
+    """How a program, or another filter, is attached. NETKIT_PRIMARY, NETKIT_PEER: to that end of a pair, for what it sends."""
 
     TC = "tc"
     TC_CLASSIFIER = "tc classifier"
@@ -34,16 +35,19 @@ class ProgramKind(StrEnum):
     XDP_GENERIC = "XDP generic"
     XDP_NATIVE = "XDP native"
     XDP_HARDWARE = "XDP hardware"
+    NETKIT_PRIMARY = "netkit primary"
+    NETKIT_PEER = "netkit peer"
+    NETKIT_POLICY = "netkit policy"
     CGROUP = "cgroup"
 
 
 @dataclass(frozen=True)
 class AttachedProgram:
-    """A program at an interface or a cgroup. Other filters of tc are here, too: they may drop the same packets.
+    """A program at an interface or a cgroup. Filters of tc and a pair's policy are here, too: they may drop the same packets.
 
     Attributes:
         kind: ProgramKind: TC = direct action; TC_CLASSIFIER = it selects packets and an action of tc drops them; TC_FILTER = no
-            eBPF program.
+            eBPF program; NETKIT_POLICY = no program: what a pair does with a packet about which no program decides.
         number: The kernel's id of the program; 0 = no eBPF program, or its id cannot be read.
         name: Name of the program; of another filter, its kind and preference: "flower pref 10".
         tag: The kernel's hash of the instructions, hexadecimal; "" = not known.
@@ -70,6 +74,8 @@ class AttachedProgram:
         """Its name for a reader: "eBPF program cil_from_contai (id 42)"."""
         if self.kind == ProgramKind.TC_FILTER:
             return f"tc filter {self.name}"
+        if self.kind == ProgramKind.NETKIT_POLICY:
+            return "netkit's default policy"
         noun = "eBPF classifier" if self.kind == ProgramKind.TC_CLASSIFIER else "eBPF program"
         number = f" (id {self.number})" if self.number else ""
         return f"{noun} {self.name or 'without a name'}{number}"
@@ -77,7 +83,7 @@ class AttachedProgram:
     @property
     def origin(self) -> str:
         """Its loader as a clause: "loaded by Cilium"; a name alone is no evidence of it. "" = it is no eBPF program."""
-        if self.kind == ProgramKind.TC_FILTER:
+        if self.kind in (ProgramKind.TC_FILTER, ProgramKind.NETKIT_POLICY):
             return ""
         if not self.loader:
             return f"held by {self.holder}" if self.holder else f"pinned at {self.pin}" if self.pin else "loader unknown"
@@ -105,7 +111,8 @@ class ProgramDrop:
 
     Attributes:
         point: Where.
-        iface: The interface; "" = the place is a cgroup, or it is not known.
+        iface: The interface; of netkit, the end that would have received the packet; "" = the place is a cgroup, or it is not
+            known.
         candidates: The programs that may have dropped it.
         doubt: Why none of them is named; "" = there is one, and it dropped the packet.
         caveat: What else may have freed the packet, as a clause; "" = nothing.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tracer.events import record
-from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramDrop, ProgramPeriod
+from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramDrop, ProgramKind, ProgramPeriod
 
 NO_REASON = ("", "NOT_SPECIFIED")
 """What a kernel without drop reasons gives, and what a caller of plain kfree_skb gives."""
@@ -20,6 +20,7 @@ NO_MEMORY = "unless memory was short"
 REDIRECTED = "or a redirection of it failed"
 WITHOUT_REASON = "this kernel gives no reason"
 SECURITY = "unless memory was short or a security module refused it"
+LEFT_TO_POLICY = "it left the packet to the pair's policy, which drops"
 OWN_FILTER = "or the socket's own filter did"
 NO_NETNS_INODE = 0
 """Namespace of a question about a cgroup, which belongs to none."""
@@ -89,6 +90,9 @@ PLACES = (
     DropPlace(AttachPoint.XDP, ("XDP",), (), REDIRECTED),
     # veth_xdp_rcv_skb frees a packet for XDP_DROP, XDP_ABORTED or an invalid result, and where memory for a copy is short.
     DropPlace(AttachPoint.XDP, NO_REASON, ("veth_xdp_rcv_skb", "veth_xdp_rcv", "veth_poll"), caveat=NO_MEMORY, is_guess=True),
+    # netkit_xmit frees a packet for NETKIT_DROP of a program or of the pair's policy, and where memory for a copy is short; the
+    # packet's device is then the receiving end. While an end is down, no programs are listed (netkit_programs.receiving_end).
+    DropPlace(AttachPoint.NETKIT, NO_REASON, ("netkit_xmit",), caveat=NO_MEMORY, is_guess=True),
     # Kernels before 5.18: only the function is known.
     DropPlace(AttachPoint.TC_INGRESS, ("",), ("sch_handle_ingress", "__netif_receive_skb_core"), WITHOUT_REASON, is_guess=True),
     DropPlace(AttachPoint.TC_EGRESS, ("",), ("sch_handle_egress", "__dev_queue_xmit"), WITHOUT_REASON, is_guess=True),
@@ -131,10 +135,13 @@ def program_drop(
         periods: The programs attached there, oldest first.
         is_filtered: The packet's socket has a filter of its own.
     """
+    caveat = place.caveat
     doubt = place.filter_doubt if is_filtered and place.filter_doubt else place.doubt
     now = [p for p in periods if p.since <= time and (not p.until or time <= p.until)]
     if now:
         candidates = now[-1].programs
+        if len(candidates) == 2 and candidates[1].kind == ProgramKind.NETKIT_POLICY:
+            candidates, caveat = candidates[:1], f"{caveat} or {LEFT_TO_POLICY}"
         reasons = (SEVERAL if len(candidates) > 1 else "", doubt) if candidates else (NONE,)
     else:
         around = [p for p in periods if p.until and p.until < time][-1:] + [p for p in periods if p.since > time][:1]
@@ -142,4 +149,4 @@ def program_drop(
         reasons = (CHANGED, doubt)
     if place.is_guess and not candidates:
         return None
-    return ProgramDrop(place.point, iface, candidates, "; ".join(filter(None, reasons)), place.caveat)
+    return ProgramDrop(place.point, iface, candidates, "; ".join(filter(None, reasons)), caveat)

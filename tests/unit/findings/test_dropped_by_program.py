@@ -120,6 +120,17 @@ def test_a_program_of_a_cgroup() -> None:
     assert proof.startswith("eBPF program sd_fw_egress (id 7), attached as cgroup at /system.slice, named as by systemd")
 
 
+def test_netkit() -> None:
+    (finding,) = found(AttachedProgram("netkit peer", 7, "filter"), point=AttachPoint.NETKIT, iface="nk-a")
+    assert finding.certain and "at netkit of nk-a." in finding.cause
+    assert finding.check == (
+        "`ip -d link show dev nk-a` shows the pair's policies; `bpftool net show`, in the namespace of its primary end, shows"
+        " its programs."
+    )
+    (finding,) = found(AttachedProgram("netkit policy", 0, "drop"), point=AttachPoint.NETKIT, iface="nk-a")
+    assert finding.certain and finding.cause.startswith("Netkit's default policy drops packets from")
+
+
 @pytest.mark.parametrize("iface", ["a;reboot", "$(id)", "a b"])
 def test_the_name_of_an_interface_is_quoted(iface: str) -> None:
     (finding,) = found(CILIUM, iface=iface)

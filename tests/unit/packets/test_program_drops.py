@@ -35,6 +35,7 @@ INGRESS = PLACES[0]
         ("NOT_SPECIFIED", "veth_xdp_rcv_skb", AttachPoint.XDP, False),
         ("", "__netif_receive_skb_core.constprop.0", AttachPoint.TC_INGRESS, True),
         ("", "__dev_queue_xmit", AttachPoint.TC_EGRESS, True),
+        ("NOT_SPECIFIED", "netkit_xmit", AttachPoint.NETKIT, False),
         ("BPF_CGROUP_EGRESS", "ip_finish_output", AttachPoint.CGROUP_EGRESS, False),
         ("SOCKET_FILTER", "udp_queue_rcv_one_skb", AttachPoint.CGROUP_INGRESS, False),
     ],
@@ -204,3 +205,21 @@ def test_without_a_cgroup_nothing_is_asked(reason: str) -> None:
     programs = Programs(ProgramPeriod(10, 0, (ROOT,)))
     assert dropped(programs, reason=reason).verdict == f"DROPPED in __netif_receive_skb_core: {reason}"
     assert not programs.asked
+
+
+def test_the_policy_of_netkit() -> None:
+    """With one program, what the program may have left to the policy; with more, all are candidates; alone, it drops all."""
+    row = place_of("NOT_SPECIFIED", "netkit_xmit")
+    assert row
+    program, policy = AttachedProgram("netkit peer", 5, "cil_from_container"), AttachedProgram("netkit policy", 0, "drop")
+
+    def text(*candidates: AttachedProgram) -> str:
+        found = program_drop(row, "nk-a", 50, [ProgramPeriod(10, 0, candidates)])
+        return found.text if found else ""
+
+    named = "by eBPF program cil_from_container (id 5) at netkit of nk-a, loader unknown, unless memory was short"
+    assert text(program) == named
+    assert text(program, policy) == f"{named} or it left the packet to the pair's policy, which drops"
+    assert text(policy) == "by netkit's default policy at netkit of nk-a, unless memory was short"
+    assert text(program, OTHER, policy).startswith("at netkit of nk-a, 3 candidates: ")
+    assert text() == ""

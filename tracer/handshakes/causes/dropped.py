@@ -31,7 +31,12 @@ REASONS = {
 }
 """Cause and text by drop reason, without SKB_DROP_REASON_."""
 
-NAMES = {AttachPoint.XDP: "XDP", AttachPoint.CGROUP_INGRESS: "cgroup", AttachPoint.CGROUP_EGRESS: "cgroup"}
+NAMES = {
+    AttachPoint.XDP: "XDP",
+    AttachPoint.NETKIT: "netkit",
+    AttachPoint.CGROUP_INGRESS: "cgroup",
+    AttachPoint.CGROUP_EGRESS: "cgroup",
+}
 """Cause by the place of a program, where it is not tc."""
 
 SOURCE_CHECK = frozenset({"ip_rcv_finish_core", "ip_rcv_finish", "ip_route_input_noref"})
