@@ -24,7 +24,8 @@ from tests.kernel.captured import check_same_output, read
 from tests.kernel.recorder import Recorder
 from tests.kernel.watching import Watch
 from tests.support import bpf_programs
-from tests.support.bpf_programs import CGROUP_SKB, EGRESS, INGRESS, SCHED_CLS, XDP, TestProgram
+from tests.support.bpf_programs import CGROUP_SKB, EGRESS, INGRESS, SCHED_CLS, SK_LOOKUP, XDP, TestProgram
+from tracer.commands import doctor
 from tracer.findings import Findings
 from tracer.kernel import bpf_syscall
 from tracer.kernel.program_watcher import ProgramWatcher
@@ -260,7 +261,7 @@ def made_in(directory: Path, netns: str | None) -> socket.socket:
 
 @contextmanager
 def at_cgroup(directory: Path, attach_type: int, *programs: TestProgram) -> Iterator[None]:
-    links = [bpf_programs.attach_cgroup(directory, program, attach_type) for program in programs]
+    links = [bpf_programs.attach_at(directory, program, attach_type) for program in programs]
     try:
         yield
     finally:
@@ -395,3 +396,48 @@ def test_netkit_with_an_end_that_is_down(watch: Watch) -> None:
         finally:
             os.close(link)
     assert not drops(seen.packets) and not program.seen
+
+
+def test_an_address_that_is_replaced_at_connect(watch: Watch) -> None:
+    """The Service's address is in no packet, and nothing says that it was; the doctor says that a program may replace it."""
+    kind = bpf_syscall.CONNECT_TYPES["connect4"]
+    with cgroup("k8snet-test") as directory:
+        program = bpf_programs.load_replacing("cil_sock4_connect", kind, "10.96.99.99", POD.addr4)
+        link = bpf_programs.attach_at(directory, program, kind)
+        sock = made_in(directory, None)
+        try:
+            (result,) = [each for each in doctor.gather(load=None) if each.subject == "connect()"]
+
+            def work() -> None:
+                sock.connect(("10.96.99.99", PORT))
+                assert sock.getpeername() == (POD.addr4, PORT)
+                sock.send(b"x")
+
+            found = traced(watch, work)
+        finally:
+            sock.close()
+            os.close(link)
+            os.close(program)
+    assert result.state == "degraded" and "eBPF program cil_sock4_conne (id " in result.text
+    assert "(connect4 of /k8snet-test, named as by Cilium)" in result.text
+    (packet,) = found
+    assert packet.endpoints.dst == POD.addr4 and "10.96.99.99" not in repr(packet)
+
+
+def test_a_program_that_refuses_a_packet_instead_of_the_search_for_its_socket(watch: Watch) -> None:
+    """The kernel's reason is that of a packet without a socket; the doctor says that a program may refuse packets."""
+    with entered(None):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sock:
+        sock.bind((topology.GATEWAY4, PORT))
+        program = bpf_programs.load_refusing("cil_lookup", SK_LOOKUP, bpf_syscall.SK_LOOKUP)
+        link = bpf_programs.attach_at(Path("/proc/self/ns/net"), program, bpf_syscall.SK_LOOKUP)
+        try:
+            (result,) = [each for each in doctor.gather(load=None) if each.subject == "sk_lookup"]
+            found = traced(watch)
+        finally:
+            os.close(link)
+            os.close(program)
+    assert result.state == "degraded" and "eBPF program cil_lookup (id " in result.text
+    assert len(found) == PACKETS and {p.outcome for p in found} == {Outcome.REFUSED}
+    assert {p.drop.reason for p in found if p.drop} <= {"NO_SOCKET", ""} and not drops(found)

@@ -20,7 +20,7 @@ from tracer.kernel.bpf_syscall import BpfMap, MapDefinition, ProgramTarget
 from tracer.node.nfnetlink import attribute
 from tracer.node.rtnetlink import NEWFILTER, NEWLINK, Rtnetlink, messages, request
 
-ARRAY, SCHED_CLS, XDP, CGROUP_SKB = 2, 3, 6, 8
+ARRAY, SCHED_CLS, XDP, CGROUP_SKB, SOCK_ADDR, SK_LOOKUP = 2, 3, 6, 8, 18, 30
 PIN, BTF_LOAD, LINK_CREATE = 6, 18, 28
 GENERIC, NATIVE = 2, 4
 """XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE."""
@@ -190,11 +190,34 @@ def attach_tcx(iface: str, program: TestProgram, attach_type: int = bpf_syscall.
     return bpf_syscall._bpf(LINK_CREATE, struct.pack("=IIII", program.fd, index, attach_type, 0) + bytes(48))
 
 
-def attach_cgroup(path: Path, program: TestProgram, attach_type: int) -> int:
-    """Attaches a program to a cgroup by a link, beside others; returns the descriptor that keeps it."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def load_passing(name: str, kind: int, attach_type: int) -> int:
+    """Loads a program that decides nothing: it returns 1. Returns its descriptor. Raises OSError."""
+    code = _op(0xB7, value=1) + _op(0x95)
+    return bpf_syscall.load_program(name, code, "GPL", ProgramTarget(kind, attach_type))
+
+
+def load_refusing(name: str, kind: int, attach_type: int) -> int:
+    """Loads a program that returns 0: SK_DROP. Returns its descriptor. Raises OSError."""
+    code = _op(0xB7, value=0) + _op(0x95)
+    return bpf_syscall.load_program(name, code, "GPL", ProgramTarget(kind, attach_type))
+
+
+def load_replacing(name: str, attach_type: int, asked: str, given: str) -> int:
+    """Loads a program of connect() that replaces an IPv4 address; returns its descriptor."""
+    before, after = (struct.unpack("=i", socket.inet_aton(each))[0] for each in (asked, given))
+    code = [
+        _op(0x61, 2, 1, 4), _op(0xB4, 3, value=before), _op(0x5D, 2, 3, 2),  # if ctx->user_ip4 != asked: pass
+        _op(0xB4, 2, value=after), _op(0x63, 1, 2, 4),
+        _op(0xB7, value=1), _op(0x95),
+    ]  # fmt: skip
+    return bpf_syscall.load_program(name, b"".join(code), "GPL", ProgramTarget(SOCK_ADDR, attach_type))
+
+
+def attach_at(path: Path, program: TestProgram | int, attach_type: int) -> int:
+    """Attaches a program by a link to a cgroup or a network namespace; returns the link's descriptor. Raises OSError."""
+    fd, of_program = os.open(path, os.O_RDONLY), program if isinstance(program, int) else program.fd
     try:
-        return bpf_syscall._bpf(LINK_CREATE, struct.pack("=IIII", program.fd, fd, attach_type, 0) + bytes(48))
+        return bpf_syscall._bpf(LINK_CREATE, struct.pack("=IIII", of_program, fd, attach_type, 0) + bytes(48))
     finally:
         os.close(fd)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 from tracer import render
 from tracer.errors import NoBcc, NoBtf, NoProbe, NotRoot
-from tracer.kernel import struct_layouts
+from tracer.kernel import cgroup_programs, socket_programs, struct_layouts
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, abilities, plan
+from tracer.kernel.attached_programs import ProgramCatalog
 from tracer.kernel.bcc_library import installed, load_bcc
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.cache_directory import OFF, VARIABLE, directory_of_environment
@@ -24,6 +26,7 @@ from tracer.kernel.probes import PROBES
 from tracer.kernel.program_cache import ProgramCache
 from tracer.kernel.session import Kernel
 from tracer.model.check import CheckResult, State
+from tracer.node import namespaces
 from tracer.node.capabilities import NEEDED, held, lockdown_mode, lost, mask
 from tracer.node.machine import Machine
 from tracer.render.base import hang_up
@@ -38,6 +41,8 @@ ATTACH_NAMES = {
     "KRETPROBE": "kretprobe",
 }
 
+MOST_PROGRAMS = 6
+"""Most programs that one result names."""
 _SLOWER = "kprobes are used there, at about twice the cost"
 
 
@@ -71,7 +76,7 @@ def gather(
         except NoBtf as e:  # a module's BTF is damaged
             results.append(CheckResult("module BTF", "missing", str(e).rstrip("."), e.status))
     nft_loaded = symbols.module_of("nft_do_chain") is not None
-    return results + list(backends.gather(machine, nft_loaded))
+    return [*results, *backends.gather(machine, nft_loaded), connect_programs(machine), lookup_programs(machine)]
 
 
 def run(form: str, kubeconfig: str | None = None, verbose: bool = False) -> int:
@@ -203,6 +208,53 @@ def program_cache() -> CheckResult:
     if why:
         return CheckResult("program cache", "degraded", f"not usable: {why}; each start compiles the programs")
     return CheckResult("program cache", "ok", f"in {directory}")
+
+
+def connect_programs(machine: Machine) -> CheckResult:
+    """Checks for eBPF programs that may replace the address that a socket asks for: packets do not show that."""
+    try:
+        root = cgroup_programs.hierarchy(machine.root / "proc")
+        found = socket_programs.at_connect(ProgramCatalog(), root) if root else []
+    except OSError as e:
+        return CheckResult("connect()", "degraded", f"not known whether programs replace addresses: {e.strerror}")
+    if not found:
+        return CheckResult("connect()", "ok", "no eBPF program at a cgroup replaces addresses")
+    names = _listed(f"{each.program.text} ({', '.join(each.points)} of {each.program.cgroup}{_origin(each)})" for each in found)
+    return CheckResult(
+        "connect()", "degraded",
+        f"may replace a Service's address, which is then in no packet, by {names}; not shown: whether and when they do", 1,
+    )  # fmt: skip
+
+
+def lookup_programs(machine: Machine) -> CheckResult:
+    """Checks for eBPF programs that choose the socket of a packet, or refuse it, in namespaces of the node or with a name."""
+    files = (machine.root / "proc/1/ns/net", machine.root / "proc/self/ns/net", *namespaces.named_files())
+    inodes: dict[int, Path] = {}
+    for path in files:
+        with suppress(OSError):
+            inodes.setdefault(path.stat().st_ino, path)
+    try:
+        found = socket_programs.of_lookup(ProgramCatalog(), inodes.values())
+    except OSError as e:
+        return CheckResult("sk_lookup", "degraded", f"not known whether programs choose sockets: {e.strerror}")
+    if not found:
+        return CheckResult("sk_lookup", "ok", "no eBPF program chooses sockets")
+    names = _listed(each.program.text + _origin(each) for each in found)
+    return CheckResult(
+        "sk_lookup", "degraded",
+        f"may choose the socket of a packet, or refuse it as if no socket listened, by {names}; not shown: whether they do", 1,
+    )  # fmt: skip
+
+
+def _origin(found: socket_programs.SocketProgram) -> str:
+    return f", {found.program.origin}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first names of a list, and the number of the others."""
+    known = list(names)
+    rest = len(known) - MOST_PROGRAMS
+    return ", ".join(known[:MOST_PROGRAMS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def probes(

@@ -38,6 +38,10 @@ NETKIT_PRIMARY, NETKIT_PEER = 54, 55
 """Attach types of netkit, since kernel commit 35dfaad7188c ("netkit, bpf: Add bpf programmable net device", 6.7)."""
 CGROUP_INET_INGRESS, CGROUP_INET_EGRESS = 0, 1
 """Attach types at a cgroup: enum bpf_attach_type."""
+CONNECT_TYPES = {"connect4": 10, "connect6": 11, "sendmsg4": 14, "sendmsg6": 15}
+"""Attach types at a cgroup where a program may replace the address that a socket asked for."""
+SK_LOOKUP = 36
+"""Attach type at a network namespace."""
 QUERY_EFFECTIVE = 1
 """BPF_F_QUERY_EFFECTIVE."""
 MOST_ATTACHED = 64
@@ -405,10 +409,10 @@ class AttachedIds:
 
 
 def attached_ids(target: int, attach_type: int, flags: int = 0) -> AttachedIds:
-    """The programs of an interface of this thread's namespace, or of a cgroup.
+    """The programs of an interface of this thread's namespace, of a cgroup, or of a network namespace.
 
     Args:
-        target: Number of the interface, or a descriptor of the cgroup's directory.
+        target: Number of the interface, or a descriptor of the cgroup's directory or of the network namespace.
         attach_type: Which programs.
         flags: QUERY_EFFECTIVE: also those of the cgroups above that run for this one; 0 = its own.
 

@@ -145,19 +145,13 @@ class CgroupPrograms:
             return
         began = self._searched = monotonic_ns()
         found: dict[int, tuple[str, _Found]] = {}
-        waiting = [("/", _NOTHING)]
-        while waiting and len(found) < CGROUPS_KEPT and monotonic_ns() < began + seconds * 1e9:
-            path, above = waiting.pop()
+        by_path: dict[str, _Found] = {}
+        for path, fd in walk(self._root, seconds):
             try:
-                fd = _opened(self._root, path)
-                try:
-                    of_cgroup = _read(fd, path, above)
-                    found[os.fstat(fd).st_ino] = path, of_cgroup
-                    waiting += [(os.path.join(path, name), of_cgroup) for name in _below(fd)]
-                finally:
-                    os.close(fd)
+                by_path[path] = _read(fd, path, by_path.get(os.path.dirname(path), _NOTHING))
+                found[os.fstat(fd).st_ino] = path, by_path[path]
             except OSError as e:
-                _log.debug("cgroup %s not read: %s", path, e)
+                _log.debug("programs of the cgroup %s not read: %s", path, e)
         self._keep(found, began, monotonic_ns())
 
     def _keep(self, found: dict[int, tuple[str, _Found]], began: int, ended: int) -> None:
@@ -202,6 +196,30 @@ def hierarchy(proc: Path = Path("/proc")) -> Path | None:
                     if root.is_dir():
                         return root
     return None
+
+
+def walk(root: Path, seconds: float, depth: int = 0) -> Iterator[tuple[str, int]]:
+    """Yields path and descriptor of each cgroup, those above before those below; at most CGROUPS_KEPT.
+
+    Args:
+        root: Directory of the hierarchy.
+        seconds: Longest time, s.
+        depth: Number of levels below the root that are looked at; 0 = all.
+    """
+    until, count, waiting = monotonic_ns() + seconds * 1e9, 0, ["/"]
+    while waiting and count < CGROUPS_KEPT and monotonic_ns() < until:
+        path = waiting.pop()
+        count += 1
+        try:
+            fd = _opened(root, path)
+            try:
+                yield path, fd
+                if not depth or path.count("/") < depth or path == "/":
+                    waiting += [os.path.join(path, name) for name in _below(fd)]
+            finally:
+                os.close(fd)
+        except OSError as e:
+            _log.debug("cgroup %s not read: %s", path, e)
 
 
 def _opened(root: Path, path: str) -> int:

@@ -39,6 +39,8 @@ class ProgramKind(StrEnum):
     NETKIT_PEER = "netkit peer"
     NETKIT_POLICY = "netkit policy"
     CGROUP = "cgroup"
+    CONNECT = "cgroup, at connect"
+    SK_LOOKUP = "sk_lookup"
 
 
 @dataclass(frozen=True)

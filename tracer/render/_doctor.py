@@ -35,6 +35,8 @@ ACTIONS = {
     "fentry": "use the container image, which has a newer bcc",
     "program cache": "correct its owner and rights, or name another directory in K8SNET_TRACE_CACHE",
     "module BTF": "nothing helps but a kernel from 5.11 on; docs/matrix.md says what is shown without it",
+    "connect()": "nothing is wrong; filter by the pods' addresses, not by the Service's (docs/programs.md)",
+    "sk_lookup": "nothing is wrong; docs/programs.md says what is seen",
     "Kubernetes API": "give --kubeconfig FILE, or --objects FILE with kubectl's output",
 }
 """What to do about a result that is not "ok", by its subject, where the text does not say it."""

@@ -33,7 +33,7 @@ def root() -> Iterator[Path]:
     try:
         for name in ("", *NAMES):
             (top / name).mkdir()
-        os.close(bpf_programs.attach_cgroup(top, bpf_programs.load("probe", CGROUP_SKB, 1, attach_type=EGRESS), EGRESS))
+        os.close(bpf_programs.attach_at(top, bpf_programs.load("probe", CGROUP_SKB, 1, attach_type=EGRESS), EGRESS))
     except OSError as e:
         _remove(top)
         pytest.skip(f"no programs at cgroups here: {e}")
@@ -48,7 +48,7 @@ def _remove(top: Path) -> None:
 
 
 def attach(path: Path, name: str, attach_type: int) -> int:
-    return bpf_programs.attach_cgroup(path, bpf_programs.load(name, CGROUP_SKB, 9, attach_type=attach_type), attach_type)
+    return bpf_programs.attach_at(path, bpf_programs.load(name, CGROUP_SKB, 9, attach_type=attach_type), attach_type)
 
 
 def there(found: tuple[ProgramPeriod, ...]) -> list[tuple[str, str]]:
