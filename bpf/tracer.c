@@ -29,6 +29,9 @@
 #include "core/skb_tracking.h"
 #include "core/payload.h"
 #include "core/emit.h"
+#include "core/detail.h"
+#include "core/socket.h"
+#include "probes/socket_connect.h"
 
 #include "probes/netfilter_hook.h"
 #include "probes/reject.h"

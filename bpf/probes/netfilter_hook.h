@@ -125,6 +125,7 @@ static __always_inline int hook_returned(struct call *c)
     struct tracked_skb *e;
     struct observation *s;
     struct hook_step step;
+    struct sock *sk;
 
     if (!is_ip(READ(c, state, pf)))
         return 0;
@@ -146,6 +147,11 @@ static __always_inline int hook_returned(struct call *c)
         return 0;
     r.out->verdict = NF_ACCEPT;
     submit_event(r);
+    if (s->hook == OUTPUT && s->tuple[HEADER].protocol == TCP && s->packet.tcp_flags == TCP_FLAG_SYN) {
+        sk = READ(c, skb, sk);
+        if (sk && is_ip_socket(c, sk))
+            write_replaced_address(c, e, sk);
+    }
     return 0;
 }
 

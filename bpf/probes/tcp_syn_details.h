@@ -2,35 +2,6 @@
 /* Why a SYN was not accepted: the listener's queues and settings when it arrived, the connection in TIME_WAIT that it hit, the
  * socket that answered with a reset. None of these functions runs for a segment of an open connection. */
 
-static __always_inline struct decision_detail *reserve_detail(struct tracked_skb *e, u8 what)
-{
-    struct decision_detail *out;
-    u16 hop = e->hops++;
-
-    if (e->shed)
-        return 0;
-    out = events.ringbuf_reserve(sizeof(struct decision_detail));
-    if (!out) {
-        count_lost(EVENT_CLUE);
-        return 0;
-    }
-    count_written(sizeof(*out));
-    __builtin_memset(out, 0, sizeof(*out));
-    out->time = bpf_ktime_get_ns();
-    out->packet = e->packet;
-    out->netns = e->netns;
-    out->hop = hop;
-    out->kind = EVENT_CLUE;
-    out->flags = e->flags | FLAG_NO_HEADER;
-    out->what = what;
-    return out;
-}
-
-static __always_inline void submit_detail(struct decision_detail *out)
-{
-    events.ringbuf_submit(out, BPF_RB_NO_WAKEUP);
-}
-
 /* The entry of a packet, if it still belongs to this packet. No tracking begins here: a decision detail has no header. */
 static __always_inline struct tracked_skb *is_still_tracked(struct call *c, struct sk_buff *skb, struct observation *s)
 {

@@ -13,12 +13,14 @@ enum decision_detail_kind {
     DETAIL_NEIGHBOUR = 5,  /* the packet waits for the link address of the next hop; values: address of the next hop */
     DETAIL_ROUTE = 6,      /* the route of the packet is an error route; values: errno of the route */
     DETAIL_RESET = 7,      /* a TCP reset answers the packet; values: enum sk_rst_reason; object: socket inode, 0 = no socket */
+    DETAIL_CONNECT = 8,    /* the packet's socket asked for another address than it is connected to; values: that address, IPv4 as
+                              ::ffff:a.b.c.d; object: id of the socket's cgroup, 0 = not known */
 };
 
 struct decision_detail {
     u64 time;        /* ns, CLOCK_MONOTONIC */
     u64 packet;      /* identity of the tracked packet */
-    u64 object;      /* RESET: socket inode */
+    u64 object;      /* RESET: socket inode; CONNECT: cgroup */
     u32 netns;       /* inode of the network namespace */
     u32 values[4];   /* see enum decision_detail_kind */
     u16 hop;         /* running number of this event in its packet */
@@ -27,9 +29,9 @@ struct decision_detail {
     u8 what;         /* enum decision_detail_kind */
     u8 status;       /* LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_*; RESET: 1 = by a socket */
     u8 state;        /* TIME_WAIT: 6, or 5 for FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the
-                        next hop, 2 or 10, 0 = not known */
+                        next hop, 2 or 10, 0 = not known; CONNECT: that of the socket */
     u8 option_bytes; /* LISTENER, TIME_WAIT: bytes of TCP options */
-    u32 spare;       /* zero */
+    u32 spare;       /* CONNECT: port that the socket asked for; else zero */
     u8 options[40];  /* LISTENER, TIME_WAIT: TCP options of the SYN, as sent */
 };
 _Static_assert(sizeof(struct decision_detail) == SHORT_EVENT, "one slot");

@@ -22,7 +22,8 @@ from tracer.kernel.probes import PROBES, TRACEPOINT
 from tracer.kernel.session import Kernel
 
 DATA = Path(__file__).parents[1] / "data/kernels"
-ENUMS = ("skb_drop_reason", *(enum for enum, _, _ in struct_layouts.ENUMERATORS))
+ENUMS = tuple(dict.fromkeys(("skb_drop_reason", *(enum for enum, _, _ in struct_layouts.ENUMERATORS))))
+MEMBERS = frozenset(name for _, name, _ in struct_layouts.ENUMERATORS)
 FUNCTIONS = sorted(
     {s for p in PROBES if p.at != TRACEPOINT for s in p.symbols}
     | {
@@ -53,7 +54,7 @@ def record(types: KernelTypes, symbols: Symbols, release: str) -> Data:
                 structures[row.struct] = [row.module if btf is not types.vmlinux else "vmlinux", size, offsets]
                 break
     structures |= {name: ["vmlinux", size, {}] for name in INSIDE if (size := types.vmlinux.structure_size(name))}
-    enums = {name: {k: v for k, v in types.vmlinux.enumerators(name).items() if v < 3} for name in ENUMS}
+    enums = {name: {k: v for k, v in types.vmlinux.enumerators(name).items() if v < 3 or k in MEMBERS} for name in ENUMS}
     modules = {m for m in {p.module for p in PROBES} if m and types.module(m)}
     for name in ENUMS:
         enums[name] = enums[name] or next((e for m in modules if (b := types.module(m)) and (e := b.enumerators(name))), {})

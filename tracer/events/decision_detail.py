@@ -7,10 +7,12 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 
+from tracer.events import record
 from tracer.events.detail_row import DecisionDetailRow as Row
 from tracer.events.detail_row import DetailKind
 from tracer.events.record import TCP_STATES, DetailEvent, Event
 from tracer.model.hop import DecisionDetail
+from tracer.util.endpoint_format import format_endpoint
 
 Facts = dict[str, int | str]
 
@@ -19,6 +21,8 @@ TW_STATUS = ("nothing", "reset", "ack", "taken over")
 MSS, TIMESTAMP = 2, 8
 TSVAL = "tsval"
 """The fact that is the clock of a packet's sender: it differs from packet to packet."""
+CONNECT = "connect"
+"""The kind of detail of a socket that is connected to another address than it asked for."""
 _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 
@@ -109,6 +113,11 @@ def _reset(row: Row) -> Facts:
     return facts
 
 
+def _connect(row: Row) -> Facts:
+    """asked: the address and port that the socket asked for; it is connected to another one."""
+    return {"asked": format_endpoint(record.address(struct.pack("=4I", *row.values)), row.spare)}
+
+
 _READERS: dict[int, Callable[[Row], Facts]] = {
     DetailKind.DETAIL_LISTENER: _listener,
     DetailKind.DETAIL_TIME_WAIT: _time_wait,
@@ -117,4 +126,5 @@ _READERS: dict[int, Callable[[Row], Facts]] = {
     DetailKind.DETAIL_NEIGHBOUR: _neighbour,
     DetailKind.DETAIL_ROUTE: _route,
     DetailKind.DETAIL_RESET: _reset,
+    DetailKind.DETAIL_CONNECT: _connect,
 }

@@ -20,6 +20,7 @@ class DetailKind(IntEnum):
     DETAIL_NEIGHBOUR = 5
     DETAIL_ROUTE = 6
     DETAIL_RESET = 7
+    DETAIL_CONNECT = 8
 
 
 @cstruct.structure("records/decision_detail.h", "decision_detail")
@@ -28,7 +29,7 @@ class DecisionDetailRow(NamedTuple):
 
     time: int  # ns, CLOCK_MONOTONIC
     packet: int  # identity of the packet
-    object: int  # RESET: socket inode
+    object: int  # RESET: socket inode; CONNECT: id of the socket's cgroup
     netns: int  # inode of the network namespace
     values: tuple[int, ...]  # four numbers, see bpf/records/decision_detail.h
     hop: int  # number of this record in its packet, from 0
@@ -38,7 +39,7 @@ class DecisionDetailRow(NamedTuple):
     status: int  # LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_*; RESET: 1 = by a socket
     state: int  # TIME_WAIT: 6, or 5 for FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the next hop
     option_bytes: int  # LISTENER, TIME_WAIT: bytes of TCP options
-    spare: int  # 0
+    spare: int  # CONNECT: port that the socket asked for; else 0
     options: bytes  # LISTENER, TIME_WAIT: TCP options of the SYN, 40 bytes
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +39,12 @@ PATH_CHARACTERS = 512
 _TYPES = {
     AttachPoint.CGROUP_INGRESS: bpf_syscall.CGROUP_INET_INGRESS,
     AttachPoint.CGROUP_EGRESS: bpf_syscall.CGROUP_INET_EGRESS,
+    AttachPoint.CONNECT4: bpf_syscall.CONNECT_TYPES["connect4"],
+    AttachPoint.CONNECT6: bpf_syscall.CONNECT_TYPES["connect6"],
 }
+SEARCHED = (AttachPoint.CGROUP_INGRESS, AttachPoint.CGROUP_EGRESS)
+"""Programs that are read in a search. Others are, too, if the root of the hierarchy has some, as of Cilium; else they are read
+when they are asked for."""
 _Numbers = dict[AttachPoint, tuple[int, ...]]
 """Ids of the programs that run for a cgroup, in their order."""
 
@@ -71,11 +75,11 @@ class _Found:
     owners: dict[AttachPoint, dict[int, str]]
 
 
-_NOTHING = _Found({point: () for point in _TYPES}, {point: {} for point in _TYPES})
+_NOTHING = _Found({}, {})
 
 
 class CgroupPrograms:
-    """The programs of this machine's cgroups.
+    """The programs of this machine's cgroups. One thread at a time may call it.
 
     Args:
         catalog: Describes programs.
@@ -84,15 +88,14 @@ class CgroupPrograms:
     """
 
     def __init__(self, catalog: ProgramCatalog, root: Path | None = None, seconds: float = SEARCH_SECONDS) -> None:
-        self._catalog, self._lock = catalog, threading.Lock()
+        self._catalog = catalog
         self._root = root or hierarchy()
         self._cgroups: LruDict[int, _Cgroup] = LruDict(CGROUPS_KEPT, "cgroups")
         self._histories: LruDict[tuple[int, AttachPoint], ProgramHistory] = LruDict(
             HISTORIES_KEPT, "places of cgroups' programs"
         )
         self._searched = 0
-        with self._lock:
-            self._search(seconds)
+        self._search(seconds)
 
     def periods(self, cgroup: int, point: AttachPoint, time: int) -> tuple[ProgramPeriod, ...]:
         """The programs of a cgroup, oldest first; () = they cannot be read.
@@ -102,39 +105,38 @@ class CgroupPrograms:
             point: Which programs.
             time: Time of a drop, ns, CLOCK_MONOTONIC.
         """
-        with self._lock:
+        history = self._histories.get((cgroup, point))
+        if history is None or history.last <= time:
+            if cgroup not in self._cgroups and monotonic_ns() > self._searched + SEARCH_PAUSE_SECONDS * 1e9:
+                self._search(SEARCH_SECONDS)
+            if not self._read_again(cgroup, point):
+                return ()
             history = self._histories.get((cgroup, point))
-            if history is None or history.last <= time:
-                if cgroup not in self._cgroups and monotonic_ns() > self._searched + SEARCH_PAUSE_SECONDS * 1e9:
-                    self._search(SEARCH_SECONDS)
-                if not self._read_again(cgroup):
-                    return ()
-                history = self._histories.get((cgroup, point))
-            if history:
-                return history.periods(time)
-            known = self._cgroups[cgroup]
-            return () if self._histories.evicted else (ProgramPeriod(known.read, 0, ()),)
+        if history:
+            return history.periods(time)
+        if self._histories.evicted:
+            return ()
+        return (ProgramPeriod(self._cgroups[cgroup].read if point in SEARCHED else monotonic_ns(), 0, ()),)
 
-    def _read_again(self, cgroup: int) -> bool:
-        """Reads a cgroup whose path is known; False = it cannot be read, or has gone."""
+    def _read_again(self, cgroup: int, point: AttachPoint) -> bool:
+        """Reads one place of a cgroup whose path is known; False = it cannot be read, or has gone."""
         known = self._cgroups.get(cgroup)
         if known is None or self._root is None:
             return False
         began = monotonic_ns()
         try:
-            found, above = _NOTHING, ""
+            found, inode = _NOTHING, 0
             for path in _with_ancestors(known.path):
                 fd = _opened(self._root, path)
                 try:
-                    found = _read(fd, path, found)
-                    above = path
+                    found = _read(fd, path, found, (point,))
                     inode = os.fstat(fd).st_ino
                 finally:
                     os.close(fd)
         except OSError as e:
             _log.debug("programs of the cgroup %s not read: %s", known.path, e)
             return False
-        if above != known.path or inode != cgroup:
+        if inode != cgroup:  # another cgroup has this path now
             return False
         self._keep({cgroup: (known.path, found)}, began, monotonic_ns())
         return True
@@ -146,9 +148,12 @@ class CgroupPrograms:
         began = self._searched = monotonic_ns()
         found: dict[int, tuple[str, _Found]] = {}
         by_path: dict[str, _Found] = {}
+        points: tuple[AttachPoint, ...] = tuple(_TYPES)
         for path, fd in walk(self._root, seconds):
             try:
-                by_path[path] = _read(fd, path, by_path.get(os.path.dirname(path), _NOTHING))
+                by_path[path] = _read(fd, path, by_path.get(os.path.dirname(path), _NOTHING), points)
+                if path == "/":
+                    points = tuple(point for point in _TYPES if point in SEARCHED or by_path[path].numbers[point])
                 found[os.fstat(fd).st_ino] = path, by_path[path]
             except OSError as e:
                 _log.debug("programs of the cgroup %s not read: %s", path, e)
@@ -162,14 +167,15 @@ class CgroupPrograms:
                 for number in of_cgroup.numbers[point]
             )
             for cgroup, (_, of_cgroup) in found.items()
-            for point in _TYPES
+            for point in of_cgroup.numbers
         }
         described = self._catalog.describe(each for attached in programs.values() for each in attached)
         for (cgroup, point), attached in programs.items():
             known, history = self._cgroups.get(cgroup), self._histories.get((cgroup, point))
             named = tuple(replace(described[each.number], kind=each.kind, cgroup=each.cgroup) for each in attached)
             if history is None and named:
-                before = (ProgramPeriod(known.read, known.read, ()),) if known and not self._histories.evicted else ()
+                was_read = known is not None and point in SEARCHED and not self._histories.evicted
+                before = (ProgramPeriod(known.read, known.read, ()),) if known and was_read else ()
                 history = self._histories[cgroup, point] = ProgramHistory(Attached(named), ended, before=before)
             elif history and history.attached.programs != named:
                 history.change(Attached(named), ended)
@@ -241,19 +247,20 @@ def _with_ancestors(path: str) -> Iterator[str]:
         yield "/" + "/".join(parts[:count])
 
 
-def _read(fd: int, path: str, above: _Found) -> _Found:
-    """What a cgroup has. above: what the cgroup above it has.
+def _read(fd: int, path: str, above: _Found, points: Iterable[AttachPoint]) -> _Found:
+    """What a cgroup has at these places. above: what the cgroup above it has.
 
     Raises:
         OSError: It cannot be read.
     """
     numbers: _Numbers = {}
     owners: dict[AttachPoint, dict[int, str]] = {}
-    for point, kind in _TYPES.items():
+    for point in points:
+        kind = _TYPES[point]
         # A program that is attached here and above runs twice, and counts once.
         numbers[point] = tuple(dict.fromkeys(bpf_syscall.attached_ids(fd, kind, bpf_syscall.QUERY_EFFECTIVE).numbers))
-        owners[point] = above.owners[point]
-        if numbers[point] != above.numbers[point]:
+        owners[point] = above.owners.get(point, {})
+        if numbers[point] != above.numbers.get(point, ()):
             own = bpf_syscall.attached_ids(fd, kind).numbers
             owners[point] = owners[point] | dict.fromkeys(own, path)
     return _Found(numbers, owners)

@@ -110,6 +110,10 @@ PROBES = (
     Probe("reset6", ("nf_send_reset6",), ENTRY, ("sk_buff *", "sk_buff *#2|"), "REJECT with a TCP reset (IPv6)", (2, 3),
           "nf_reject_ipv6", like="reset4"),
     Probe("socket", ("sk_filter_trim_cap",), ENTRY, ("sock *", "sk_buff *"), "arrival at a socket, and its process"),
+    # Called where a program is attached, and nowhere else. In newer kernels the address has a type of its own.
+    Probe("connect", ("__cgroup_bpf_run_filter_sock_addr",), ENTRY,
+          ("sock *", "sockaddr *|sockaddr_unsized *", "enum cgroup_bpf_attach_type|enum bpf_attach_type"),
+          "addresses that eBPF programs replace at connect()"),
     Probe("synack4", ("tcp_v4_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN"),
     Probe("synack6", ("tcp_v6_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN (IPv6)", like="synack4"),
     Probe("syn", ("tcp_conn_request",), RETURN, ("sock *", "sk_buff *"), "SYNs at their listener, and its queues"),

@@ -39,6 +39,7 @@ LAYOUTS = (
     StructLayout(
         "sock",
         "__sk_common.skc_net.net __sk_common.skc_family __sk_common.skc_state __sk_common.skc_listener sk_socket sk_filter"
+        " __sk_common.skc_daddr __sk_common.skc_dport __sk_common.skc_v6_daddr"
         " sk_cgrp_data.cgroup sk_ack_backlog sk_max_ack_backlog",
     ),
     StructLayout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),
@@ -85,7 +86,11 @@ LAYOUTS = (
 )
 """The structures. pt_regs has the fields of x86 and of arm64; each architecture has only its own."""
 
-ENUMERATORS = (("nf_ct_ext_id", "NF_CT_EXT_NAT", "nf_conntrack"),)
+ENUMERATORS = (
+    ("nf_ct_ext_id", "NF_CT_EXT_NAT", "nf_conntrack"),
+    ("cgroup_bpf_attach_type", "CGROUP_INET4_CONNECT", ""),
+    ("cgroup_bpf_attach_type", "CGROUP_INET6_CONNECT", ""),
+)
 
 RING = "BPF_MAP_TYPE_RINGBUF"
 

@@ -19,9 +19,13 @@ class AttachPoint(StrEnum):
     NETKIT = "netkit"
     CGROUP_INGRESS = "cgroup ingress"
     CGROUP_EGRESS = "cgroup egress"
+    CONNECT4 = "connect4"
+    CONNECT6 = "connect6"
 
 
-CGROUP_POINTS = frozenset({AttachPoint.CGROUP_INGRESS, AttachPoint.CGROUP_EGRESS})
+CGROUP_POINTS = frozenset({
+    AttachPoint.CGROUP_INGRESS, AttachPoint.CGROUP_EGRESS, AttachPoint.CONNECT4, AttachPoint.CONNECT6,
+})  # fmt: skip
 """Places of cgroups: the socket's own cgroup and those above it."""
 
 

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
-from tracer.events.record import CUT, SUBSYSTEM_SHIFT, Event, Flag, Kind
+from tracer.events.record import CUT, SUBSYSTEM_SHIFT, DetailEvent, Event, Flag, Kind
 from tracer.model.bpf_program import CGROUP_POINTS, ProgramDrop
 from tracer.model.evidence import Evidence
 from tracer.model.hop import (
@@ -37,7 +38,14 @@ from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
 from tracer.packets.ipvs_connections import IpvsConnections
 from tracer.packets.lookups import Lookups
-from tracer.packets.program_drops import AttachedPrograms, place_key, place_of, program_drop
+from tracer.packets.program_drops import (
+    NO_NETNS_INODE,
+    AttachedPrograms,
+    place_key,
+    place_of,
+    program_drop,
+    replacing_place,
+)
 from tracer.rules.rule_resolver import NO_RULES, ResolvedRules
 from tracer.util.lru_dict import LruDict
 from tracer.util.octets import c_text
@@ -219,7 +227,18 @@ class HopBuilder:
         return self._handshake(e, step, "request")
 
     def _detail(self, e: Event, step: _Step, rules: ResolvedRules) -> DetailHop:
-        return DetailHop(detail=decision_detail.read(e), **step)
+        detail = decision_detail.read(e)
+        if isinstance(e, DetailEvent) and detail.what == decision_detail.CONNECT and (program := self._replacing(e)):
+            detail = replace(detail, facts={**detail.facts, "changed": program.text})
+        return DetailHop(detail=detail, **step)
+
+    def _replacing(self, e: DetailEvent) -> ProgramDrop | None:
+        """What is known of the program that replaced the address that a socket asked for; None = nothing."""
+        place = replacing_place(e.detail.state)
+        if not e.detail.object:
+            return None
+        periods = self.lookups.programs(NO_NETNS_INODE, e.detail.object, place.point, e.time)
+        return program_drop(place, "", e.time, periods) if periods else None
 
     def _drop(self, e: Event, step: _Step, rules: ResolvedRules) -> DropHop:
         reason = reason_name(e.reason, self._reasons)

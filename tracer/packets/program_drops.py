@@ -7,6 +7,7 @@ may have dropped it are candidates, and none is chosen. docs/programs.md has the
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -105,6 +106,9 @@ PLACES = (
 )
 """In order: the first row that fits counts."""
 
+REPLACED = {4: DropPlace(AttachPoint.CONNECT4, ()), 6: DropPlace(AttachPoint.CONNECT6, ())}
+"""Where a program may have replaced the address that a socket asked for, by version of IP: no drop, but the same account."""
+
 SEVERAL = "which of them is not known"
 CHANGED = "what was attached at that moment is not known"
 NONE = "none was attached there"
@@ -113,6 +117,11 @@ NONE = "none was attached there"
 def place_of(reason: str, function: str) -> DropPlace | None:
     """The row of a drop; None = no program dropped the packet, as far as the kernel says."""
     return next((row for row in PLACES if row.fits(reason, function)), None)
+
+
+def replacing_place(family: int) -> DropPlace:
+    """Where programs replace the address that a socket asks for. family: of the socket, AF_INET or AF_INET6."""
+    return REPLACED[6 if family == socket.AF_INET6 else 4]
 
 
 def place_key(place: DropPlace, netns: int, ifindex: int, table: bytes) -> tuple[int, int] | None:

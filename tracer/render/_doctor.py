@@ -19,7 +19,7 @@ TOPICS = {
     "IPVS": ("ipvs_schedule", "ipvs_nat4", "ipvs_nat6", "ipvs_reply", "ipvs_leave", "ipvs_in"),
     "REJECT": ("unreach4", "unreach6", "reset4", "reset6"),
     "conntrack": ("table_full", "confirm"),
-    "sockets": ("socket", "answer_reset4", "answer_reset6"),
+    "sockets": ("socket", "answer_reset4", "answer_reset6", "connect"),
     "SYNs": (
         "syn", "synack4", "synack6", "cookie4", "cookie6", "accept4", "accept6", "request", "listener", "time_wait",
     ),

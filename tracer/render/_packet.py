@@ -251,7 +251,7 @@ def _facts(detail: DecisionDetail, family: str) -> str:
     # Captures of an earlier version have the address of a next hop in both families if its family was unknown.
     both = {"ipv4", "ipv6"} <= detail.facts.keys()
     shown = {n: v for n, v in detail.facts.items() if not (both and n == ("ipv6" if family == "IPv4" else "ipv4"))}
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
+    return ", ".join(f"{name.replace('_', ' ')} {plain(str(value))}" for name, value in shown.items())
 
 
 def _rewrite(nat: Nat) -> str:

@@ -64,6 +64,8 @@ def test_a_packet_that_comes_into_another_namespace() -> None:
         (decision_detail("neighbour", 1, HOST), "waits for the next hop's link address"),
         (decision_detail("reset", 1, HOST, reason=1), "answered with a reset, for no socket takes it"),
         (decision_detail("reset", 1, HOST, reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
+        (decision_detail("connect", 1, HOST, asked="10.96.0.10:443"), "its socket asked for 10.96.0.10:443"),
+        (decision_detail("connect", 1, HOST, asked="[::1]:1", changed="by x"), "its socket asked for [::1]:1, changed by x"),
         (NatHop(1, HOST, Hook.OUTPUT, nat=Nat("DNAT", REQUESTED, AFTER_DNAT), clone=True),
          "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
     ],

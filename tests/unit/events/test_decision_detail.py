@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from typing import Any
 
@@ -74,6 +75,12 @@ def test_other_details() -> None:
     assert read("NEIGHBOUR", hop, status=1).facts == {"ipv4": "10.244.0.99", "ipv6": "af4:63::", "state": 1}
     assert read("NEIGHBOUR", hop, status=1, state=2).facts == {"ipv4": "10.244.0.99", "state": 1}
     assert read("NEIGHBOUR", hop, status=1, state=10).facts == {"ipv6": "af4:63::", "state": 1}
+
+
+@pytest.mark.parametrize(("address", "text"), [("::ffff:10.96.0.10", "10.96.0.10:443"), ("fd00::a", "[fd00::a]:443")])
+def test_connect(address: str, text: str) -> None:
+    values = struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, address))
+    assert read("CONNECT", values, object=70, state=2, spare=443) == DecisionDetail("connect", {"asked": text})
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.support import bpf_programs
-from tests.support.bpf_programs import CGROUP_SKB
+from tests.support.bpf_programs import CGROUP_SKB, SOCK_ADDR
 from tracer.kernel import cgroup_programs
 from tracer.kernel.attached_programs import ProgramCatalog
 from tracer.kernel.bpf_syscall import CGROUP_INET_EGRESS as EGRESS
 from tracer.kernel.bpf_syscall import CGROUP_INET_INGRESS as INGRESS
+from tracer.kernel.bpf_syscall import CONNECT_TYPES
 from tracer.kernel.cgroup_programs import CgroupPrograms
 from tracer.model.bpf_program import AttachPoint, ProgramPeriod
 
@@ -111,6 +112,22 @@ def test_a_cgroup_that_is_made_later_is_found(root: Path, monkeypatch: pytest.Mo
     found = programs.periods(inode, AttachPoint.CGROUP_EGRESS, at)
     assert there(found) == [("of_all", "/")] and found[-1].since > at, "what was attached before is not known"
     os.close(link)
+
+
+@pytest.mark.parametrize("at_root", [True, False])
+def test_programs_at_connect_are_read_ahead_if_the_root_has_some(root: Path, at_root: bool) -> None:
+    kind = CONNECT_TYPES["connect4"]
+    program = bpf_programs.load_passing("cil_sock4", SOCK_ADDR, kind)
+    link = bpf_programs.attach_at(root if at_root else root / "other", program, kind)
+    programs = CgroupPrograms(ProgramCatalog(), root)
+    inode, at = (root / "other").stat().st_ino, time.monotonic_ns()
+    found = programs.periods(inode, AttachPoint.CONNECT4, at)
+    assert there(found) == [("cil_sock4", "/" if at_root else "/other")]
+    assert (found[-1].since < at) is at_root and len(found) == 1
+    (none,) = programs.periods(inode, AttachPoint.CONNECT6, at)
+    assert not none.programs and none.since > at, "it was not read before"
+    os.close(link)
+    os.close(program)
 
 
 def test_a_cgroup_that_has_gone(root: Path) -> None:

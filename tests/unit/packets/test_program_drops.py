@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import sys
 from collections.abc import Sequence
 
 import pytest
 
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Names, Owners, Trail
+from tests.unit.events.test_decision_detail import row
 from tracer.events.record import DROP_FILTERED
 from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramPeriod
-from tracer.model.hop import DropHop
+from tracer.model.hop import DetailHop, DropHop
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.assembler import PacketAssembler
 from tracer.packets.hop_builder import HopBuilder
@@ -209,12 +212,12 @@ def test_without_a_cgroup_nothing_is_asked(reason: str) -> None:
 
 def test_the_policy_of_netkit() -> None:
     """With one program, what the program may have left to the policy; with more, all are candidates; alone, it drops all."""
-    row = place_of("NOT_SPECIFIED", "netkit_xmit")
-    assert row
+    place = place_of("NOT_SPECIFIED", "netkit_xmit")
+    assert place
     program, policy = AttachedProgram("netkit peer", 5, "cil_from_container"), AttachedProgram("netkit policy", 0, "drop")
 
     def text(*candidates: AttachedProgram) -> str:
-        found = program_drop(row, "nk-a", 50, [ProgramPeriod(10, 0, candidates)])
+        found = program_drop(place, "nk-a", 50, [ProgramPeriod(10, 0, candidates)])
         return found.text if found else ""
 
     named = "by eBPF program cil_from_container (id 5) at netkit of nk-a, loader unknown, unless memory was short"
@@ -223,3 +226,34 @@ def test_the_policy_of_netkit() -> None:
     assert text(policy) == "by netkit's default policy at netkit of nk-a, unless memory was short"
     assert text(program, OTHER, policy).startswith("at netkit of nk-a, 3 candidates: ")
     assert text() == ""
+
+
+def connected(programs: Programs, cgroup: int = 10) -> DetailHop:
+    """The detail of a SYN of which the socket asked for 10.96.0.10:443."""
+    hops = HopBuilder(Names(), Owners(), REASONS, lambda address: "", programs=programs)
+    trail = Trail(("10.244.0.9", 40000, "10.244.0.11", 8443)).hook("OUTPUT")
+    values = struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, "::ffff:10.96.0.10"))
+    detail = row("CONNECT", values, object=cgroup, state=2, spare=443)
+    for name in ("packet", "time", "hop"):
+        detail[name] = getattr(trail, name)
+    trail.rows.append(detail)
+    assembler = PacketAssembler(hops)
+    assembler.feed(trail.batch)
+    (found,) = assembler.flush()
+    hop = found.hops[-1]
+    assert isinstance(hop, DetailHop)
+    return hop
+
+
+def test_an_address_that_a_program_replaced() -> None:
+    program = AttachedProgram("cgroup", 12, "cil_sock4_connec", loader="Cilium", loader_evidence="pin", cgroup="/")
+    programs = Programs(ProgramPeriod(10, 0, (program,)))
+    assert connected(programs).detail.facts == {
+        "asked": "10.96.0.10:443",
+        "changed": "by eBPF program cil_sock4_connec (id 12) at connect4 of /, loaded by Cilium",
+    }
+    assert programs.asked[0][:3] == (0, 10, AttachPoint.CONNECT4)
+    changed = connected(Programs(ProgramPeriod(10, 0, (program, ROOT)))).detail.facts["changed"]
+    assert str(changed).startswith("at connect4 of /, 2 candidates: eBPF program cil_sock4_connec (id 12) (loaded by Cilium), ")
+    assert connected(Programs()).detail.facts == {"asked": "10.96.0.10:443"}, "nothing is known of the program"
+    assert connected(programs, cgroup=0).detail.facts == {"asked": "10.96.0.10:443"}

@@ -77,8 +77,9 @@ ALLOWED = re.compile(r"\x1b\[(0|1;31|1|2|32|33|36|94)m")
 SKIPPED = {"ruleset"}
 """Fields that no format shows: all rules of a table; the rules of a packet are in its rule trace."""
 
-PROGRAM = AttachedProgram("tc", 42, "cil_x", "ab", "Cilium", "pin", "/sys/fs/bpf/x", "agent (pid 1)")
+PROGRAM = AttachedProgram("tc", 42, "cil_x", "ab", "Cilium", "pin", "/sys/fs/bpf/x", "agent (pid 1)", "/kubepods")
 NAMED = ProgramDrop(AttachPoint.TC_INGRESS, "eth0", (PROGRAM,))
+AT_CGROUP = ProgramDrop(AttachPoint.CGROUP_EGRESS, "", (PROGRAM,))
 VERDICT = at_a_listener.verdicts(at_a_listener.syn(*at_a_listener.at_listener(True)), at_a_listener.synack())[0]
 TOTALS = RunSummary(
     2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [CounterMismatch(Netns("pod-a"), "ListenDrops", 2, 1)],
@@ -117,6 +118,7 @@ MORE: list[Hop] = [
     DropHop(2, HOST, verdict=Verdict.DROP, drop=Drop("REASON", "function")),
     DropHop(2, HOST, verdict=Verdict.DROP, drop=Drop("REASON", "function", program=NAMED)),
     DropHop(2, HOST, verdict=Verdict.DROP, drop=Drop("REASON", "function", program=replace(NAMED, doubt="not known"))),
+    DropHop(2, HOST, verdict=Verdict.DROP, drop=Drop("REASON", "function", program=AT_CGROUP)),
     SocketHop(3, Netns("pod"), socket=Socket(1, "LISTEN", 7, "nginx")),
     HandshakeHop(4, Netns("pod"), handshake=Handshake("SYN", False, 3, 2, 1)),
     IpvsNatHop(5, HOST, Hook.INPUT, nat=NAT, decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),

@@ -15,13 +15,14 @@ import numpy as np
 from tracer import findings
 from tracer.capture.cni_journal import RecordedCniCache
 from tracer.events import payload
+from tracer.events.detail_row import DetailKind, read_row
 from tracer.events.record import EventArray, Kind
 from tracer.events.record import address as address_of
 from tracer.handshakes import causes
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.node_questions import Occasion
-from tracer.packets.program_drops import AttachedPrograms, place_key, place_of
+from tracer.packets.program_drops import NO_NETNS_INODE, AttachedPrograms, place_key, place_of, replacing_place
 from tracer.pipeline.assembly import AssemblyParts, KernelNames
 from tracer.util.octets import c_text
 from tracer.util.questions import value_of
@@ -54,6 +55,17 @@ def ask_of_drops(events: EventArray, names: KernelNames, programs: AttachedProgr
         place = place_of(names.drop_reasons.get(reason, ""), names.function(address))
         if place and (where := place_key(place, netns, ifindex, table)):
             programs.periods(*where, place.point, at)
+
+
+def ask_of_connects(events: EventArray, programs: AttachedPrograms) -> None:
+    """Asks for the programs that may have replaced an address at connect()."""
+    last: dict[tuple[int, int], int] = {}
+    for row in events[events["kind"] == Kind.EVENT_CLUE]:
+        detail = read_row(row.tobytes())
+        if detail.what == DetailKind.DETAIL_CONNECT and detail.object:
+            last[detail.object, detail.state] = detail.time
+    for (cgroup, family), at in last.items():
+        programs.periods(NO_NETNS_INODE, cgroup, replacing_place(family).point, at)
 
 
 class Prefetcher:
@@ -90,6 +102,7 @@ class Prefetcher:
         for netns in np.unique(events["netns"]).tolist():
             self._namespaces.name(netns)
         ask_of_drops(events, self._names, self._programs)
+        ask_of_connects(events, self._programs)
         sockets = events[(events["kind"] == Kind.EVENT_SOCKET) & (events["object"] > 0)]
         listening = set(sockets["object"][(sockets["state"] == LISTEN) & (sockets["protocol"] == TCP)].tolist())
         found = []

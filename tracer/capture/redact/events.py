@@ -16,6 +16,8 @@ from tracer.events.record import DTYPE, SLOT, Kind, Slots
 ADDRESSES = tuple(name for name in DTYPE.names or () if DTYPE[name] == np.dtype("V16"))
 MAPPED = b"\0" * 10 + b"\xff\xff"
 """Prefix of an IPv4 address that is stored in 16 bytes."""
+_WITH_ADDRESS = (int(DetailKind.DETAIL_NEIGHBOUR), int(DetailKind.DETAIL_CONNECT))
+"""Kinds of decision details with an address in their values."""
 Other = Callable[[bytes], bytes]
 """Gives the pseudonym of an address; both have 16 bytes."""
 
@@ -63,9 +65,9 @@ def _replace(slots: Slots, starts: npt.NDArray[np.intp], place: int, other: Othe
 
 
 def _redact_detail(slot: npt.NDArray[np.uint8], other: Other) -> None:
-    """Replaces the address of a neighbour: the first of four 32-bit values (IPv4), or all four."""
+    """Replaces the address of a neighbour or of a connect(): the first of four 32-bit values (IPv4), or all four."""
     detail = slot[8 : 8 + DETAIL_DTYPE.itemsize]
-    if detail[record_layout.field_offset(DETAIL_DTYPE, "what")] != int(DetailKind.DETAIL_NEIGHBOUR):
+    if detail[record_layout.field_offset(DETAIL_DTYPE, "what")] not in _WITH_ADDRESS:
         return
     place = record_layout.field_offset(DETAIL_DTYPE, "values")
     raw = detail[place : place + 16].tobytes()

@@ -6,8 +6,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+import numpy as np
+
 from tests.support.builders import NODE, Trail
-from tracer.capture.record.prefetch import ask_of_drops
+from tests.unit.events.test_decision_detail import row
+from tracer.capture.record.prefetch import ask_of_connects, ask_of_drops
 from tracer.model.bpf_program import AttachPoint, ProgramPeriod
 from tracer.pipeline.assembly import KernelNames
 
@@ -34,3 +37,11 @@ def test_places_of_drops() -> None:
     assert programs.asked == [
         (NODE, 2, AttachPoint.TC_INGRESS), (0, 70, AttachPoint.CGROUP_EGRESS), (0, 71, AttachPoint.CGROUP_EGRESS),
     ]  # fmt: skip
+
+
+def test_replaced_addresses() -> None:
+    rows = [row("CONNECT", object=70, state=2, time=5), row("CONNECT", object=70, state=2, time=6)]
+    rows += [row("CONNECT", object=70, state=10), row("CONNECT", state=2), row("ROUTE", (22,), object=71)]
+    programs = Programs()
+    ask_of_connects(np.concatenate(rows), programs)
+    assert programs.asked == [(0, 70, AttachPoint.CONNECT4), (0, 70, AttachPoint.CONNECT6)]

@@ -20,7 +20,7 @@ from tracer.capture.format import record_layout
 from tracer.capture.format.codec import from_json, to_json
 from tracer.capture.format.schema import Record
 from tracer.capture.redact import records as records_module
-from tracer.capture.redact.events import ADDRESSES
+from tracer.capture.redact.events import ADDRESSES, MAPPED
 from tracer.capture.redact.records import RecordRedactor
 from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
 from tracer.events.record import DTYPE, Kind, unpack
@@ -97,6 +97,22 @@ def test_every_address_of_an_event_and_no_other_byte_changes() -> None:
     for name in DTYPE.names or ():
         assert (changed[name][0] == same[name][0]) != (name in ADDRESSES), name
     assert changed[1] == same[1] and (unpack(slots) == same).all()
+
+
+@pytest.mark.parametrize("address", ["10.96.0.10", "2001:db8::9"])
+def test_the_address_that_a_socket_asked_for_is_redacted(address: str) -> None:
+    packed = ipaddress.ip_address(address).packed
+    packed = packed if len(packed) == 16 else MAPPED + packed
+    detail = np.zeros(1, DETAIL_DTYPE)
+    detail["kind"], detail["what"], detail["spare"] = Kind.EVENT_CLUE, DetailKind.DETAIL_CONNECT, 443
+    detail["values"] = np.frombuffer(packed, "<u4")
+    row = np.zeros(1, DTYPE)
+    row.view(np.uint8)[: DETAIL_DTYPE.itemsize] = detail.view(np.uint8)
+    row["flags"] = 128
+    (found,) = RecordRedactor(KEY).slots(captures.slots(row))[:, 8:].copy().view(DETAIL_DTYPE).ravel()
+    expected = ipaddress.ip_address(RecordRedactor(KEY).address(address)).packed
+    assert found["values"].tobytes() == (expected if len(expected) == 16 else MAPPED + expected) != packed
+    assert found["spare"] == 443
 
 
 @pytest.mark.parametrize("address", ["10.0.0.9", "2001:db8::9"])
