@@ -25,6 +25,12 @@ PAGE = mmap.PAGESIZE
 _BUSY = 1 << 31
 
 
+def _complete(lengths: npt.NDArray[np.uint32]) -> int:
+    """Number of slots before the first record that is still being written; its own further slots may hold any data."""
+    busy = lengths >= _BUSY
+    return int(busy.argmax()) if busy.any() else len(busy)
+
+
 class RingBuffer:
     """The consumer of one ring buffer map.
 
@@ -64,10 +70,12 @@ class RingBuffer:
         at, length = start & (self._size - 1), end - start
         # The lengths of records are read before their data, because others become complete meanwhile. Lengths do not wrap:
         # the size and the slot are multiples of 8.
-        lengths = self._words[(at // 4 + np.arange(0, length // 4, self._slot // 4)) & (self._size // 4 - 1)]
-        busy = lengths >= _BUSY
-        # The slots before the first busy record are complete; its own further slots may hold any data.
-        count = int(busy.argmax()) if busy.any() else len(busy)
+        step, end_of_lengths = self._slot // 4, (at + length) // 4
+        before = self._words[at // 4 : end_of_lengths : step]
+        count = _complete(before)
+        if count == len(before) < length // self._slot:
+            first = at // 4 + count * step - self._size // 4
+            count += _complete(self._words[first : end_of_lengths - self._size // 4 : step])
         taken = self._copy(at, count * self._slot)
         self._consumer[0] = start + len(taken)
         self._fill["taken"] += len(taken)
