@@ -7,6 +7,17 @@
 /* enum ip_conntrack_info */
 enum { IP_CT_RELATED = 1, IP_CT_NEW = 2, IP_CT_RELATED_REPLY = 4 };
 
+#define FLOW_BYTES 144
+
+/* A connection as it was read, besides its tuples. */
+struct flow {
+    u64 nfct;
+    u32 status; /* the lower bits */
+    u16 zone;
+    u8 spare[2];
+    u8 bytes[FLOW_BYTES]; /* space for reading it: the stack has none */
+};
+
 #ifdef HAVE_nf_conn
 /* The destination address is only 4-aligned in its tuple, and the verifier requires aligned stack accesses. */
 static __always_inline void copy_parts(union address *to, const u8 *from)
@@ -37,19 +48,6 @@ static __always_inline void read_tuple(struct tuple *to, const u8 *hash)
     }
 }
 
-/* Fills both tuples, original and reply; returns 0 if the packet has no conntrack entry. nfct: skb->_nfct. */
-static __always_inline int read_flow(u64 nfct, struct tuple *tuples)
-{
-    struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
-    u8 hash[2 * SIZEOF_nf_conntrack_tuple_hash] __attribute__((aligned(8)));
-
-    if (!ct || bpf_probe_read_kernel(hash, sizeof(hash), &ct->tuplehash))
-        return 0;
-    read_tuple(&tuples[0], hash);
-    read_tuple(&tuples[1], hash + SIZEOF_nf_conntrack_tuple_hash);
-    return 1;
-}
-
 static __always_inline u16 zone_of(u64 nfct)
 {
 #ifdef HAVE_nf_conn_zone_id
@@ -57,6 +55,34 @@ static __always_inline u16 zone_of(u64 nfct)
 #else
     return 0;
 #endif
+}
+
+/* Zone, tuples and status are near each other, in this order, so that one read has all three. */
+#ifdef HAVE_nf_conn_zone_id
+#define FLOW_BEGIN (OFFSET_nf_conn_zone_id & ~7)
+_Static_assert(OFFSET_nf_conn_zone_id < OFFSET_nf_conn_tuplehash, "order");
+#else
+#define FLOW_BEGIN OFFSET_nf_conn_tuplehash
+#endif
+_Static_assert(OFFSET_nf_conn_tuplehash < OFFSET_nf_conn_status, "order");
+_Static_assert(OFFSET_nf_conn_status + sizeof(u64) - FLOW_BEGIN <= FLOW_BYTES, "near each other");
+
+/* Fills both tuples, original and reply, and *flow; returns 0 if the packet has no conntrack entry. nfct: skb->_nfct. */
+static __always_inline int read_flow(u64 nfct, struct tuple *tuples, struct flow *flow)
+{
+    u8 *hash = flow->bytes + OFFSET_nf_conn_tuplehash - FLOW_BEGIN;
+    u64 ct = nfct & NFCT_POINTER;
+
+    flow->status = flow->zone = 0;
+    if (!ct || bpf_probe_read_kernel(flow->bytes, OFFSET_nf_conn_status + sizeof(u64) - FLOW_BEGIN, (void *)(ct + FLOW_BEGIN)))
+        return 0;
+    read_tuple(&tuples[0], hash);
+    read_tuple(&tuples[1], hash + SIZEOF_nf_conntrack_tuple_hash);
+    flow->status = *(u64 *)(flow->bytes + OFFSET_nf_conn_status - FLOW_BEGIN);
+#ifdef HAVE_nf_conn_zone_id
+    flow->zone = *(u16 *)(flow->bytes + OFFSET_nf_conn_zone_id - FLOW_BEGIN);
+#endif
+    return 1;
 }
 
 #define IPS_CONFIRMED 8
@@ -76,6 +102,11 @@ static __always_inline u8 connection_bits(u64 nfct)
 
 /* 1 if the connection's tuples do not change any more: NAT may write the reply tuple until the first packet has left the last
  * hook. */
+static __always_inline int has_settled(u64 nfct, u32 status)
+{
+    return (nfct & ~NFCT_POINTER) != IP_CT_NEW || (status & IPS_CONFIRMED);
+}
+
 static __always_inline int is_settled(u64 nfct)
 {
     struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
@@ -87,13 +118,19 @@ static __always_inline u8 connection_bits(u64 nfct)
     return 0;
 }
 
+static __always_inline int has_settled(u64 nfct, u32 status)
+{
+    return 0;
+}
+
 static __always_inline int is_settled(u64 nfct)
 {
     return 0;
 }
 
-static __always_inline int read_flow(u64 nfct, struct tuple *tuples)
+static __always_inline int read_flow(u64 nfct, struct tuple *tuples, struct flow *flow)
 {
+    flow->status = flow->zone = 0;
     return 0;
 }
 

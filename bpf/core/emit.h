@@ -97,12 +97,12 @@ static __always_inline void write_observation(struct event *out, struct tracked_
     if (s->has_flow) {
         write_tuple(out->orig_src, out->orig_dst, &out->orig_sport, &out->orig_dport, &s->tuple[ORIG]);
         write_tuple(out->reply_src, out->reply_dst, &out->reply_sport, &out->reply_dport, &s->tuple[REPLY]);
-        out->zone = zone_of(s->nfct);
+        out->zone = s->flow.zone;
     }
     e->part = s->packet.part;
     emitted->header = header_sum(&s->tuple[HEADER]);
     emitted->shape = s->packet.shape;
-    emitted->nfct = (s->has_flow || !(s->nfct & NFCT_POINTER)) && is_settled(s->nfct) ? s->nfct : UNSETTLED;
+    emitted->nfct = (s->has_flow || !(s->nfct & NFCT_POINTER)) && has_settled(s->nfct, s->flow.status) ? s->nfct : UNSETTLED;
     emitted->netns = s->netns;
     emitted->in = s->in;
     emitted->out = s->out;

@@ -268,7 +268,7 @@ static __always_inline void decide_against(u64 skb, struct observation *s, struc
         return;
     if (!(s->nfct & NFCT_POINTER) && s->hook != NO_HOOK)
         pass_over(skb, s->netns, s->pf, stage_of(s->hook, s->returned));
-    else if (s->has_flow && is_settled(s->nfct))
+    else if (s->has_flow && has_settled(s->nfct, s->flow.status))
         add_to_negative_cache(s->nfct);
 }
 
@@ -314,6 +314,21 @@ static __always_inline int excluded_by_ports(struct call *c, struct sk_buff *skb
     return 1;
 }
 
+/* Fills ORIG, REPLY and flow, unless *s still has them from an earlier event of this row and of e's packet. Returns 0 if the
+ * packet has no connection. e: its entry, or NULL. */
+static __always_inline int fill_flow(struct observation *s, struct tracked_skb *e)
+{
+    if (e && s->flow_of == e->packet && s->flow.nfct == s->nfct && e->emitted.nfct == s->nfct && e->emitted.netns == s->netns)
+        return 1;
+    s->flow_of = 0;
+    if (!read_flow(s->nfct, &s->tuple[ORIG], &s->flow))
+        return 0;
+    s->flow.nfct = s->nfct;
+    if (e && has_settled(s->nfct, s->flow.status))
+        s->flow_of = e->packet;
+    return 1;
+}
+
 /* As track(), for a packet with a header that must be parsed. arg: skb, s, e */
 static __always_inline struct tracked_skb *track_by_header_called(struct call *c)
 {
@@ -335,7 +350,7 @@ static __always_inline struct tracked_skb *track_by_header_called(struct call *c
               e->emitted.shape == s->packet.shape;
     if (s->same)
         return move_on(e, s);
-    s->has_flow = read_flow(s->nfct, &s->tuple[ORIG]);
+    s->has_flow = fill_flow(s, going ? e : 0);
     if (going) {
         if (!e->fingerprint)
             e->fingerprint = s->packet.fingerprint; /* a fragment has none; the last one's buffer gets the whole packet */

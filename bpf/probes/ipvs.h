@@ -90,6 +90,8 @@ static __always_inline struct tracked_skb *track_ipvs(struct call *c, struct sk_
     if (!parse_header(c, skb, s))
         return 0;
     read_ipvs(cp, &s->tuple[ORIG]);
+    s->flow.zone = zone_of(s->nfct);
+    s->flow.status = s->flow_of = 0;
     e = tracked_recently(key, s);
     if (e && is_same_packet(e, s))
         return move_on(e, s);

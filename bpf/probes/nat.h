@@ -13,11 +13,11 @@ static __always_inline int is_masquerade(struct call *c, struct nf_conn *ct)
 #if defined(HAVE_nf_ct_ext) && defined(HAVE_nf_conn_nat_masq_index)
     struct nf_ct_ext *ext = READ(c, ct, ext);
     struct nf_conn_nat *nat;
-    u8 offset = 0;
+    u8 offset;
 
     if (!ext)
         return 0;
-    bpf_probe_read_kernel(&offset, sizeof(offset), &ext->offset[ENUM_NF_CT_EXT_NAT]);
+    offset = READ(c, ext, offset[ENUM_NF_CT_EXT_NAT]);
     if (!offset)
         return 0;
     nat = (void *)ext + offset;
@@ -43,7 +43,7 @@ static __always_inline void write_rewrite(struct tracked_skb *e, struct observat
 {
     struct tuple t = s->tuple[HEADER], *other = &s->tuple[reply ? ORIG : REPLY];
 
-    if (s->same && !read_flow(s->nfct, &s->tuple[ORIG]))
+    if (s->same && !fill_flow(s, e))
         return;
     if (source) {
         t.src = other->dst;
