@@ -97,7 +97,7 @@ static __always_inline struct tracked_skb *track_ipvs(struct call *c, struct sk_
         return move_on(e, s);
     if (!filter_wants(f, s) || !wants_tcp_flags(f, s))
         return 0;
-    e = begin(key, s);
+    e = begin(key, s, e);
     return e ? move_on(e, s) : 0;
 }
 
