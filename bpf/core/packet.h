@@ -52,9 +52,10 @@ struct extent {
     s32 whole, here;
 };
 
-static __always_inline struct extent extent_of(struct call *c, struct sk_buff *skb)
+/* head, network: the skb's head and network_header, which the caller has read. */
+static __always_inline struct extent extent_of(struct call *c, struct sk_buff *skb, u64 head, u64 network)
 {
-    u64 data = (u64)READ(c, skb, data) - (u64)READ(c, skb, head), network = READ(c, skb, network_header);
+    u64 data = (u64)READ(c, skb, data) - head;
 
     return (struct extent){(s32)(data + READ(c, skb, len) - network), (s32)(READ(c, skb, tail) - network)};
 }
@@ -200,11 +201,11 @@ static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, vo
 static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p, struct tuple *t,
                                                  u8 *raw)
 {
-    void *at = READ(c, skb, head);
-    struct extent end = extent_of(c, skb);
+    u64 head = (u64)READ(c, skb, head), network = READ(c, skb, network_header);
+    struct extent end = extent_of(c, skb, head, network);
+    void *at = (void *)head + network;
     u32 transport;
 
-    at += READ(c, skb, network_header);
     if (bpf_probe_read_kernel(raw, RAW_BYTES, at))
         return 0;
     __builtin_memset(p, 0, sizeof(*p));

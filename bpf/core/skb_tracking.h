@@ -172,6 +172,34 @@ static __always_inline u64 header_sum(const struct tuple *t)
     return src * 0x9e3779b97f4a7c15ULL + dst * 0xc2b2ae3d27d4eb4fULL + ((u64)t->sport << 16 | t->dport) * 0x165667b19e3779f9ULL;
 }
 
+#define PLAIN_IP 20 /* length of an IPv4 header without options */
+
+/* 1 if the packet's header, a plain one, is that of its last whole event, or what the rewrite reported since has made of it. Then
+ * s->tuple[HEADER] has it, s->packet what identifies the packet, and the header need not be parsed. Plain: TCP or UDP in IPv4,
+ * without IP options, no fragment. The transport header was whole in the last whole event. */
+static __always_inline int has_same_plain_header(struct call *c, struct sk_buff *skb, struct tracked_skb *e, struct observation *s)
+{
+    u64 at = (u64)READ(c, skb, head) + READ(c, skb, network_header);
+    struct tuple *t = &s->tuple[HEADER];
+    u8 *h = s->raw;
+
+    if (e->emitted.shape != SHAPE_WHOLE || bpf_probe_read_kernel(h, PLAIN_IP + TRANSPORT_BYTES, (void *)at) || h[0] != 0x45 ||
+        *(u16 *)(h + 6) & bpf_htons(0x3fff) || (h[9] != TCP && h[9] != UDP))
+        return 0;
+    s->packet.ident = bpf_ntohs(*(u16 *)(h + 4));
+    s->packet.fingerprint = *(u32 *)(h + PLAIN_IP + 8);
+    if (h[9] == TCP)
+        s->packet.fingerprint = bpf_ntohl(s->packet.fingerprint) ^ bpf_ntohl(*(u32 *)(h + PLAIN_IP + 4));
+    t->protocol = h[9];
+    t->family = 4;
+    t->has_ports = 1;
+    map_ipv4(&t->src, *(u32 *)(h + 12));
+    map_ipv4(&t->dst, *(u32 *)(h + 16));
+    t->sport = bpf_ntohs(*(u16 *)(h + PLAIN_IP));
+    t->dport = bpf_ntohs(*(u16 *)(h + PLAIN_IP + 2));
+    return header_sum(t) == e->emitted.header;
+}
+
 /* 1 if the next event of e's packet may be short. Not for copies: they are concurrent, so "the last whole event" would be
  * ambiguous. Not for fragments: they are reassembled in a hook that writes no event, in the buffer of the last one. */
 static __always_inline int may_be_short(struct tracked_skb *e, struct observation *s)
@@ -379,15 +407,20 @@ static __always_inline struct tracked_skb *track_by_header_called(struct call *c
 }
 FUNCTION(track_by_header)
 
+/* How the header of a tracked packet is read: not at all where the packet takes its next step, because a program at the hook's end
+ * reads it; compared with that of its last whole event; parsed. */
+enum header_reading { UNREAD, COMPARED, PARSED };
+
 /* The entry of the packet in skb, a new one if the filter selects it now; NULL if the packet is unwanted. e: the entry of its
- * address. The caller has set nfct, hook, pf, priority, returned, netns, in, out; the rest of *s is filled here. unseen = 1: the
- * header need not be parsed again. */
+ * address. reading: a constant. The caller has set nfct, hook, pf, priority, returned, netns, in, out; the rest of *s is filled
+ * here. */
 static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff *skb, struct observation *s,
-                                                 struct tracked_skb *e, u8 unseen)
+                                                 struct tracked_skb *e, enum header_reading reading)
 {
     u64 in[] = {(u64)skb, (u64)s, (u64)e};
 
-    if (unseen && !is_related(s->nfct) && may_be_short(e, s) && steps_on(e, s) && same_place(&e->emitted, s)) {
+    if (reading != PARSED && !is_related(s->nfct) && may_be_short(e, s) && same_place(&e->emitted, s) &&
+        (reading == UNREAD ? steps_on(e, s) : has_same_plain_header(c, skb, e, s) && is_same_packet(e, s))) {
         s->same = 1;
         return move_on(e, s);
     }
@@ -415,5 +448,5 @@ static __always_inline struct tracked_skb *track_outside_hook(struct call *c, st
     s->netns = netns_of_skb(c, skb);
     s->in = dev ? READ(c, dev, ifindex) : 0;
     s->out = 0;
-    return track(c, skb, s, e, 0);
+    return track(c, skb, s, e, PARSED);
 }

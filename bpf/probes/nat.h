@@ -89,7 +89,7 @@ static __always_inline int nat_entered(struct call *c)
     s->returned = 0;
     s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
     s->hook = hook_of_rewrite(e, source, READ(c, skb, skb_iif));
-    e = track(c, skb, s, e, 0);
+    e = track(c, skb, s, e, COMPARED);
     if (!e || drops_only_excludes(e, nfct))
         return 0;
     r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);

@@ -49,10 +49,11 @@ static __always_inline struct hook_step observe_in_hook(struct call *c, struct s
     return step;
 }
 
-/* The entry of a packet inside a hook, NULL = unwanted. Fills the rest of *s. priority: of the function that has the packet, or
- * UNKNOWN_PRIORITY. */
-static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
-                                                         struct hook_step step, s32 priority, struct observation *s)
+/* The entry of a packet inside a hook or directly after it, NULL = unwanted. Fills the rest of *s. reading: a constant. priority:
+ * of the function that has the packet, or UNKNOWN_PRIORITY. */
+static __always_inline struct tracked_skb *track_at_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
+                                                         struct hook_step step, enum header_reading reading, s32 priority,
+                                                         struct observation *s)
 {
     struct net_device *in, *out;
 
@@ -62,7 +63,13 @@ static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct 
     s->in = in ? READ(c, in, ifindex) : 0;
     s->out = out ? READ(c, out, ifindex) : 0;
     s->by_loopback = in && (READ(c, in, flags) & IFF_LOOPBACK);
-    return track(c, skb, s, step.entry, !s->returned && s->hook != NO_HOOK);
+    return track(c, skb, s, step.entry, reading);
+}
+
+static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
+                                                         struct hook_step step, s32 priority, struct observation *s)
+{
+    return track_at_hook(c, skb, state, step, UNREAD, priority, s);
 }
 
 /* Reserves an event of a packet inside a hook. */
@@ -139,7 +146,7 @@ static __always_inline int hook_returned(struct call *c)
     step = observe_in_hook(c, skb, state, 1, s);
     if (!s || step.unwanted)
         return 0;
-    e = track_in_hook(c, skb, state, step, UNKNOWN_PRIORITY, s);
+    e = track_at_hook(c, skb, state, step, COMPARED, UNKNOWN_PRIORITY, s);
     if (!e || drops_only_excludes(e, s->nfct))
         return 0;
     r = begin_hook_event(c, e, EVENT_HOOK, skb, s, state);
