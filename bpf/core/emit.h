@@ -108,10 +108,19 @@ static __always_inline void write_observation(struct event *out, struct tracked_
     emitted->out = s->out;
 }
 
-/* Reserves an event of the packet in observation *s, a short one if header and connection are unchanged. in, out: its devices,
- * or NULL. */
+/* Writes the names of a packet's devices, or NULL, into a whole event. */
+static __always_inline void write_names(struct call *c, struct event *whole, struct net_device *in, struct net_device *out)
+{
+    if (in)
+        write_name(c, whole->in_name, in);
+    if (out)
+        write_name(c, whole->out_name, out);
+}
+
+/* Reserves an event of the packet in observation *s, a short one if header and connection are unchanged. The caller writes the
+ * names of its devices if it is whole. */
 static __always_inline struct reserved begin_event(struct call *c, struct tracked_skb *e, u8 kind, struct sk_buff *skb,
-                                                   struct observation *s, struct net_device *in, struct net_device *out)
+                                                   struct observation *s)
 {
     struct reserved r;
 
@@ -141,13 +150,8 @@ static __always_inline struct reserved begin_event(struct call *c, struct tracke
     r.out->ct_info = s->nfct & ~NFCT_POINTER;
     if (s->same ? s->nfct & NFCT_POINTER : s->has_flow)
         r.out->flags |= FLAG_HAS_CT;
-    if (r.whole) {
+    if (r.whole)
         write_observation(r.whole, e, s);
-        if (in)
-            write_name(c, r.whole->in_name, in);
-        if (out)
-            write_name(c, r.whole->out_name, out);
-    }
     return r;
 }
 

@@ -35,11 +35,14 @@ static __always_inline int drop_entered(struct call *c)
         return 0;
     e->dead = 1;
     count_shed_failure(e);
-    dev = READ(c, skb, dev);
     cgroup = drop_cgroup(c, e, skb);
-    r = begin_event(c, e, EVENT_DROP, skb, s, dev, 0);
+    r = begin_event(c, e, EVENT_DROP, skb, s);
     if (!r.out)
         return 0;
+    if (r.whole) {
+        dev = READ(c, skb, dev);
+        write_names(c, r.whole, dev, 0);
+    }
     r.out->object = c->arg[1];
     r.out->manip = e->filtered ? DROP_FILTERED : 0;
     __builtin_memcpy(r.out->table, &cgroup, sizeof(cgroup));

@@ -115,7 +115,7 @@ static __always_inline void write_service(struct event *out, struct ip_vs_servic
 static __always_inline int write_ipvs(struct call *c, struct tracked_skb *e, struct sk_buff *skb, struct ip_vs_conn *cp,
                                       struct observation *s, u8 act, u8 manip)
 {
-    struct reserved r = begin_event(c, e, EVENT_IPVS, skb, s, 0, 0);
+    struct reserved r = begin_event(c, e, EVENT_IPVS, skb, s);
     struct ip_vs_dest *dest;
 
     e->emitted.netns = 0; /* the next event is whole: this one has another connection, and the header changes */

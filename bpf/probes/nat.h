@@ -92,7 +92,7 @@ static __always_inline int nat_entered(struct call *c)
     e = track(c, skb, s, e, COMPARED);
     if (!e || drops_only_excludes(e, nfct))
         return 0;
-    r = begin_event(c, e, EVENT_NAT, skb, s, 0, 0);
+    r = begin_event(c, e, EVENT_NAT, skb, s);
     if (!r.out) {
         e->emitted.netns = 0;
         return 0;

@@ -76,7 +76,11 @@ static __always_inline struct tracked_skb *track_in_hook(struct call *c, struct 
 static __always_inline struct reserved begin_hook_event(struct call *c, struct tracked_skb *e, u8 kind, struct sk_buff *skb,
                                                         struct observation *s, struct nf_hook_state *state)
 {
-    return begin_event(c, e, kind, skb, s, READ(c, state, in), READ(c, state, out));
+    struct reserved r = begin_event(c, e, kind, skb, s);
+
+    if (r.whole)
+        write_names(c, r.whole, READ(c, state, in), READ(c, state, out));
+    return r;
 }
 
 /* Writes the verdict of a packet that may have been freed, if its entry shows no later hook than this one. (A bridge hook that

@@ -53,7 +53,7 @@ static __always_inline int socket_entered(struct call *c)
         e->failures_only = NOT_SHED; /* the listener drops it: from here on all is written */
     if (drops_only_excludes(e, s->nfct))
         return 0;
-    r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
+    r = begin_event(c, e, EVENT_SOCKET, skb, s);
     if (!r.out)
         return 0;
     r.out->verdict = NF_ACCEPT;

@@ -61,7 +61,7 @@ PROBE_ENTRY(listener)
  * frees the last segments of every connection as if it dropped them, and only this event distinguishes them from drops. */
 static __always_inline int write_time_wait(struct call *c, struct tracked_skb *e, struct sk_buff *skb, struct observation *s)
 {
-    struct reserved r = begin_event(c, e, EVENT_SOCKET, skb, s, 0, 0);
+    struct reserved r = begin_event(c, e, EVENT_SOCKET, skb, s);
 
     if (!r.out)
         return 0;
