@@ -33,8 +33,6 @@ static __always_inline int write_table(struct call *c, int cpu)
     int from;
     struct observation *s;
 
-    if (verdict == NF_STOLEN || in_negative_cache(READ(c, skb, _nfct)))
-        return cpu;
     s = observation_of(c);
     step = observe_in_hook(c, skb, state, 0, s);
     if (!s || step.unwanted)
@@ -69,8 +67,15 @@ static __always_inline int write_table(struct call *c, int cpu)
 
 static __always_inline int table_returned(struct call *c)
 {
-    int cpu = write_table(c, bpf_get_smp_processor_id());
+    struct sk_buff *skb = (void *)c->arg[0];
+    u8 verdict = c->ret & 255;
+    int cpu = bpf_get_smp_processor_id();
 
+    if (verdict != NF_STOLEN) {
+        if (in_negative_cache(READ(c, skb, _nfct)))
+            return 0; /* so the program at its entry has not begun a run */
+        cpu = write_table(c, cpu);
+    }
     free_run(c->arg[0], cpu);
     return 0;
 }
