@@ -49,7 +49,7 @@ class ClosedSharedPacket(NamedTuple):
         last: Time of its last row, ns, CLOCK_MONOTONIC.
         next: Number of its next event.
         endpoints: Its addresses as it came in.
-        rows: Its first event with a header, then the events from the last whole one on.
+        rows: Its first event with a header, its last whole event, and the rewrites after that.
     """
 
     began: int

@@ -487,9 +487,9 @@ def _template(
 
 
 def _completing(rows: Sequence[EventRow], own: Sequence[int]) -> Sequence[int]:
-    """Places of the events from the last whole one on: they give the header that a late short event refers to."""
-    whole = [n for n, at in enumerate(own) if not rows[at].flags & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER)]
-    return own[whole[-1] :]
+    """Places of the last whole event and of the rewrites after it: they give the header that a late short event refers to."""
+    last = max(at for at in own if not rows[at].flags & (Flag.FLAG_SAME | Flag.FLAG_NO_HEADER))
+    return [at for at in own if at == last or (at > last and rows[at].kind == Kind.EVENT_NAT)]
 
 
 def _path(packet: Packet, times: Sequence[int], sockets: Sequence[int], ports: Ports) -> SharedPath:

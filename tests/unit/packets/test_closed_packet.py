@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.builders import Trail, shortened
 from tests.support.shared_paths import assembled, delivered, forwarded
 from tests.unit.packets.test_path_templates import chained
+from tracer.events.record import DTYPE
 from tracer.packets.closed_packet import ClosedPacket, ClosedSharedPacket
 
 
@@ -40,3 +43,19 @@ def test_the_same_is_kept(trails: list[Trail]) -> None:
     own, shared = kept
     assert isinstance(own, ClosedPacket) and isinstance(shared, ClosedSharedPacket)
     assert shared.headers() == own == own.headers() and shared.last == own.last
+
+
+@pytest.mark.parametrize(
+    ("make", "rows"),
+    [
+        (lambda n: short(delivered(n, 40000 + n)), 1),
+        (lambda n: delivered(n, 40000 + n), 2),
+        (lambda n: short(forwarded(n, 40000 + n, 20000 + n)), 3),
+    ],
+    ids=["one whole row", "all rows are whole", "two rewrites after a whole row"],
+)
+def test_only_rows_with_a_header_or_a_rewrite_are_kept(make: Callable[[int], Trail], rows: int) -> None:
+    _, assembler = assembled([make(n).batch for n in (1, 2)], True)
+    kept = assembler._closed[2 << 8]
+    assert isinstance(kept, ClosedSharedPacket)
+    assert len(kept.rows) == rows * DTYPE.itemsize
