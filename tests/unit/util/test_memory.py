@@ -29,6 +29,29 @@ memory.trim()
 print(before - kept, before - resident())
 """
 
+REUSED = """
+import resource
+from contextlib import nullcontext
+from tracer.util import memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        blocks = [bytearray(6_000_000) for _ in range(3)]
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def resident():
+    return memory.resident_bytes()
+
+first = faults()
+before = resident()
+with memory.reused_heap():
+    faults()
+    print(first, faults(), resident() - before)
+print(resident() - before)
+"""
+
 
 def test_freed_blocks_go_back() -> None:
     ran = subprocess.run([sys.executable, "-c", KEPT], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -36,9 +59,18 @@ def test_freed_blocks_go_back() -> None:
     assert given_back > 30_000_000
 
 
+def test_a_reused_heap_is_not_fetched_page_by_page() -> None:
+    ran = subprocess.run([sys.executable, "-c", REUSED], cwd=ROOT, capture_output=True, text=True, check=True)
+    without, reused, kept, kept_afterwards = map(int, ran.stdout.split())
+    assert without > 20_000 and reused < without // 20
+    assert kept > 8_000_000 and kept_afterwards < 2_000_000, "at the end of the block it goes back"
+
+
 def test_another_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     memory.trim()
+    with memory.reused_heap():
+        pass
 
 
 def test_collections_are_few_in_a_block() -> None:

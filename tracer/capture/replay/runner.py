@@ -30,7 +30,7 @@ from tracer.pipeline.source import RunLimits
 from tracer.render.base import Output
 from tracer.selection import stored_filter
 from tracer.selection.display_filter import DisplayFilter
-from tracer.util import timezone
+from tracer.util import memory, timezone
 from tracer.util.status_line import StatusLine
 
 LINE_SECONDS = 0.2
@@ -170,7 +170,7 @@ def replay(
         is_one_sided=run_options.get("one_sided") is True or any(each.is_one_sided for each in (request.selectors, *filters)),
         filters=filters,
     )
-    with kube, ExitStack() as stack:
+    with memory.reused_heap(), kube, ExitStack() as stack:
         kube.filter()
         built = builder.build(environment, kube, output, run, stack)
         built.run.begin()
