@@ -35,6 +35,7 @@ from tracer.capture.replay import runner
 from tracer.capture.replay.capture_reader import CaptureReader
 from tracer.capture.replay.runner import ReplayRequest
 from tracer.events.record import SLOT, Kind
+from tracer.model.summary import RunSummary
 from tracer.packets.open_packet import OpenPacket
 from tracer.packets.path_signature import PathSignature
 from tracer.packets.path_templates import PathTemplates
@@ -129,10 +130,20 @@ def scan(path: Path) -> dict[str, Any]:
     return {"events": events, "seconds": seconds, "rate": events / seconds, "cpu": time.process_time()}
 
 
-def explain(path: Path, form: str) -> dict[str, Any]:
-    """Replays the whole capture, and discards the output."""
+def replayed(path: Path, form: str) -> tuple[RunSummary, float, float]:
+    """Replays a capture, and discards the output. Returns its summary, and the seconds and CPU seconds of the replay."""
     from tracer import render
 
+    with CaptureReader(str(path)) as capture, open(os.devnull, "w") as nothing:
+        output = render.find(form)(nothing, io.StringIO())
+        began, cpu = time.monotonic(), time.process_time()
+        totals = runner.replay(capture, output, ReplayRequest(), StopRequest())
+        return totals, time.monotonic() - began, time.process_time() - cpu
+
+
+def explain(path: Path, form: str, source: Path) -> dict[str, Any]:
+    """Replays the whole capture. The source is replayed before, because a replay imports modules when it first needs them."""
+    replayed(source, form)
     shared = 0
     find = PathTemplates.find
 
@@ -143,22 +154,18 @@ def explain(path: Path, form: str) -> dict[str, Any]:
         return found
 
     setattr(PathTemplates, "find", counted)  # noqa: B010 - mypy refuses to assign to a method
-    with CaptureReader(str(path)) as capture, open(os.devnull, "w") as nothing:
-        output = render.find(form)(nothing, io.StringIO())
-        began, cpu = time.monotonic(), time.process_time()
-        totals = runner.replay(capture, output, ReplayRequest(), StopRequest())
-        seconds, cpu = time.monotonic() - began, time.process_time() - cpu
+    totals, seconds, cpu = replayed(path, form)
     return {
         "events": totals.events, "packets": totals.packets, "seconds": seconds, "rate": totals.events / seconds,
         "cpu": time.process_time(), "replay_cpu": cpu, "first_of_kind": (totals.packets - shared) / totals.packets,
     }  # fmt: skip
 
 
-STEPS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "scan": scan,
-    "text": lambda path: explain(path, "text"),
-    "oneline": lambda path: explain(path, "oneline"),
-    "json": lambda path: explain(path, "json"),
+STEPS: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
+    "scan": lambda path, _: scan(path),
+    "text": lambda path, source: explain(path, "text", source),
+    "oneline": lambda path, source: explain(path, "oneline", source),
+    "json": lambda path, source: explain(path, "json", source),
 }
 
 
@@ -171,7 +178,8 @@ def main() -> int:
     parser.add_argument("--step", help="for the inner processes")
     given = parser.parse_args()
     if given.step:
-        made = record(given.capture, given.keep, given.events) if given.step == "record" else STEPS[given.step](given.keep)
+        is_record = given.step == "record"
+        made = record(given.capture, given.keep, given.events) if is_record else STEPS[given.step](given.keep, given.capture)
         made["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps({"step": given.step, **made}), flush=True)
         return 0
