@@ -62,6 +62,20 @@ def test_reduced_objects_keep_every_field_that_is_read(mode: str) -> None:
     assert len(seen) >= 3
 
 
+def test_times_of_a_service_and_its_program_are_kept() -> None:
+    """rules_behind_objects compares the time of a change with that of a packet."""
+    meta = {
+        "namespace": "shop", "name": "web", "creationTimestamp": "2026-11-28T15:04:05Z", "annotations": {"secret": "PASSWORD"},
+        "labels": {"service.kubernetes.io/service-proxy-name": "other", "team": "blue"},
+        "managedFields": [{"manager": "kubectl", "time": "2026-11-28T16:04:05Z", "fieldsV1": {"f:spec": {}}}],
+    }  # fmt: skip
+    body = {"kind": "Service", "metadata": meta, "spec": {}}
+    kept = reduce_object("Service", body)
+    assert objects.times(kept) == objects.times(body) and objects.times(kept)[1] > objects.times(kept)[0] > 0
+    assert objects.is_for_kube_proxy(kept) is False
+    assert not any(word in json.dumps(kept) for word in ("PASSWORD", "blue", "fieldsV1", "kubectl"))
+
+
 def test_the_objects_of_a_list_are_kept() -> None:
     pod = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"env": [{"name": "PASSWORD"}], "ports": []}]}}
     found = reduce_objects("", [{"kind": "List", "items": [pod, {"kind": "Secret", "metadata": {"name": "s"}}]}])

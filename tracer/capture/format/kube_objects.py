@@ -15,7 +15,10 @@ from tracer.kube.objects import Object
 Shape = dict[str, Any] | None
 """Keys that are kept; None = the whole value. A list has the shape of its elements."""
 
-META: Shape = {"namespace": None, "name": None, "labels": {"kubernetes.io/service-name": None}}
+META: Shape = {
+    "namespace": None, "name": None, "creationTimestamp": None, "managedFields": {"time": None},
+    "labels": {label: None for label in ("kubernetes.io/service-name", *objects.NOT_FOR_KUBE_PROXY)},
+}  # fmt: skip
 _REF: Shape = {"kind": None, "namespace": None, "name": None}
 _CONTROLLER: Shape = {"kind": None, "name": None, "controller": None}
 _CONTAINERS: Shape = {"ports": None}
