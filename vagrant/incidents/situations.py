@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import incidents
 from incidents import Requests, ipvs, kube_proxy, links, missing_masquerade, network_policies, objects
@@ -163,7 +163,7 @@ def _beside_portmap(mode: str, portmap_last: bool) -> list[Object]:
 def _dead(mode: str) -> list[Object]:
     """Chains of kube-proxy 1.20's iptables mode: of a Service that is gone, and of CHAT, with "no local endpoints"."""
     scene.bare()
-    kube(mode, SHOP, CHAT)
+    kube(mode, SHOP, replace(CHAT, local=True, near=CHAT.ends))
     gone, chat = (digest(label + "tcp", 16) for label in ("video/old:ws", CHAT.label))
     end = f"KUBE-SEP-{gone}"
     chains = {
