@@ -122,6 +122,7 @@ def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
     objects = situation.up()
     packets = Result(situation.packets, situation.text, int(bool(situation.packets)))
     _trace(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
+    packets.findings = [f for f in packets.findings if f.name not in situation.allowed]
     findings = audit(NodeState(FindingContext(cluster_view(objects)), inventory.read(nft_loaded())))
     audited = Result(situation.audit, f"{situation.text}, audited", int(bool(situation.audit)), requests=packets.requests)
     audited.findings = [f for f in findings if f.certain or f.name not in situation.perhaps]
