@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random NetworkPolicies, written as Calico (iptables and nftables) and kube-router write them, and random packets.
+"""Random NetworkPolicies, as Calico, kube-router and kube-network-policies write them, and random packets.
 
 As root, in the lab:
 
@@ -16,18 +16,21 @@ and what the tracer says is its prediction for them (`explain`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[0:1] = [str(ROOT), str(ROOT / "vagrant")]
 
+from scenes import nfqueue  # noqa: E402
 from tests.kernel import modules  # noqa: E402
 from tests.kernel.cures.box import flush  # noqa: E402
 from tests.kernel.policies import random_sets  # noqa: E402
@@ -35,7 +38,13 @@ from tests.kernel.policies.pod_links import Key, Receivers, Sent, links, nodes  
 from tests.kernel.policies.policy_check import Counts, check, check_evaluation  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tests.support.policy_semantics import World  # noqa: E402
-from tests.support.policy_writers import calico_nftables, calico_tables, kube_router_nftables, kube_router_tables  # noqa: E402
+from tests.support.policy_writers import (  # noqa: E402
+    calico_nftables,
+    calico_tables,
+    kube_network_policies,
+    kube_router_nftables,
+    kube_router_tables,
+)
 from tracer.audit.state import NodeState  # noqa: E402
 from tracer.findings import Findings  # noqa: E402
 from tracer.findings.context import FindingContext  # noqa: E402
@@ -60,6 +69,7 @@ WRITERS: dict[str, tuple[str, Callable[[World], list[Step]]]] = {
     "Calico 3.32, legacy": ("calico", lambda w: calico_tables.steps(w, "legacy", "3.32")),
     "Calico 3.31, nftables": ("calico", lambda w: calico_nftables.steps(w, "3.31")),
     "kube-router 2.11, nftables": ("kube-router", lambda w: kube_router_nftables.steps(w)),
+    "kube-network-policies 1.0, nftables": (kube_network_policies.TABLE, lambda w: kube_network_policies.steps(w)),
     "kube-router 2.11, iptables-nft": ("kube-router", lambda w: kube_router_tables.steps(w, "nft", "new")),
 }
 COMMANDS = {
@@ -131,12 +141,39 @@ def _one(seed: int, name: str, watch: Watch | None, receivers: Receivers, counts
     program, write = WRITERS[name]
     world = random_sets.world(dice, program)
     put(write(world))
+    with queue_of(world, program):
+        _compare(world, program, dice, watch, receivers, counts, first_port, nft="nft" in name)
+
+
+@contextlib.contextmanager
+def queue_of(world: World, program: str) -> Iterator[None]:
+    """The process behind the queue of kube-network-policies, within the block; nothing for other programs."""
+    if program != kube_network_policies.TABLE:
+        yield
+        return
+    process = nfqueue.start(kube_network_policies.QUEUE, decide=partial(kube_network_policies.decides, world))
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def _compare(
+    world: World,
+    program: str,
+    dice: Random,
+    watch: Watch | None,
+    receivers: Receivers,
+    counts: Counts,
+    first_port: int,
+    nft: bool,
+) -> None:
     sent = random_sets.packets(dice, world, program, PACKETS, first_port)
     store = ObjectStore("node-1")
     store.load([*nodes(), *world.objects])
     cluster = ClusterView(store, CniCache(()), addresses.local_addresses())
     if watch:
-        with watch(Filter(ports=PORTS), nft="nft" in name) as seen:
+        with watch(Filter(ports=PORTS), nft=nft) as seen:
             arrived = receivers.send(sent)
         packets = _shown(seen.packets)
     else:

@@ -28,8 +28,9 @@ from tracer.model.namespace_name import in_netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Outcome, Packet
-from tracer.packets import purged
+from tracer.packets import purged, queue_drops
 from tracer.packets.ovs_drops import ovs_sentence
+from tracer.packets.queue_drops import is_queue_drop
 from tracer.util.endpoint_format import format_endpoint
 
 Ending = tuple[str, Outcome] | None
@@ -183,6 +184,8 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
     if hop.drop.program:
         return f"DROPPED {hop.drop.program.text}{_where(hop)}", Outcome.DROPPED
+    if is_queue_drop(hop.drop):
+        return f"DROPPED {queue_drops.SENTENCE}{_where(hop)}", Outcome.DROPPED
     if sentence := ovs_sentence(hop.drop):
         return f"DROPPED {sentence}{_where(hop)}", Outcome.DROPPED
     in_hook = next((h.hook for h in hops if isinstance(h, HookHop) and h.verdict is Verdict.DROP), "")

@@ -188,11 +188,12 @@ def every() -> list[AskedSituation]:
     ]
     for mode in ("legacy", "nft", "native"):
         found += [
-            AskedSituation(f"queue {name}", mode, queued(options, served), packets=finding, audit=finding)
-            for name, options, served, finding in (
-                ("without a process", "", False, "nfqueue_unattended"),
-                ("without a process, bypass", "bypass", False, ""),
-                ("with a process", "", True, ""),
+            AskedSituation(f"queue {name}", mode, queued(options, passes), packets=finding, audit=audit)
+            for name, options, passes, finding, audit in (
+                ("without a process", "", None, "nfqueue_unattended", "nfqueue_unattended"),
+                ("without a process, bypass", "bypass", None, "", ""),
+                ("with a process that drops", "", False, "dropped_by_queue", ""),
+                ("with a process", "", True, "", ""),
             )
         ]
     for mode in ("legacy", "nft"):
@@ -235,7 +236,12 @@ def _behind() -> list[AskedSituation]:
         if mode != "ipvs":
             found.append(AskedSituation("kube-proxy is gone, a Service is new", mode, new, packets=name, audit=name))
     stopped = _served_by(GONE, process=True, is_stopped=True)
-    return [*found, AskedSituation("kube-proxy is stopped by a signal", "legacy", stopped, packets=name, audit=name)]
+    calm = _served_by(SHOP.ends, process=True, is_stopped=True)
+    return [
+        *found,
+        AskedSituation("kube-proxy is stopped by a signal", "legacy", stopped, packets=name, audit=name),
+        AskedSituation("kube-proxy is stopped by a signal, nothing has changed", "legacy", calm),
+    ]
 
 
 def _served_by(
@@ -400,8 +406,13 @@ def _ends_as(service: Service, conditions: dict[str, bool]) -> Callable[[str], l
     return build
 
 
-def queued(option: str, is_served: bool) -> Callable[[str], list[Object]]:
-    """Requests pass a rule that hands them to a queue. option: "bypass" or "". is_served: a process accepts them."""
+def queued(option: str, passes: bool | None) -> Callable[[str], list[Object]]:
+    """Requests pass a rule that hands them to a queue.
+
+    Args:
+        option: "bypass" or "".
+        passes: Whether the process behind the queue accepts them; None = there is no process.
+    """
 
     def build(mode: str) -> list[Object]:
         found = plain(mode)
@@ -415,8 +426,8 @@ def queued(option: str, is_served: bool) -> Callable[[str], list[Object]]:
             # Before kube-proxy's rule, which accepts what it has marked.
             rule = f"-I FORWARD 1 -d {A}/32 -p tcp -m tcp --dport 8080 -j NFQUEUE --queue-num {QUEUE}{bypass}"
             rules.restore_text(f"*filter\n{rule}\nCOMMIT\n", 4, "legacy" if mode == "legacy" else "nft", flush=False)
-        if is_served:
-            nfqueue.start(QUEUE)
+        if passes is not None:
+            nfqueue.start(QUEUE, decide=None if passes else lambda packet: False)
         return found
 
     return build

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases of NetworkPolicies, with rules as Calico, kube-router and Antrea write them."""
+"""Cases of NetworkPolicies, with rules as Calico, kube-router, Antrea and kube-network-policies write them."""
 
 from __future__ import annotations
 
 import select
-from contextlib import ExitStack
+import socket
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from incidents import objects
 from incidents.objects import Object
+from scenes import netns, nfqueue
 from tests.kernel.audit_nodes import CLIENT, MINE, NODE, PODS, PORT
 from tests.kernel.cures import BuiltCase, case
 from tests.kernel.cures.box import Box
 from tests.support import open_vswitch
 from tests.support.policies import policy
 from tests.support.policy_semantics import World
-from tests.support.policy_writers import antrea_tables
+from tests.support.policy_writers import antrea_tables, kube_network_policies
 from tests.support.policy_writers import kube_router_tables as kube_router
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
@@ -120,3 +122,44 @@ def _flow(box: Box) -> BuiltCase:
         repair=lambda: datapath.udp(1, number, open_vswitch.output(2)),
         skipped={"ovs-appctl": "there is no ovs-vswitchd"},
     )
+
+
+@case("dropped_by_queue", "kube-network-policies", "machine")
+def _behind_queue(box: Box) -> BuiltCase:
+    world = World([WEB], [policy("shop/deny-all")])
+    server = box.listen(PORT, "pod-a")
+    box.put(*kube_network_policies.steps(world))
+    box.objects(objects.node("node-1", NODE, MINE), *world.objects)
+    process = nfqueue.start(kube_network_policies.QUEUE, decide=lambda packet: False)
+    processes = [process]
+    box.at_end(lambda: processes[-1].kill())
+
+    def find() -> list[Finding]:
+        """Whether a packet was dropped is seen by its sender: the kernel itself sends a SYN again."""
+        with netns.entered("client"):
+            client = socket.socket()
+        with client:
+            client.settimeout(1.5)
+            with suppress(TimeoutError):
+                client.connect((PODS["pod-a"], PORT))
+                return []
+        drop = DropHop(9, HOST, verdict=Verdict.DROP, drop=Drop("NOT_SPECIFIED", "nfqnl_reinject"))
+        made = []
+        for packet in box.packets(QUERY):
+            dropped = replace(packet, hops=(*packet.hops, drop))
+            verdict, outcome = classify(dropped)
+            made.append(replace(dropped, verdict=verdict, outcome=outcome))
+        return box.packet_findings("dropped_by_queue", made)
+
+    def allow() -> None:
+        processes[-1].kill()
+        processes.append(nfqueue.start(kube_network_policies.QUEUE, decide=lambda packet: True))
+
+    assert server.fileno() >= 0
+    chain = f"nft -a list chain inet {kube_network_policies.TABLE} postrouting"
+    return BuiltCase(
+        find,
+        {"cat /proc/net/netfilter/nfnetlink_queue": r"^ *100 ", chain: "queue (to|num) 100",
+         "kubectl get networkpolicies -n shop": "name: deny-all"},
+        repair=allow,
+    )  # fmt: skip

@@ -18,6 +18,8 @@ from tracer.model.netfilter import REFUSALS
 from tracer.model.packet import Outcome, Packet
 
 _ALLOWED = re.compile(r"NetworkPolicy (\S+?), (ingress|egress)(?: rule (\d+))?")
+BY_QUEUE = "kube-network-policies"
+"""The program that decides behind a queue, and not by rules: policies are candidates, each with what it says of the packet."""
 DENIED = (Outcome.DROPPED, Outcome.REJECTED)
 MOST_EXAMPLES = 12
 
@@ -64,7 +66,7 @@ def check(
 
     Args:
         world: The cluster.
-        program: "calico" or "kube-router".
+        program: "calico", "kube-router" or "kube-network-policies".
         each: The packet.
         arrived: Whether the kernel delivered it.
         seen: It, as the tracer shows it; None = it does not.
@@ -81,10 +83,14 @@ def check(
         return counts.add("unknown", f"{each.text}: not seen")
     if (seen.outcome in DENIED) == arrived:
         return counts.add("wrong", f"{each.text}: arrived {arrived}, but the tracer says {seen.verdict}")
+    if not arrived and program == BY_QUEUE:
+        return _check_queue(each, findings, wanted, counts)
     if not arrived:
         return _check_denied(world, program, each, seen, findings, wanted, counts)
     if findings:
         return counts.add("wrong", f"{each.text}: arrived, but {findings[0].name}")
+    if program == BY_QUEUE:
+        return None  # no rule shows which policy allowed it
     return _check_allowed(program, each, seen, wanted, counts)
 
 
@@ -107,6 +113,21 @@ def _check_denied(
     if not fits or not all(any(f"NetworkPolicy {name}: " in text for text in proofs) for name in fits[0].policies):
         return counts.add("wrong", f"{each.text}: {findings[0].cause} {proofs}, not {denied}")
     counts.open += any("not known" in text for text in proofs)
+    return None
+
+
+def _check_queue(each: Sent, findings: Sequence[Finding], wanted: list[Expected], counts: Counts) -> None:
+    """The finding must name all policies that limit the pods, and say that they do not allow the packet."""
+    if [f.name for f in findings] != ["dropped_by_queue"]:
+        return counts.add("wrong", f"{each.text}: findings {[f.cause for f in findings]}")
+    cause, proofs = findings[0].cause, [p.text for p in findings[0].proofs if p.what == "object"]
+    for one in wanted:
+        place = f"{one.direction.lower()} of pod {one.pod.partition('/')[2]}"
+        if not all(any(text.startswith(f"NetworkPolicy {name}, {place}: ") for text in proofs) for name in one.policies):
+            return counts.add("wrong", f"{each.text}: {cause} {proofs}, not {one}")
+    if not re.search(r"by the objects of the API (?:does|do) not allow it\.$", cause):
+        is_open = any("not known" in text for text in proofs)
+        return counts.add("unknown" if is_open else "wrong", f"{each.text}: {cause}, not {wanted}")
     return None
 
 

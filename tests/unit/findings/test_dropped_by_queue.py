@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packets that the process behind a queue does not let pass: policies that select the pods are candidates."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support import findings as f
+from tests.support.policies import Object, cluster, pod, policy
+from tracer.model.endpoints import Endpoints
+from tracer.model.evidence import Evidence
+from tracer.model.finding import Finding
+from tracer.model.hop import Drop, DropHop, Hop, TableHop
+from tracer.model.namespace_name import HOST
+from tracer.model.netfilter import Hook, Verdict
+from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
+from tracer.rules.nftables import json_parser
+
+WEB, CLIENT = pod("shop/web", "10.0.0.1", app="web"), pod("shop/client", "10.0.0.2", app="client")
+ENDS = Endpoints("10.0.0.2", 40000, "10.0.0.1", 8080)
+DENY = policy("shop/deny-all")
+TABLE = "kube-network-policies"
+QUEUE = {"queue": {"num": 100}}
+
+
+def decided(expression: dict[str, Any], table: str) -> TableHop:
+    """A rule of a chain of nftables that decided."""
+    row = {"family": "inet", "table": table, "chain": "postrouting", "handle": 1, "expr": [expression]}
+    rules = json_parser.parse(json.dumps({"nftables": [{"rule": row}]})).ruleset
+    (rule,) = rules.chain("inet", table, "postrouting")
+    hit = RuleHit((RuleLocation("postrouting", 1),), rule, rule.target, Evidence.OBSERVED)
+    trace = RuleTrace((hit,), ruleset=rules)
+    return TableHop(0, HOST, Hook.POSTROUTING, table=table, verdict=Verdict.QUEUE, rule_trace=trace)
+
+
+def found(
+    *items: Object,
+    table: str = TABLE,
+    function: str = "nfqnl_reinject",
+    reason: str = "NOT_SPECIFIED",
+    expression: dict[str, Any] = QUEUE,
+) -> list[Finding]:
+    drop = DropHop(0, HOST, verdict=Verdict.DROP, drop=Drop(reason, function))
+    hops: list[Hop] = [decided(expression, table), drop]
+    made = f.findings_of([f.packet(hops, ENDS)], cluster(*items), f.FakeNode())[1]
+    return [x for x in made if x.name == "dropped_by_queue"]
+
+
+def test_candidates_that_do_not_allow_it() -> None:
+    (finding,) = found(WEB, CLIENT, DENY)
+    assert finding.certain and "does not let tcp 8080 from pod shop/client to pod shop/web pass, or it ended" in finding.cause
+    assert finding.cause.endswith(
+        "What kube-network-policies decides by is not seen, so the policy, if one decides, is unknown: candidate is"
+        " NetworkPolicy shop/deny-all (ingress of web), which by the objects of the API does not allow it."
+    )
+    assert f.proofs(finding, "object") == [
+        "NetworkPolicy shop/deny-all, ingress of pod web: it has no ingress rule (Kubernetes API)"
+    ]
+    assert "`kubectl get networkpolicies -n shop -o yaml`" in finding.check
+
+
+def test_another_program_has_no_policies() -> None:
+    (finding,) = found(WEB, CLIENT, DENY, table="inspector")
+    assert "policy" not in finding.cause.lower() and not f.proofs(finding, "object") and "intrusion detection" in finding.cure
+
+
+@pytest.mark.parametrize("function", ["nf_reinject", "nfqnl_recv_verdict", "nfqnl_reinject.isra.0"])
+def test_functions_of_other_kernels(function: str) -> None:
+    assert len(found(WEB, CLIENT, function=function, reason="")) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "reason", "expression"),
+    [
+        ("nf_queue", "NOT_SPECIFIED", QUEUE),
+        ("nfqnl_reinject", "NETFILTER_DROP", QUEUE),
+        ("nfqnl_reinject", "", {"accept": None}),
+    ],
+)
+def test_other_drops(function: str, reason: str, expression: dict[str, Any]) -> None:
+    assert found(WEB, CLIENT, DENY, function=function, reason=reason, expression=expression) == []
