@@ -47,10 +47,10 @@ def _finding(packet: Packet, hit: RuleHit, owner: Owner, context: FindingContext
     ends, protocol, cluster = last_ends(packet), packet.protocol.lower(), context.cluster
     source, target = end_at(ends.src, cluster), end_at(ends.dst, cluster)
     what = f"{protocol} {ends.dport}" if ends.dport else protocol
-    whose = f"rule of {owner.text}" if owner.known else "rule of an unknown program"
+    program = (owner.program or owner.text) if owner.known else "an unknown program"
     cause = (
         f"The process behind a queue (NFQUEUE) does not let {what} from {source.text} to {target.text} pass, or it ended"
-        f" meanwhile: a {whose} in {rule.table}/{rule.chain} hands the packets to the queue."
+        f" meanwhile: a rule of {program} in {rule.table}/{rule.chain} hands the packets to the queue."
     )
     policies = candidates(ends, protocol, cluster) if owner.program in POLICY_PROGRAMS else None
     proofs = [FindingEvidence("object", text, "Kubernetes API") for text in policies.single_clauses] if policies else []

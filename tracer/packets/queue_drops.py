@@ -3,7 +3,8 @@
 
 The kernel gives no reason. A process answered that it must not pass, or the queue was emptied because the process ended:
 both free it in the same function. Source: net/netfilter/nfnetlink_queue.c, nfqnl_recv_verdict() and nfqnl_flush();
-nf_reinject() was in net/netfilter/nf_queue.c before commit 3f8019688894 ("netfilter: move nf_reinject into nfnetlink_queue modules").
+nf_reinject() was in net/netfilter/nf_queue.c before commit 3f8019688894 ("netfilter: move nf_reinject into nfnetlink_queue
+modules").
 """
 
 from __future__ import annotations
