@@ -16,18 +16,20 @@ Source: Linux net/netfilter/ipvs/ip_vs_proto_tcp.c, tcp_conn_schedule(); net/net
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tracer.findings.context import FindingContext
 from tracer.findings.nodeport_host_process import decided_node_port, is_within, named_node_port
 from tracer.findings.proofs import decision_proof, packet_proof
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import IpvsNatHop, RewriteHop
+from tracer.model.hop import IpvsNatHop, RewriteHop, places_of
 from tracer.model.kube import ObjectReference, Owner
 from tracer.model.namespace_name import is_host
 from tracer.model.packet import Packet
 from tracer.node.node import LocalConnection
 from tracer.node.node_questions import ConnectionOf, Setting
+from tracer.packets.path_memo import PathMemo
 from tracer.util.endpoint_format import format_endpoint
 from tracer.util.questions import value_of
 
@@ -44,8 +46,10 @@ CHECK = f"`sysctl {SETTINGS[0]} {SETTINGS[1]}` shows the ports that the kernel c
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.protocol not in ("TCP", "UDP") or packet.tcp_flags == "SYN":
         return None
-    for hop in packet.hops:
-        if not isinstance(hop, RewriteHop) or not hop.owner or hop.nat.before.dport != (port := _node_port(packet, hop)):
+    for taken in _TAKEN.of(packet):
+        port = taken.of_syn_ack if packet.tcp_flags == SYN_ACK else taken.port
+        hop = packet.hops[taken.at] if port else None
+        if not isinstance(hop, RewriteHop) or not hop.owner or hop.nat.before.dport != port:
             continue
         ends, protocol = hop.nat.before, packet.protocol.lower()
         mine = value_of(context.ask(CONNECTION, protocol, port, ends.src, ends.sport))
@@ -54,15 +58,34 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     return None
 
 
-def _node_port(packet: Packet, hop: RewriteHop) -> int:
-    """The NodePort for which a Service's rule or IPVS sent the packet elsewhere now; 0 = none.
+class _Taken(NamedTuple):
+    """A hop where a Service's rule or IPVS sent a packet for a NodePort elsewhere.
 
-    No client sends a SYN ACK to a Service. So one that IPVS sends on is stolen also when an earlier copy of it was: IPVS keeps
-    the choice.
+    Attributes:
+        at: Place of the hop.
+        port: The NodePort; 0 = the packet was not decided on now.
+        of_syn_ack: The NodePort, if the packet is a SYN ACK. No client sends one to a Service, so one that IPVS sends on is
+            stolen also when an earlier copy of it was: IPVS keeps the choice.
     """
-    if isinstance(hop, IpvsNatHop) and packet.tcp_flags == SYN_ACK and hop.owner and is_host(hop.netns) and not hop.clone:
-        return named_node_port(hop.owner) if hop.nat.kind == "DNAT" else 0
-    return decided_node_port(hop)
+
+    at: int
+    port: int
+    of_syn_ack: int
+
+
+def _taken(packet: Packet) -> tuple[_Taken, ...]:
+    found = []
+    for at in places_of(packet.hops, RewriteHop):
+        hop = packet.hops[at]
+        if isinstance(hop, RewriteHop):
+            port = of_syn_ack = decided_node_port(hop)
+            if isinstance(hop, IpvsNatHop) and hop.owner and is_host(hop.netns) and not hop.clone and hop.nat.kind == "DNAT":
+                of_syn_ack = named_node_port(hop.owner)
+            found += [_Taken(at, port, of_syn_ack)] if port or of_syn_ack else []
+    return tuple(found)
+
+
+_TAKEN = PathMemo(_taken)
 
 
 def _finding(packet: Packet, hop: RewriteHop, owner: Owner, mine: LocalConnection, context: FindingContext) -> Finding:
