@@ -16,8 +16,8 @@ RANDOM_RULES = """xt_TRACE nf_log_syslog nf_log_ipv4 nf_log_ipv6 xt_conntrack xt
 """Modules that random rules may need."""
 INCIDENTS = """nf_tables nft_compat nft_chain_nat xt_set ip_set ip_set_hash_ip ip_set_hash_net ip_set_hash_ipport
     ip_set_hash_ipportip ip_set_bitmap_port ip_vs ip_vs_rr dummy
-    nft_fwd_netdev nft_dup_netdev nft_queue openvswitch"""
-"""Modules that the incidents' rules need, and Open vSwitch, which has names for its drop reasons."""
+    nft_fwd_netdev nft_dup_netdev nft_queue"""
+"""Modules that the incidents' rules need."""
 
 
 def load(names: str, anywhere: bool = False) -> None:

@@ -251,7 +251,7 @@ class KernelTypes:
 
     def __init__(self, directory: Path = SYS_BTF) -> None:
         self._directory = directory
-        self._modules: dict[str, Btf | None] = {}
+        self._modules: dict[str, Btf] = {}
         self.vmlinux  # noqa: B018 - reads it: without it nothing can start
 
     @cached_property
@@ -303,5 +303,5 @@ class KernelTypes:
             try:
                 self._modules[name] = Btf((self._directory / name).read_bytes(), self.vmlinux)
             except OSError:
-                self._modules[name] = None
+                return None  # it may be loaded later
         return self._modules[name]

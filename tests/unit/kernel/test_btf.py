@@ -139,6 +139,15 @@ def test_modules_are_read_once_and_may_be_missing(directory: Path) -> None:
     assert types.module("vmlinux") is types.vmlinux
 
 
+def test_a_module_that_is_loaded_later_is_read(directory: Path) -> None:
+    """Drop reasons of Open vSwitch have names as soon as its module is there."""
+    types, octets = KernelTypes(directory), (directory / "ip_tables").read_bytes()
+    (directory / "ip_tables").unlink()
+    assert types.module("ip_tables") is None
+    (directory / "ip_tables").write_bytes(octets)
+    assert types.module("ip_tables")
+
+
 def test_hashes_of_the_modules_that_are_asked_for(directory: Path) -> None:
     """They do not depend on what else was read: the programs are the same."""
     types, other = KernelTypes(directory), KernelTypes(directory)
