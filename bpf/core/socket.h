@@ -28,12 +28,14 @@ static __always_inline u64 socket_cgroup(struct call *c, struct sock *sk)
         return 0;
     if (state == TCP_NEW_SYN_RECV) {
 #ifdef HAVE_sock___sk_common_skc_listener
+        /* The field is one of a union, so for the verifier it is a number and nothing can be loaded through it. */
         sk = READ(c, sk, __sk_common_skc_listener);
+        cgroup = sk ? PEEK(sk, sk_cgrp_data_cgroup) : 0;
+        node = cgroup ? PEEK(cgroup, kn) : 0;
+        return node ? PEEK(node, id) : 0;
 #else
-        sk = 0;
+        return 0;
 #endif
-        if (!sk)
-            return 0;
     }
     cgroup = READ(c, sk, sk_cgrp_data_cgroup);
     node = cgroup ? READ(c, cgroup, kn) : 0;

@@ -22,7 +22,7 @@ from scenes import scene  # noqa: E402
 from tests.kernel import modules  # noqa: E402
 from tests.kernel.recorder import Recorder  # noqa: E402
 from tests.kernel.watching import NOTHING, Watch  # noqa: E402
-from tracer.kernel.session import Kernel, Session  # noqa: E402
+from tracer.kernel.session import Announcements, Kernel, Session  # noqa: E402
 
 TRIES = 3
 
@@ -41,7 +41,9 @@ def node() -> Iterator[None]:
 def watch(node: None, request: pytest.FixtureRequest) -> Iterator[Watch]:
     """The probes, attached for all tests; K8SNET_ATTACH=auto,kprobe runs every test with each way of attaching."""
     kernel = Kernel.running()
-    with Session(kernel, NOTHING, only=request.param) as session:
+    refusals: list[str] = []
+    with Session(kernel, NOTHING, only=request.param, announcements=Announcements(warn=refusals.append)) as session:
+        assert not refusals, "a program that the kernel refuses makes all probes slower"
         missing = [r.probe.name for r in session.refused if "is not loaded" not in r.why]
         assert not missing or (kernel.types.builtin_layouts and all(name.startswith("ipvs_") for name in missing)), missing
         yield Watch(kernel, session)
