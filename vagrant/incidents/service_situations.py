@@ -124,7 +124,8 @@ class OwnConnection(AskedSituation):
             if self.protocol == "tcp":
                 peer = server.accept()[0]
             else:
-                peer = server
+                # Closing it does not close the server, which the scene keeps.
+                peer = server.dup()
                 peer.connect(server.recvfrom(64)[1])
             with peer:
                 return " ".join(self._answer(mine, peer, n) for n in range(1 + self.is_idle))
