@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 
 from tracer.findings.context import FindingContext
-from tracer.findings.proofs import packet_proof, rule_proof
+from tracer.findings.proofs import packet_proof, queueing_rule, rule_proof
 from tracer.model.finding import Finding, FindingEvidence
-from tracer.model.hop import DropHop, RuleHop, alike_of, decision_of
+from tracer.model.hop import DropHop, alike_of
 from tracer.model.kube import Owner
 from tracer.model.namespace_name import is_host
 from tracer.model.packet import Outcome, Packet
@@ -38,15 +38,13 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     drops = alike_of(packet.hops, DropHop) if packet.outcome is Outcome.DROPPED else []
     if not drops or drops[-1].drop.function != "nf_queue" or not is_host(drops[-1].netns):
         return None
-    for hop in reversed(alike_of(packet.hops, RuleHop)):
-        hit = decision_of(hop)
-        if is_host(hop.netns) and hit and hit.rule:
-            queues = range_of(hit.rule)
-            if queues is None:
-                return None
-            owner = hop.owner or Owner("unknown")
-            return conflict(hit.rule, queues, owner, [packet_proof(packet), rule_proof(hit, owner.text)], context)
-    return None
+    found = queueing_rule(packet, drops[-1].netns)
+    queues = range_of(found[2]) if found else None
+    if not found or queues is None:
+        return None
+    hop, hit, rule = found
+    owner = hop.owner or Owner("unknown")
+    return conflict(rule, queues, owner, [packet_proof(packet), rule_proof(hit, owner.text)], context)
 
 
 def range_of(rule: Rule) -> range | None:

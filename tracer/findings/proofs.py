@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tracer.kube.policies.policy_candidates import PolicyCandidates
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import FindingEvidence
 from tracer.model.hop import (
@@ -16,6 +17,8 @@ from tracer.model.hop import (
     decision_of,
     nat_of,
 )
+from tracer.model.namespace_name import Netns
+from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, format_path
 from tracer.util.endpoint_format import format_endpoint
@@ -70,6 +73,15 @@ def rewriting_rule(packet: Packet, rewrite: RewriteHop, targets: frozenset[str])
     return None
 
 
+def queueing_rule(packet: Packet, netns: Netns) -> tuple[RuleHop, RuleHit, Rule] | None:
+    """The last rule of a network namespace that handed the packet to a queue (NFQUEUE), with its hop; None = not known."""
+    for hop in reversed(alike_of(packet.hops, RuleHop)):
+        hit = decision_of(hop)
+        if hop.netns == netns and hop.verdict is Verdict.QUEUE and hit and hit.rule:
+            return hop, hit, hit.rule
+    return None
+
+
 def last_ends(packet: Packet) -> Endpoints:
     """The packet's addresses and ports after all translations that were seen."""
     translations = (nat_of(hop) for hop in packet.hops if not hop.clone)
@@ -79,3 +91,13 @@ def last_ends(packet: Packet) -> Endpoints:
 def check_of_policies(namespace: str) -> str:
     """Formats how the policies of a namespace are shown."""
     return f"`kubectl get networkpolicies -n {namespace} -o yaml` shows the policies."
+
+
+def policy_proofs(policies: PolicyCandidates | None) -> list[FindingEvidence]:
+    """The evidence of policies that may have decided: what each one says of the packet."""
+    return [FindingEvidence("object", text, "Kubernetes API") for text in policies.single_clauses] if policies else []
+
+
+def check_of_candidates(policies: PolicyCandidates | None) -> str:
+    """Formats how policies that may have decided are shown; "" = there are none."""
+    return check_of_policies(policies.namespace) if policies and policies.namespace else ""

@@ -30,7 +30,7 @@ from tracer.model.other_host import for_another_host
 from tracer.model.packet import Outcome, Packet
 from tracer.packets import purged, queue_drops
 from tracer.packets.ovs_drops import ovs_sentence
-from tracer.packets.queue_drops import is_queue_drop
+from tracer.packets.queue_drops import is_behind_queue
 from tracer.util.endpoint_format import format_endpoint
 
 Ending = tuple[str, Outcome] | None
@@ -184,7 +184,7 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
     if hop.drop.program:
         return f"DROPPED {hop.drop.program.text}{_where(hop)}", Outcome.DROPPED
-    if is_queue_drop(hop.drop):
+    if is_behind_queue(hops, hop):
         return f"DROPPED {queue_drops.SENTENCE}{_where(hop)}", Outcome.DROPPED
     if sentence := ovs_sentence(hop.drop):
         return f"DROPPED {sentence}{_where(hop)}", Outcome.DROPPED

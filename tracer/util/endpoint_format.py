@@ -12,3 +12,8 @@ def format_endpoint(address: str, port: int = 0) -> str:
     if not port:
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def format_protocol(protocol: str, port: int) -> str:
+    """A protocol with a port: "tcp 8080"; 0 = the protocol alone."""
+    return f"{protocol} {port}" if port else protocol

@@ -13,10 +13,11 @@ from tests.support.policies import Object, cluster, pod, policy
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.hop import Drop, DropHop, Hop, TableHop
+from tracer.model.hop import DecisionDetail, DetailHop, Drop, DropHop, HookHop, Hop, Nat, NatHop, TableHop
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
+from tracer.packets.outcome import classify
 from tracer.rules.nftables import json_parser
 
 WEB, CLIENT = pod("shop/web", "10.0.0.1", app="web"), pod("shop/client", "10.0.0.2", app="client")
@@ -32,8 +33,8 @@ def decided(expression: dict[str, Any], table: str) -> TableHop:
     rules = json_parser.parse(json.dumps({"nftables": [{"rule": row}]})).ruleset
     (rule,) = rules.chain("inet", table, "postrouting")
     hit = RuleHit((RuleLocation("postrouting", 1),), rule, rule.target, Evidence.OBSERVED)
-    trace = RuleTrace((hit,), ruleset=rules)
-    return TableHop(0, HOST, Hook.POSTROUTING, table=table, verdict=Verdict.QUEUE, rule_trace=trace)
+    trace, verdict = RuleTrace((hit,), ruleset=rules), Verdict.QUEUE if "queue" in expression else Verdict.ACCEPT
+    return TableHop(0, HOST, Hook.POSTROUTING, table=table, verdict=verdict, rule_trace=trace)
 
 
 def found(
@@ -42,16 +43,19 @@ def found(
     function: str = "nfqnl_reinject",
     reason: str = "NOT_SPECIFIED",
     expression: dict[str, Any] = QUEUE,
+    since: tuple[Hop, ...] = (),
 ) -> list[Finding]:
+    """since: what was seen of the packet after the queue took it."""
     drop = DropHop(0, HOST, verdict=Verdict.DROP, drop=Drop(reason, function))
-    hops: list[Hop] = [decided(expression, table), drop]
+    hops: list[Hop] = [decided(expression, table), HookHop(0, HOST, Hook.POSTROUTING, verdict=Verdict.STOLEN), *since, drop]
     made = f.findings_of([f.packet(hops, ENDS)], cluster(*items), f.FakeNode())[1]
     return [x for x in made if x.name == "dropped_by_queue"]
 
 
 def test_candidates_that_do_not_allow_it() -> None:
     (finding,) = found(WEB, CLIENT, DENY)
-    assert finding.certain and "does not let tcp 8080 from pod shop/client to pod shop/web pass, or it ended" in finding.cause
+    assert "does not let tcp 8080 from pod shop/client to pod shop/web pass: a rule of kube-network-policies" in finding.cause
+    assert not finding.certain and "when a later function of the same hook drops the packet. What" in finding.cause
     assert finding.cause.endswith(
         "What kube-network-policies decides by is not seen, so the policy, if one decides, is unknown: candidate is"
         " NetworkPolicy shop/deny-all (ingress of web), which by the objects of the API does not allow it."
@@ -82,3 +86,21 @@ def test_functions_of_other_kernels(function: str) -> None:
 )
 def test_other_drops(function: str, reason: str, expression: dict[str, Any]) -> None:
     assert found(WEB, CLIENT, DENY, function=function, reason=reason, expression=expression) == []
+
+
+@pytest.mark.parametrize(
+    "hop",
+    [
+        DetailHop(0, HOST, detail=DecisionDetail("table-full", {})),
+        TableHop(0, HOST, Hook.POSTROUTING, table="nat", verdict=Verdict.ACCEPT),
+        NatHop(0, HOST, Hook.POSTROUTING, nat=Nat("SNAT", ENDS, ENDS)),
+    ],
+)
+def test_a_packet_that_came_back_from_the_queue(hop: Hop) -> None:
+    """The functions of a hook that follow the queue are called, and free packets, in the same function of the kernel."""
+    assert found(WEB, CLIENT, DENY, since=(hop,)) == []
+    drop = DropHop(0, HOST, verdict=Verdict.DROP, drop=Drop("NOT_SPECIFIED", "nfqnl_reinject"))
+    held = HookHop(0, HOST, Hook.POSTROUTING, verdict=Verdict.STOLEN)
+    ways: tuple[list[Hop], list[Hop]] = [held, hop, drop], [held, drop]
+    came_back, did_not = (classify(f.packet(hops, ENDS))[0] for hops in ways)
+    assert came_back == "DROPPED in nfqnl_reinject: NOT_SPECIFIED" and did_not.startswith("DROPPED behind a queue (NFQUEUE): ")
