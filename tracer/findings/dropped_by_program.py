@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from tracer.findings.context import FindingContext
-from tracer.findings.proofs import check_of_policies, last_ends, packet_proof
+from tracer.findings.proofs import check_of_candidates, last_ends, packet_proof, policy_proofs
 from tracer.kube.policies.policy_candidates import PolicyCandidates, candidates, own_maps
 from tracer.model.bpf_program import CGROUP_POINTS, AttachedProgram, AttachPoint, ProgramDrop, ProgramKind, policy_loader
 from tracer.model.finding import Finding, FindingEvidence
@@ -30,7 +30,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if packet.outcome is not Outcome.DROPPED or hop is None or not hop.drop.program or not hop.drop.program.candidates:
         return None
     found, ends = hop.drop.program, packet.endpoints
-    target = format_endpoint(ends.dst, ends.dport) if ends.dport else ends.dst
+    target = format_endpoint(ends.dst, ends.dport)
     where = "" if is_host(hop.netns) else f" in {hop.netns}"
     loader = policy_loader(found)
     policies = candidates(last_ends(packet), packet.protocol.lower(), context.cluster) if loader else None
@@ -41,9 +41,9 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         proofs=(
             packet_proof(packet),
             *(FindingEvidence("program", _described(each), "tc, XDP and bpf(2)") for each in found.candidates),
-            *(FindingEvidence("object", text, "Kubernetes API") for text in (policies.single_clauses if policies else ())),
+            *policy_proofs(policies),
         ),
-        check=" ".join(filter(None, (_check(found, where), MONITORS.get(loader, ""), _policy_check(policies)))),
+        check=" ".join(filter(None, (_check(found, where), MONITORS.get(loader, ""), check_of_candidates(policies)))),
         cure=_cure(found, ends.src, target),
         certain=found.program is not None,
     )
@@ -52,10 +52,6 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
 def _policy(found: ProgramDrop, policies: PolicyCandidates | None) -> str:
     """That the policy is unknown, as a sentence behind another one; "" = the loader is not known to carry out policies."""
     return f" {policies.sentence(own_maps(found.candidates[0]))}" if policies else ""
-
-
-def _policy_check(policies: PolicyCandidates | None) -> str:
-    return check_of_policies(policies.namespace) if policies and policies.namespace else ""
 
 
 def _subject(found: ProgramDrop) -> str:

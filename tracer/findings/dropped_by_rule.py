@@ -49,7 +49,7 @@ def _finding(packet: Packet, hop: RuleHop, hit: RuleHit, owner: Owner | None) ->
     else:
         who = f"A rule of {owner.text}"
         cure = "if it should not, remove the rule at its source, because its program restores a rule that is deleted only here"
-    target = format_endpoint(ends.dst, ends.dport) if ends.dport else ends.dst
+    target = format_endpoint(ends.dst, ends.dport)
     if hit.rule:
         shown = operator_commands.shows(hit.rule)
         check = f"Rule {hit.location.number} of {where}: `{shown}` shows its counter, which grows with each of these packets."

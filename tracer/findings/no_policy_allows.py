@@ -13,6 +13,7 @@ from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.packet import Packet
 from tracer.model.policy import EGRESS, INGRESS
 from tracer.rules import operator_commands
+from tracer.util.endpoint_format import format_protocol
 
 PROTOCOLS = ("tcp", "udp", "sctp")
 MOST_PROOFS = 8
@@ -26,7 +27,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     answer = _answer(found, packet, context)
     ends, protocol = found.ends, packet.protocol.lower()
     other = end_at(ends.src if found.direction == INGRESS else ends.dst, context.cluster)
-    what = f"{protocol} {ends.dport}" if ends.dport else protocol
+    what = format_protocol(protocol, ends.dport)
     route = f"{end_at(ends.src, context.cluster).text} to {end_at(ends.dst, context.cluster).text}"
     pod = "/".join(found.denial.pod) if found.denial.pod[1] else "the pod"
     direction = found.direction or "traffic"

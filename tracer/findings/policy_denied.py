@@ -13,6 +13,7 @@ from tracer.kube.policies.evaluation import end_at
 from tracer.model.finding import Finding
 from tracer.model.packet import Packet
 from tracer.rules import operator_commands
+from tracer.util.endpoint_format import format_protocol
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
@@ -20,7 +21,7 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     if not found or not found.denial.is_rule or not found.hit.rule:
         return None
     ends, protocol = found.ends, packet.protocol.lower()
-    what = f"{protocol} {ends.dport}" if ends.dport else protocol
+    what = format_protocol(protocol, ends.dport)
     route = f"{end_at(ends.src, context.cluster).text} to {end_at(ends.dst, context.cluster).text}"
     owner, location = found.hop.owner.text if found.hop.owner else "", found.hit.location
     name = list_in_words(found.denial.policies)
