@@ -58,9 +58,9 @@ def check(state: NodeState) -> Iterator[Finding]:
     newer = next(
         (port for port in store.services.values() if _created(state, port) > since and _is_in(state, rules, port)), None
     )
-    made = finding(
-        [x.lag for x in old], [x.shown for x in old[:SHOWN]], known, now - since, certain=is_down(known) and newer is None
-    )
+    certain = store.is_followed and is_down(known) and newer is None
+    shown = [x.shown for x in old[:SHOWN]]
+    made = finding([x.lag for x in old], shown, known, now - since, certain=certain, is_followed=store.is_followed)
     if newer:
         text = f"Service {newer.label} was made after that, and has rules"
         made = replace(made, proofs=(*made.proofs, FindingEvidence("object", text, "Kubernetes API")))

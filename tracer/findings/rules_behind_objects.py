@@ -60,6 +60,7 @@ IPTABLES_KINDS = ("SVC", "SVL", "EXT", "XLB", "FW")
 NFTABLES_KINDS = ("service", "local", "external")
 FAMILIES = ("ip", "ip6")
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+FROM_FILE = " The objects come from a file, which may be older than the rules."
 CURE_RUNS = (
     "Look at kube-proxy's log for what it cannot write or reach, and restart it; with kubeadm, delete its pod in kube-system:"
     " it is made again."
@@ -102,14 +103,15 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     # Asked first: it makes sure that later packets of this path are looked at, too.
     known = context.ask(PROCESSES)
     state = known.value if isinstance(known, Known) else None
-    watched = _watched(lag, packet, context) if context.cluster.store.is_followed else 0
+    is_followed = context.cluster.store.is_followed
+    watched = _watched(lag, packet, context) if is_followed else 0
     age = packet.time // 1_000_000_000 - lag.changed if lag.changed else 0
     if watched < LASTS_NS and age < SETTLED_SECONDS:
         return None
     rule = [decision_proof(hop, hop.owner.text)] if hop and hop.owner else []
-    certain = watched >= LASTS_NS or is_down(state)
+    certain = watched >= LASTS_NS or (is_followed and is_down(state))
     seconds = max(age, watched // 1_000_000_000)
-    return finding([lag], [packet_proof(packet), *rule], state, seconds, certain=certain)
+    return finding([lag], [packet_proof(packet), *rule], state, seconds, certain=certain, is_followed=is_followed)
 
 
 def _watched(lag: RuleLag, packet: Packet, context: FindingContext) -> int:
@@ -249,7 +251,13 @@ def is_down(state: ProxyState | None) -> bool:
 
 
 def finding(
-    lags: Sequence[RuleLag], shown: Sequence[FindingEvidence], state: ProxyState | None, seconds: int, *, certain: bool
+    lags: Sequence[RuleLag],
+    shown: Sequence[FindingEvidence],
+    state: ProxyState | None,
+    seconds: int,
+    *,
+    certain: bool,
+    is_followed: bool,
 ) -> Finding:
     """Makes the finding.
 
@@ -259,6 +267,7 @@ def finding(
         state: The processes of kube-proxy; None = not known.
         seconds: For how long the first difference has lasted.
         certain: Nothing but rules that are behind explains the difference.
+        is_followed: The objects were listed by the API. A file of them may be older than the rules.
     """
     first, port = lags[0], lags[0].port
     more = f" So it is with {len(lags) - 1} more Service ports or endpoints." if len(lags) > 1 else ""
@@ -268,7 +277,7 @@ def finding(
         key=("rules",),
         cause=(
             f"kube-proxy's rules on this node {word} the API: {first.what}; so it has been for {_duration(seconds)}."
-            f"{more} {_why(state)}"
+            f"{more} {_why(state)}{'' if is_followed else FROM_FILE}"
         ),
         proofs=(*shown, first.object_proof, *_process_proofs(state)),
         check=check_of(port),

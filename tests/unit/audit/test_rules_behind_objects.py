@@ -31,11 +31,17 @@ def bodies(mode: str, ago: int = 600) -> list[dict[str, Any]]:
 
 
 def found(
-    mode: str, folder: Path, items: list[dict[str, Any]], state: ProxyState | None = ProxyState()  # noqa: B008
-) -> list[Finding]:  # fmt: skip
+    mode: str,
+    folder: Path,
+    items: list[dict[str, Any]],
+    state: ProxyState | None = ProxyState(),  # noqa: B008
+    is_followed: bool = True,
+) -> list[Finding]:
+    """is_followed: the API has listed the objects; else they are from a file."""
     made = audits.state(node(mode, SCENARIO), folder, FakeNode(proxy_processes=state))
     store = ObjectStore("node-1")
     store.load(items)
+    store.is_followed = is_followed
     context = replace(made.context, cluster=replace(made.context.cluster, store=store))
     return list(check(NodeState(context, made.installed, made.routes, made.virtual, made.sets)))
 
@@ -97,6 +103,11 @@ def test_kube_proxy_runs_or_cannot_be_seen(tmp_path: Path) -> None:
     for state in (ProxyState((7,)), None):
         (finding,) = found(one, tmp_path, moved(one), state)
         assert not finding.certain and "are perhaps behind" in finding.cause
+
+
+def test_a_file_may_be_older_than_the_rules(tmp_path: Path) -> None:
+    (finding,) = found(MODES[0], tmp_path, moved(MODES[0]), is_followed=False)
+    assert not finding.certain and finding.cause.endswith("from a file, which may be older than the rules.")
 
 
 def test_rules_that_have_a_newer_service_are_not_behind_as_a_whole(tmp_path: Path) -> None:
