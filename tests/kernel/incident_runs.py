@@ -29,8 +29,8 @@ from tracer.model.finding import Finding
 from tracer.model.hop import owner_of, verdict_of
 from tracer.model.packet import Packet
 from tracer.node import addresses
+from tracer.node.nfnetlink import nft_loaded
 from tracer.rules import inventory
-from tracer.rules.backends import nft_loaded
 
 
 @dataclass

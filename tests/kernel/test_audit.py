@@ -22,8 +22,8 @@ from tracer.audit import audit
 from tracer.audit.state import NodeState
 from tracer.findings.context import FindingContext
 from tracer.model.finding import Finding
+from tracer.node.nfnetlink import nft_loaded
 from tracer.rules import inventory
-from tracer.rules.backends import nft_loaded
 
 pytestmark = pytest.mark.thorough
 

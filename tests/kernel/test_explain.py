@@ -21,11 +21,11 @@ from tests.kernel.watching import Watch
 from tests.support.nodes import node
 from tracer.commands.explain import is_first_packet_of
 from tracer.model.filter import Filter
+from tracer.node.nfnetlink import nft_loaded
 from tracer.predict.compare import compare, steps
 from tracer.predict.path import PathPredictor
 from tracer.predict.query import PathQuery
 from tracer.rules import inventory
-from tracer.rules.backends import nft_loaded
 from tracer.rules.iptables import sockopt
 from tracer.rules.iptables.assemble import assemble
 from tracer.rules.iptables.blob import BlobTable

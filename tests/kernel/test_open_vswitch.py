@@ -16,11 +16,11 @@ from tracer.findings import Findings
 from tracer.kube.catalog import ClusterView
 from tracer.model.filter import Filter
 from tracer.model.packet import Outcome, Packet
+from tracer.node.nfnetlink import nft_loaded
 from tracer.predict.other_datapaths import OtherDatapaths, with_other_datapaths
 from tracer.predict.path import PathPredictor
 from tracer.predict.query import PathQuery
 from tracer.rules import inventory
-from tracer.rules.backends import nft_loaded
 
 FORWARDED, WITHOUT_ACTION, EXPLICIT, WITHOUT_FLOW = 9300, 9301, 9302, 9303
 PACKETS = 5

@@ -14,8 +14,8 @@ from tracer.kube.selectors import Selectors
 from tracer.model.filter import Filter
 from tracer.model.finding import Finding
 from tracer.node.capabilities import require_root
+from tracer.node.nfnetlink import nft_loaded
 from tracer.rules import inventory
-from tracer.rules.backends import nft_loaded
 
 
 def run(form: str, source: ObjectSource) -> int:

@@ -26,6 +26,7 @@ from tracer.model.prediction import PredictedPath
 from tracer.model.prediction_check import PredictionCheck
 from tracer.model.summary import RunSummary
 from tracer.node.capabilities import BITS, give_up, require_root, require_tracing
+from tracer.node.nfnetlink import nft_loaded
 from tracer.pipeline import builder
 from tracer.pipeline.builder import RunOptions
 from tracer.pipeline.child import end, start, write_ready
@@ -38,7 +39,6 @@ from tracer.predict.path import PathPredictor
 from tracer.predict.query import PathQuery
 from tracer.render.base import LostEvents, Output
 from tracer.rules import inventory
-from tracer.rules.backends import nft_loaded
 from tracer.rules.iptables.assemble import UnknownOption
 from tracer.rules.rule_path import TooManyPaths
 

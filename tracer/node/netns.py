@@ -98,6 +98,11 @@ def identity(inode: int, number: int) -> int:
     return inode | number << 32
 
 
+def inode_of(space: int) -> int:
+    """The inode in an identity."""
+    return space & 0xFFFFFFFF
+
+
 def apart(prepare: Callable[[], None], work: Callable[[], T]) -> T:
     """Calls `work` in a new thread in this thread's namespace, after `prepare` has changed the new thread."""
     return _Call(prepare, work)()

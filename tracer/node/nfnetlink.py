@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 
 from tracer.util.octets import decoded, encoded
@@ -25,6 +26,7 @@ MOST = 200_000
 """Largest number of objects of one kind that are read from a namespace: rules, chains, elements of all verdict maps."""
 WATCHED_EVERY = 1000
 """Number of objects of a dump after which `watch` is called."""
+MODULE, SYMBOLS = Path("/sys/module/nf_tables"), Path("/proc/kallsyms")
 Message = tuple[int, int, bytes]
 """(type within nftables (NFT_MSG_*), family, attributes)."""
 
@@ -37,6 +39,14 @@ class TooManyMessages(OSError):
 
 class DumpInterrupted(Exception):
     """The ruleset changed during the dump: the received objects are of two generations."""
+
+
+def nft_loaded() -> bool:
+    """Whether the kernel has nf_tables, as a module or built in. A request to it would load it."""
+    if MODULE.exists():
+        return True
+    with SYMBOLS.open(encoding="ascii", errors="replace") as lines:
+        return any(line.split()[2] == "nft_do_chain" for line in lines)
 
 
 def attribute(kind: int, value: bytes | int | str | Iterable[bytes]) -> bytes:

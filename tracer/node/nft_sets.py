@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import errno
 from ipaddress import ip_address
-from pathlib import Path
 
-from tracer.node.nfnetlink import DumpInterrupted, Nfnetlink, attribute, attributes, items, number
+from tracer.node.nfnetlink import DumpInterrupted, Nfnetlink, attribute, attributes, items, nft_loaded, number
 
 GETSET, GETSETELEM = 10, 13
 FAMILIES = {2: 7, 10: 8}
@@ -19,24 +18,13 @@ _NO_FLAGS_BUT = 0x2 | 0x10 | 0x20
 _TYPE, _FLAGS = 4, 3
 
 
-MODULE, SYMBOLS = Path("/sys/module/nf_tables"), Path("/proc/kallsyms")
-
-
-def is_loaded() -> bool:
-    """Whether the kernel has nf_tables, as a module or built in. A request to it would load it."""
-    if MODULE.exists():
-        return True
-    with SYMBOLS.open(encoding="ascii", errors="replace") as lines:
-        return any(" nft_do_chain" in line for line in lines)
-
-
 def addresses(table: str, name: str) -> tuple[str, ...] | None:
     """The elements of the sets of this name in the tables of this name, of both families.
 
     Returns:
         The addresses; () = no such set; None = the kernel refuses, or a set has other elements or is too large.
     """
-    if not is_loaded():
+    if not nft_loaded():
         return ()
     found: list[str] = []
     asked = attribute(1, table) + attribute(2, name)

@@ -19,12 +19,6 @@ from tracer.rules.ipvs.netlink import VirtualServer
 _NOT_LOADED = "not in use: the kernel has not loaded it"
 
 
-def nft_loaded() -> bool:
-    """Whether the kernel has nf_tables, built in or as a module."""
-    with open("/proc/kallsyms", encoding="ascii", errors="replace") as lines:
-        return any(line.split()[2] == "nft_do_chain" for line in lines)
-
-
 def nft_tables() -> list[str]:
     """The nftables tables of this network namespace, as nft names them ("ip kube-proxy"). Raises errors of pyroute2."""
     from pyroute2.nftables.main import NFTables

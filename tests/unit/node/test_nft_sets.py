@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tracer.node import nft_sets
+from tracer.node import nfnetlink, nft_sets
 from tracer.node.nfnetlink import DumpInterrupted, Message, attribute
 
 IP, IP6 = 2, 10
@@ -46,7 +46,7 @@ class Kernel:
 
 def addresses(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> tuple[str, ...] | None:
     monkeypatch.setattr(nft_sets, "Nfnetlink", lambda: kernel)
-    monkeypatch.setattr(nft_sets, "is_loaded", lambda: True)
+    monkeypatch.setattr(nft_sets, "nft_loaded", lambda: True)
     return nft_sets.addresses("kube-proxy", "nodeport-ips")
 
 
@@ -85,13 +85,13 @@ def test_the_kernel_refuses_or_the_set_changes(error: Exception, monkeypatch: py
 
 def test_a_kernel_without_nf_tables_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request would load the module."""
-    monkeypatch.setattr(nft_sets, "MODULE", tmp_path / "nf_tables")
-    monkeypatch.setattr(nft_sets, "SYMBOLS", tmp_path / "kallsyms")
+    monkeypatch.setattr(nfnetlink, "MODULE", tmp_path / "nf_tables")
+    monkeypatch.setattr(nfnetlink, "SYMBOLS", tmp_path / "kallsyms")
     (tmp_path / "kallsyms").write_text("ffffffff81000000 T ip_rcv\n")
     monkeypatch.setattr(nft_sets, "Nfnetlink", lambda: pytest.fail("a request"))
-    assert nft_sets.addresses("kube-proxy", "nodeport-ips") == () and not nft_sets.is_loaded()
+    assert nft_sets.addresses("kube-proxy", "nodeport-ips") == () and not nfnetlink.nft_loaded()
     (tmp_path / "kallsyms").write_text("ffffffff81000000 T ip_rcv\nffffffff81000010 T nft_do_chain\n")
-    assert nft_sets.is_loaded()
+    assert nfnetlink.nft_loaded()
     (tmp_path / "kallsyms").unlink()
     (tmp_path / "nf_tables").mkdir()
-    assert nft_sets.is_loaded()
+    assert nfnetlink.nft_loaded()

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tracer.node import netns
 from tracer.node.nfnetlink import Nfnetlink
 from tracer.rules.nftables import netlink_dump
-
-INODE_MASK = 0xFFFFFFFF
-"""Mask of the inode in netns.identity."""
 
 
 class OwnGeneration:
@@ -25,7 +23,7 @@ class OwnGeneration:
 
     def of(self, space: int) -> int:
         """The generation in force in a namespace (netns.identity); 0 = another namespace, or no answer of the kernel."""
-        if space & INODE_MASK != self._inode:
+        if netns.inode_of(space) != self._inode:
             return 0
         try:
             self._socket = self._socket or Nfnetlink()

@@ -172,7 +172,7 @@ def _joined(dump: Dump, inode: int) -> Snapshot:
 
 def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
     """As read_new, in this thread's network namespace."""
-    inode, cookie = space & 0xFFFFFFFF, space >> 32
+    inode, cookie = netns.inode_of(space), space >> 32
     if cookie and netns_cookie.cookie() not in (0, cookie):
         raise LookupError(f"namespace {inode} is another one by now")
     with Nfnetlink() as nfnetlink:

@@ -23,7 +23,7 @@ from tracer.node import netns
 from tracer.node.nfnetlink import TooManyMessages
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.namespace_snapshots import OBJECTS_KEPT, NamespaceTable, SnapshotHistory
-from tracer.rules.nftables.own_generation import INODE_MASK, OwnGeneration
+from tracer.rules.nftables.own_generation import OwnGeneration
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
 from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.reading_progress import rules_read
@@ -118,7 +118,9 @@ class _Namespace:
                 if snapshot:
                     self.snapshots.add(snapshot)
                     took = time.monotonic() - began
-                    _log.debug("generation %d of namespace %d read in %.1f ms", self.seen, self.space & INODE_MASK, took * 1e3)
+                    _log.debug(
+                        "generation %d of namespace %d read in %.1f ms", self.seen, netns.inode_of(self.space), took * 1e3
+                    )
         finally:
             self._next_read = 2 * time.monotonic() - began
             os.close(fd)
@@ -140,7 +142,7 @@ class _Namespace:
 
     def _open(self) -> int:
         """A descriptor of the namespace, by the last path if it still leads there."""
-        inode = self.space & INODE_MASK
+        inode = netns.inode_of(self.space)
         if self._path:
             with suppress(OSError, LookupError):
                 return netns.open_path(self._path, inode)
@@ -228,7 +230,7 @@ class RulesetWatcher:
             space.gone = False
         except TooManyMessages as e:
             user_warnings.add(
-                f"The nftables rules of network namespace {space.space & INODE_MASK} are not read, so its packets show none:"
+                f"The nftables rules of network namespace {netns.inode_of(space.space)} are not read, so its packets show none:"
                 f" {e}.",
                 ("too many", space.space),
             )
@@ -237,7 +239,7 @@ class RulesetWatcher:
             space.gone = True
         except Exception as e:
             # These rules are not waited for meanwhile; other namespaces are read as before.
-            user_warnings.add_failure(f"reading the nftables rules of network namespace {space.space & INODE_MASK}", e)
+            user_warnings.add_failure(f"reading the nftables rules of network namespace {netns.inode_of(space.space)}", e)
             space.fail(RETRY_SECONDS)
         if space.gone or (space.seen, bool(space.snapshots), space.gone) != before:
             self._publish(RulesetUpdate(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
@@ -248,9 +250,9 @@ class RulesetWatcher:
         with self._lock:
             emptied = self._namespaces.limit_objects(space)
         for each in emptied:
-            _log.debug("rules of namespace %d given up: too many together", each & INODE_MASK)
+            _log.debug("rules of namespace %d given up: too many together", netns.inode_of(each))
             user_warnings.add(
-                f"The nftables rules of network namespace {each & INODE_MASK} are read again when they are needed: more than"
+                f"The nftables rules of network namespace {netns.inode_of(each)} are read again when they are needed: more than"
                 f" {OBJECTS_KEPT} rules and map elements are not kept.",
                 ("too many together", each),
             )
