@@ -95,6 +95,16 @@ def ports_of(pod: Object) -> list[Object]:
     return [p for c in pod["spec"].get("containers") or () for p in c.get("ports") or ()]
 
 
+def addresses_by_number(pods: Iterable[Object], name: str, protocol: str) -> dict[int, list[str]]:
+    """The addresses of pods that have a port of this name, by the port's number."""
+    found: dict[int, list[str]] = {}
+    for pod in pods:
+        for each in ports_of(pod):
+            if each.get("name") == name and each.get("protocol", "TCP") == protocol:
+                found.setdefault(each["containerPort"], []).append(address_of(pod))
+    return found
+
+
 def allowing_rules(world: World, policy: Object, direction: str, source: str, to: str, protocol: str, port: int) -> list[int]:
     """The numbers of the rules of a policy that allow a packet, from 1. protocol: "TCP" or "UDP"."""
     key, side, other = ("ingress", "from", source) if direction == "Ingress" else ("egress", "to", to)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.support.policy_semantics import Object, World, address_of, name_of, ports_of, types_of
+from tests.support.policy_semantics import Object, World, address_of, addresses_by_number, name_of, types_of
 from tracer.kube.policies.kube_router_names import digest
 
 Step = tuple[str, str]
@@ -121,12 +121,7 @@ class _Writer:
             if not isinstance(port.get("port"), str):
                 continue
             protocol = port.get("protocol") or "TCP"
-            numbers: dict[int, list[str]] = {}
-            for pod in among:
-                for each in ports_of(pod):
-                    if each.get("name") == port["port"] and each.get("protocol", "TCP") == protocol:
-                        numbers.setdefault(each["containerPort"], []).append(address_of(pod))
-            for number, addresses in numbers.items():
+            for number, addresses in addresses_by_number(among, port["port"], protocol).items():
                 of = self._set(f"KUBE-DST-{digest(f'{namespace}{name}{way}rule{at}{len(found)}IPv4namedport')}", addresses)
                 found.append((of, f"{protocol.lower()} dport {number}"))
         return found

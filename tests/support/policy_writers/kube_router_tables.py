@@ -11,7 +11,7 @@ import base64
 import hashlib
 import ipaddress
 
-from tests.support.policy_semantics import Object, World, address_of, name_of, ports_of, types_of
+from tests.support.policy_semantics import Object, World, address_of, addresses_by_number, name_of, types_of
 
 Step = tuple[str, str]
 ACCEPTED, PASSED = "0x10000/0x10000", "0x20000/0x20000"
@@ -110,12 +110,7 @@ class _Writer:
         found: list[tuple[str, str]] = []
         for port in wanted:
             protocol = port.get("protocol") or "TCP"
-            numbers: dict[int, list[str]] = {}
-            for pod in among:
-                for each in ports_of(pod):
-                    if each.get("name") == port["port"] and each.get("protocol", "TCP") == protocol:
-                        numbers.setdefault(each["containerPort"], []).append(address_of(pod))
-            for number, addresses in numbers.items():
+            for number, addresses in addresses_by_number(among, port["port"], protocol).items():
                 name = f"KUBE-DST-{_hash(f'{joined}{len(found)}IPv4namedport')}"
                 self._set(name, "hash:ip", addresses)
                 found.append((name, f"-p {protocol.lower()} -m {protocol.lower()} --dport {number}"))
