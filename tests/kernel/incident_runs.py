@@ -41,6 +41,7 @@ class Result:
         finding: Name of the expected finding.
         title: What was built.
         expected: Expected number of findings.
+        is_certain: Whether the expected findings must be certain; else they must not be.
         words: Words that must occur in the causes, each in at least one.
         findings: All findings.
         packets: All packets.
@@ -51,21 +52,25 @@ class Result:
     title: str
     expected: int
     words: tuple[str, ...] = ()
+    is_certain: bool = True
     findings: list[Finding] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def right(self) -> int:
-        found = [f.cause for f in self.findings if f.name == self.finding and f.certain]
+        found = [f.cause for f in self.findings if self._is_expected(f)]
         missing = [word for word in self.words if not any(word in cause for cause in found)]
         return max(0, len(found) - len(missing))
 
     @property
     def false(self) -> int:
-        """Number of findings that are not expected, also of those that are not certain."""
-        others = sum(f.name != self.finding or not f.certain for f in self.findings)
+        """Number of findings that are not expected, also of those that are not as certain as expected."""
+        others = sum(not self._is_expected(f) for f in self.findings)
         return others + max(0, self.right - self.expected)
+
+    def _is_expected(self, found: Finding) -> bool:
+        return found.name == self.finding and found.certain == self.is_certain
 
     @property
     def text(self) -> str:
@@ -94,9 +99,10 @@ def _packet_lines(packet: Packet) -> list[str]:
 
 
 def cluster_view(objects: list[Object]) -> ClusterView:
-    """The tracer's view of these objects, on this node."""
+    """The tracer's view of these objects, as the API lists them, on this node."""
     store = ObjectStore()
-    store.load(objects)
+    for kind in sorted({str(each["kind"]) for each in objects}):
+        store.replace(kind, [each for each in objects if each["kind"] == kind])
     local = addresses.local_addresses()
     store.node = node_name.name_of_node(store, local)
     return ClusterView(store, CniCache(), local)
@@ -120,7 +126,7 @@ def vary(watch: Watch, variation: Variation) -> Result:
 def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
     """The findings of its packets, and the findings of the audit."""
     objects = situation.up()
-    packets = Result(situation.packets, situation.text, int(bool(situation.packets)))
+    packets = Result(situation.packets, situation.text, int(bool(situation.packets)), is_certain=not situation.is_likely)
     _trace(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
     packets.findings = [f for f in packets.findings if f.name not in situation.allowed]
     findings = audit(NodeState(FindingContext(cluster_view(objects)), inventory.read(nft_loaded())))

@@ -189,7 +189,14 @@ def every() -> list[AskedSituation]:
     ]
     for mode in ("legacy", "nft", "native"):
         found += [
-            AskedSituation(f"queue {name}", mode, queued(options, passes), packets=finding, audit=audit)
+            AskedSituation(
+                f"queue {name}",
+                mode,
+                queued(options, passes),
+                packets=finding,
+                audit=audit,
+                is_likely=finding == "dropped_by_queue",
+            )
             for name, options, passes, finding, audit in (
                 ("without a process", "", None, "nfqueue_unattended", "nfqueue_unattended"),
                 ("without a process, bypass", "bypass", None, "", ""),
