@@ -11,7 +11,7 @@ struct observation {
     struct tuple tuple[3]; /* HEADER, ORIG, REPLY; the last two only if has_flow */
     struct packet packet;
     struct flow flow; /* only if has_flow */
-    u64 flow_of;   /* the packet whose settled connection is in ORIG, REPLY and flow, 0 = none */
+    u64 flow_of;   /* the packet to which the settled connection in ORIG, REPLY and flow belongs, 0 = none */
     u64 nfct;
     u64 address;   /* address of the skb, see recent_of */
     u32 netns;

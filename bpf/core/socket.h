@@ -15,7 +15,7 @@ static __always_inline u64 socket_inode(struct call *c, struct sock *sk)
     return inode ? READ(c, inode, i_ino) : 0;
 }
 
-/* The id of the cgroup (of version 2) whose programs a socket's packets meet; 0 = not known. A half-open connection has the
+/* The id of the cgroup (of version 2) of a socket, for its programs; 0 = not known. A half-open connection has the
  * listener's; one in TIME_WAIT has none. */
 static __always_inline u64 socket_cgroup(struct call *c, struct sock *sk)
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packets between two pods whose interfaces are ports of Open vSwitch, as with Antrea: what its flows drop, and what not."""
+"""Packets between two pods at ports of Open vSwitch, as with Antrea: what its flows drop, and what not."""
 
 from __future__ import annotations
 

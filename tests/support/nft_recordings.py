@@ -49,7 +49,7 @@ class RecordedNfnetlink:
     Attributes:
         generations: Generations of the next questions for it; after them the recorded one.
         faults: Errors that the next dumps of rules raise, in order.
-        elements_read: Names of the sets whose elements were read.
+        elements_read: Names of the sets of which the elements were read.
     """
 
     def __init__(self, recorded: Recording) -> None:

@@ -119,7 +119,7 @@ class CgroupPrograms:
         return (ProgramPeriod(self._cgroups[cgroup].read if point in SEARCHED else monotonic_ns(), 0, ()),)
 
     def _read_again(self, cgroup: int, point: AttachPoint) -> bool:
-        """Reads one place of a cgroup whose path is known; False = it cannot be read, or has gone."""
+        """Reads one place of a cgroup with a known path; False = it cannot be read, or has gone."""
         known = self._cgroups.get(cgroup)
         if known is None or self._root is None:
             return False

@@ -35,7 +35,7 @@ class ObjectStore(ObjectIndexes):
         node: The name of this node; "" = not known.
         version: Number of changes so far.
         unreadable: Number of ignored objects with invalid types.
-        is_followed: The objects were listed by the API, not read from a file, whose age is not known.
+        is_followed: The objects were listed by the API, not read from a file, of which the age is not known.
         is_full: There were more than MOST_ENTRIES, so the store is empty, and ignores all changes.
     """
 

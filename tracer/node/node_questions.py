@@ -39,7 +39,7 @@ class Occasion:
         listeners: Processes of listening sockets that packets met: pids with settings that are due.
         counted_listeners: The same: pids with counters that are due.
         drop_namespaces: Names of the namespaces in which packets were dropped.
-        translated_ports: Protocols and destination ports of packets whose destination was replaced, without those of TCP that
+        translated_ports: Protocols and destination ports of packets with a replaced destination, without those of TCP that
             begin a connection.
         namespaces: Names of all named namespaces, if questions about them are due.
     """

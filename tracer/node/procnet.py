@@ -76,7 +76,7 @@ def _table(path: Path, state: str) -> Iterator[BoundSocket]:
 
 @dataclass(frozen=True)
 class ConnectedSocket:
-    """A socket with a peer, also one whose connection is still being made.
+    """A socket with a peer, also one of a connection that is still being made.
 
     Attributes:
         address: Its own address.

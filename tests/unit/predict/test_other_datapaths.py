@@ -39,7 +39,7 @@ def path(
     objects: ClusterView | None = None,
     unread: str = "",
 ) -> PredictedPath:
-    """The only path of a packet from the pod, whose interface is `device`."""
+    """The only path of a packet from the pod. device: the pod's interface."""
     devices, state = (*LINKS, device), audits.of_text(rules)
     view = objects or ClusterView()
     predictor = audits.path_predictor(replace(state, routes=FakeRoutes(connected=devices)))

@@ -26,7 +26,7 @@ SIZES = {NFPROTO: 1, IPV4: 4, IPV6: 16, LINK_ADDRESS: 6, ETHERTYPE: 2, PROTOCOL:
          ICMPX_CODE: 1, FIB_TYPE: 4, BOOLEAN: 1, IFNAME: 16}  # fmt: skip
 """Bytes of a type. INTEGER and types that are not here have no fixed size."""
 BIT_TYPES = frozenset({BITMASK, TCP_FLAG, CT_STATE, CT_STATUS})
-"""Types whose values are sets of flags."""
+"""Types of which the values are sets of flags."""
 _HOST_ORDER = frozenset({MARK, IFINDEX, CT_STATE, CT_STATUS, FIB_TYPE, HOST_NUMBER})
 _ICMP = {0: "echo-reply", 3: "destination-unreachable", 4: "source-quench", 5: "redirect", 8: "echo-request",
          9: "router-advertisement", 10: "router-solicitation", 11: "time-exceeded", 12: "parameter-problem",

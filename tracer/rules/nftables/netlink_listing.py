@@ -2,7 +2,7 @@
 """The listing of `nft -j` made from netlink alone, for nodes where nft is missing, too old or too slow.
 
 Rules, sets and maps are decoded on demand. What could not be decoded is {"unknown": ...} in an expression, and a set or map
-whose elements could not be read is absent, so that nothing is concluded from it. Where there are many sets, an unnamed one is
+is absent if its elements could not be read, so that nothing is concluded from it. Where there are many sets, an unnamed one is
 given by the kernel's name for it (@__map7) and read like a named one: reading all of them would take minutes.
 """
 
