@@ -32,7 +32,7 @@ from tracer.node.nfnetlink import Nfnetlink
 from tracer.predict.query import PathQuery
 from tracer.rules.inventory import RuleInventory
 from tracer.rules.nftables import json_parser, netlink_dump, netlink_listing
-from tracer.rules.nftables.expression_decoder import has_unknown
+from tracer.rules.nftables.expressions.registers import has_unknown
 from tracer.rules.nftables.json_parser import NftListing
 from tracer.rules.nftables.netlink_dump import Dump, SetElements
 from tracer.util.json_value import Json

@@ -21,7 +21,7 @@ from tests.support.nft_recordings import DATA
 from tracer.node import netns, tools
 from tracer.rules import inventory
 from tracer.rules.inventory import RuleInventory
-from tracer.rules.nftables.expression_decoder import has_unknown
+from tracer.rules.nftables.expressions.registers import has_unknown
 from tracer.rules.nftables.nft_tool import NftTool
 
 NO_NFT = "The rules of nftables are read through netlink alone, without nft: nft is not installed."

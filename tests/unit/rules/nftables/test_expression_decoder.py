@@ -11,7 +11,7 @@ import pytest
 from tests.support.nft_messages import compared, expression, payload, verdict
 from tracer.node.nfnetlink import attribute
 from tracer.rules.nftables import expression_decoder
-from tracer.rules.nftables.expression_decoder import has_unknown
+from tracer.rules.nftables.expressions.registers import has_unknown
 from tracer.rules.nftables.netlink_sets import SetDefinition, UnreadElements
 
 NETWORK, TRANSPORT = 1, 2
@@ -58,6 +58,9 @@ def test_a_network_is_shown_as_a_prefix() -> None:
     assert decode(payload(1, NETWORK, 16, 4), mask, compared(1, b"\xac\x10\0\0", operation=1)) == [
         match(DADDR, {"prefix": {"addr": "172.16.0.0", "len": 12}}, "!=")
     ]
+    assert decode(payload(1, NETWORK, 16, 4), mask, compared(1, b"\xac\x10\0\x01")) == [
+        match({"&": [DADDR, 0xFFF00000]}, "172.16.0.1")
+    ], "no address is equal to it after the mask: that is no prefix"
 
 
 def test_an_expression_that_is_not_known_makes_all_registers_unknown() -> None:

@@ -12,7 +12,7 @@ from tests.support.nft_recordings import RecordedNfnetlink, Recording, recording
 from tracer.model.rule import ChainKey
 from tracer.node.nfnetlink import Nfnetlink
 from tracer.rules.nftables import json_parser, netlink_dump, netlink_listing
-from tracer.rules.nftables.expression_decoder import has_unknown
+from tracer.rules.nftables.expressions.registers import has_unknown
 from tracer.rules.nftables.json_parser import NftListing
 from tracer.rules.nftables.netlink_dump import SetElements
 from tracer.rules.nftables.netlink_sets import UnreadElements
