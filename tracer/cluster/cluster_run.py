@@ -8,13 +8,15 @@ import selectors
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tracer.cluster.agent_process import AgentProcess
+from tracer.cluster.cluster_totals import ClusterTotals, add_summary
 from tracer.cluster.join_horizon import Horizon, JoinHorizon
 from tracer.cluster.node_captures import NodeCaptures
+from tracer.cluster.node_outputs import NodeOutputs
 from tracer.cluster.node_stream import Result
 from tracer.cluster.packet_stage import PacketStage
 from tracer.cluster.recorded_clock import RecordedClock
@@ -24,7 +26,7 @@ from tracer.model.handshake import HandshakeVerdict
 from tracer.model.joined_packet import JoinedPacket, NodeView
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
-from tracer.model.summary import OutputLoss, RunSummary
+from tracer.model.summary import RunSummary
 from tracer.model.timeline import Timeline
 from tracer.pipeline.shutdown import StopRequest
 from tracer.protocol.limits import LEASE_SECONDS, PING_SECONDS
@@ -43,8 +45,6 @@ HELLO_SECONDS = 60.0
 """Time in which an agent has to say hello, s: a debug pod may have to pull its image."""
 SILENCE_SECONDS = LEASE_SECONDS
 """Time without a word after which the user is informed about a node, s."""
-MOST_DELAYED = 1 << 16
-"""Largest number of results of one node that wait behind packets; the oldest are then written before these packets."""
 MOST_PROBES = 1000
 """Largest number of probes whose losses are counted apart; a node has about a hundred."""
 END_SECONDS = 15.0
@@ -60,23 +60,6 @@ class NodeCommand:
     node: str
     command: Sequence[str]
     clock: RecordedClock | None = None
-
-
-@dataclass
-class ClusterTotals:
-    """Totals of a run on several nodes.
-
-    Attributes:
-        summary: The sum of the nodes' summaries.
-        traced: Nodes on which probes were on.
-        failed: Nodes that could not be traced or were lost, with the reason.
-        wire_bytes: Bytes that came from all nodes.
-    """
-
-    summary: RunSummary = field(default_factory=RunSummary)
-    traced: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    wire_bytes: int = 0
 
 
 class ClusterRun:
@@ -105,22 +88,17 @@ class ClusterRun:
         self._findings = findings
         self._captures, self._waits = captures, horizon is not None
         self._horizon: Horizon = horizon or JoinHorizon(0)
-        self._delayed: dict[str, deque[tuple[int, Callable[[], None]]]] = {}
-        self._fed: Counter[str] = Counter()
-        self._written: Counter[str] = Counter()
         self._waiting = deque(commands)
         self._held: set[AgentProcess] = set()
         self._is_recorded = any(each.clock for each in commands)
         self._output, self._stage, self._count = output, stage, count
-        self._outputs: dict[str, Output] = {}
+        self._outputs = NodeOutputs(output)
         self._agents: dict[str, AgentProcess] = {}
         self._ending: list[AgentProcess] = []
         self._offsets: dict[str, tuple[int | None, int]] = {}
         self._shown_offsets: dict[str, int] = {}
-        self._open_batches: set[str] = set()
         self._probes: set[str] = set()
         self._summarized: set[str] = set()
-        self._shed_counts: dict[str, Counter[str]] = {}
         self._selector = selectors.DefaultSelector()
         self._clock = time.time_ns() - time.monotonic_ns()
         self._is_over = threading.Event()
@@ -151,20 +129,17 @@ class ClusterRun:
         finally:
             self._is_over.set()
             self._write_packets(self._now() + (1 << 62), is_over=True)
-            for name in self._delayed:
-                self._write_delayed(name, is_over=True)
+            self._outputs.write_all()
             self._end_all()
             pinger.join(PING_SECONDS)
             self._selector.close()
         summary = self.totals.summary
         summary.seconds = time.monotonic() - began
-        summary.not_written += self._losses()
+        summary.not_written += self._outputs.losses()
         self._add_findings(summary)
         if self._count:
             summary.packets, summary.outcomes, summary.joined = self._printed, dict(self._outcomes), 0
-        for output in self._output.outputs():
-            for node in self._outputs.values():
-                output.lost_by_probe.update(next(node.outputs()).lost_by_probe)
+        self._outputs.add_lost_events()
         return self.totals
 
     def clock_of(self, node: str) -> tuple[int | None, int]:
@@ -233,7 +208,7 @@ class ClusterRun:
 
     def _send_credit(self, agent: AgentProcess) -> None:
         """Gives credit for what was taken; an agent that is ahead of the others gets it later."""
-        if self._horizon.is_ahead(agent.node, self._fed[agent.node] - self._written[agent.node]):
+        if self._horizon.is_ahead(agent.node, self._outputs.waiting(agent.node)):
             self._held.add(agent)
         else:
             self._held.discard(agent)
@@ -256,7 +231,7 @@ class ClusterRun:
             self._findings.context.nodes.close(agent.node)
         if problem or not self._is_good(agent):
             self._fail(agent.node, problem or agent.problem())
-        self._later(agent.node, lambda: self._end_batch(agent.node, time.monotonic_ns()))
+        self._outputs.later(agent.node, lambda: self._outputs.end_batch(agent.node, time.monotonic_ns()))
 
     def _is_good(self, agent: AgentProcess) -> bool:
         """Whether an agent has done all that was asked. After a request to end, its summary is enough."""
@@ -319,15 +294,9 @@ class ClusterRun:
 
     # ---- results ----
 
-    def _of(self, node: str) -> Output:
-        """The output with the name of a node."""
-        if node not in self._outputs:
-            self._outputs[node] = self._output.for_node(node)
-        return self._outputs[node]
-
     def _take(self, agent: AgentProcess, result: Result) -> None:
         node = agent.node
-        output, content = self._of(node), result.content
+        output, content = self._outputs.of(node), result.content
         match content:
             case Begin():
                 if node not in self.totals.traced:
@@ -336,37 +305,37 @@ class ClusterRun:
                     self._findings.context.nodes.begin(node, agent.stream.clock.begun(self._now()))
                 output.begin(content.results, content.options, content.release)
             case Finding():
-                self._later(node, lambda: output.finding(content))
+                self._outputs.later(node, lambda: output.finding(content))
             case HandshakeVerdict():
-                self._later(node, lambda: output.syn(content))
+                self._outputs.later(node, lambda: output.syn(content))
             case Timeline() if result.kind is FrameKind.TIMELINE:
-                self._later(node, lambda: output.timeline(content))
+                self._outputs.later(node, lambda: output.timeline(content))
             case Timeline():
-                self._later(node, lambda: output.connection(content))
+                self._outputs.later(node, lambda: output.connection(content))
             case Loss():
                 self._note_loss(agent, content.since, content.until)
                 loss = self._known_loss(content)
-                self._later(node, lambda: output.lost(loss))
+                self._outputs.later(node, lambda: output.lost(loss))
             case Shed():
                 self._shed(agent, content)
             case Note():
                 output.note(content.text)
             case BatchEnd():
                 self._advance(agent, content.now)
-                self._later(node, lambda: self._end_batch(node, content.now))
+                self._outputs.later(node, lambda: self._outputs.end_batch(node, content.now))
             case RunSummary() if node not in self._summarized:
                 self._summarized.add(node)
                 add_summary(self.totals.summary, content)
                 if self._findings:
                     self._findings.context.nodes.end(node, not content.unexplained and not content.unaddressed)
-                self._later(node, lambda: output.node_summary(content))
+                self._outputs.later(node, lambda: output.node_summary(content))
             case bytes() if self._captures:
                 self._captures.feed(node, content, *agent.stream.clock.read(self._now()))
             case Packet():
                 self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
                 self._show_clock(node, offset, error)
                 self._stage.feed(NodeView(node, content, offset, error))
-                self._fed[node] += 1
+                self._outputs.feed(node)
                 if not self._waits:
                     self._write_packets(self._now())
 
@@ -376,7 +345,7 @@ class ClusterRun:
         """
         if offset is not None and abs(offset - self._shown_offsets.get(node, 0)) > max(error, 1_000_000):
             self._shown_offsets[node] = offset
-            self._of(node).set_node_clock(offset)
+            self._outputs.of(node).set_node_clock(offset)
 
     def _traced_now(self) -> list[str]:
         """The nodes of which packets can still come."""
@@ -390,32 +359,6 @@ class ClusterRun:
             self._horizon.advance(agent.node, reached)
             if self._findings:
                 self._findings.context.nodes.advance(agent.node, reached)
-
-    def _later(self, node: str, write: Callable[[], None]) -> None:
-        """Writes a result of a node behind the packets that came before it: these may wait for their views on other nodes."""
-        delayed = self._delayed.setdefault(node, deque())
-        delayed.append((self._fed[node], write))
-        if len(delayed) > MOST_DELAYED:
-            delayed[0] = (0, delayed[0][1])
-        self._write_delayed(node)
-
-    def _write_delayed(self, node: str, is_over: bool = False) -> None:
-        """Writes the results of a node that wait for no packet. is_over: all of them."""
-        delayed, written = self._delayed.get(node) or deque(), self._written[node]
-        while delayed and (is_over or delayed[0][0] <= written):
-            _, write = delayed.popleft()
-            self._begin_batch(node)
-            write()
-
-    def _begin_batch(self, node: str) -> None:
-        if node not in self._open_batches:
-            self._open_batches.add(node)
-            self._of(node).begin_batch()
-
-    def _end_batch(self, node: str, now: int) -> None:
-        if node in self._open_batches:
-            self._open_batches.discard(node)
-            self._of(node).end_batch(now)
 
     def _note_loss(self, agent: AgentProcess, since: int, until: int) -> None:
         """Informs the stage; since, until: the node's CLOCK_MONOTONIC, ns, 0 = not known."""
@@ -435,22 +378,9 @@ class ClusterRun:
         return replace(loss, probe="any", why="the nodes name too many probes")
 
     def _shed(self, agent: AgentProcess, shed: Shed) -> None:
-        """Counts what a node did not send. It is noted once; the summary has the totals."""
-        counts = self._shed_counts.setdefault(agent.node, Counter())
-        if not counts:
-            self._output.note(
-                f"Node {agent.node} sends more than this client takes: some results are not shown (see the summary)."
-            )
-        frames = {kind: count for kind, count in shed.frames.items() if kind in _PLURALS and count > 0}
-        counts.update(frames)
-        self._of(agent.node).not_sent(frames)
+        """A node did not send all."""
+        self._outputs.not_sent(agent.node, shed.frames)
         self._note_loss(agent, shed.since, shed.until)
-
-    def _losses(self) -> Iterator[OutputLoss]:
-        """What nodes did not send."""
-        for node, counts in self._shed_counts.items():
-            what = ", ".join(f"{_PLURALS[kind]}: {count}" for kind, count in sorted(counts.items()))
-            yield OutputLoss(f"this client by {node}", counts.total(), f"the client was too slow ({what})")
 
     def _write_packets(self, horizon: int, is_over: bool = False) -> None:
         for joined in self._stage.take(horizon):
@@ -464,8 +394,8 @@ class ClusterRun:
                 self._findings.look(joined)
         if self._findings and not self._is_count_reached:
             for node, finding in self._findings.close() if is_over else self._findings.take(horizon):
-                self._later(node, partial(self._of(node).finding, finding))
-                self._later(node, partial(self._end_batch, node, time.monotonic_ns()))
+                self._outputs.later(node, partial(self._outputs.of(node).finding, finding))
+                self._outputs.later(node, partial(self._outputs.end_batch, node, time.monotonic_ns()))
 
     def _add_findings(self, summary: RunSummary) -> None:
         """Adds what several nodes together showed, and says what could not be decided."""
@@ -486,17 +416,11 @@ class ClusterRun:
             self._output.joined(joined)
         for view in joined.views:
             if not joined.links:
-                self._begin_batch(view.node)
-                self._of(view.node).packet(view.packet)
-            self._written[view.node] += 1
-            self._write_delayed(view.node)
+                self._outputs.begin_batch(view.node)
+                self._outputs.of(view.node).packet(view.packet)
+            self._outputs.written(view.node)
 
 
-_PLURALS = {
-    "packet": "packets", "finding": "findings", "verdict": "causes of SYNs", "timeline": "timelines",
-    "loss": "reports of losses", "note": "notes", "connection": "connections", "batch": "ends of batches",
-    "capture": "parts of the capture",
-}  # fmt: skip
 GOOD = frozenset({0})
 """Exit statuses of an agent that has run to its end."""
 STOPPED = GOOD | {130}
@@ -524,16 +448,3 @@ def _read_rest(agent: AgentProcess) -> None:
             time.sleep(0.01)
         else:
             return
-
-
-def add_summary(total: RunSummary, other: RunSummary) -> None:
-    """Adds the summary of one node to that of all."""
-    for name in ("packets", "incomplete", "events", "lost", "unexplained", "unaddressed", "drops_without_finding"):
-        setattr(total, name, getattr(total, name) + getattr(other, name))
-    for name in ("outcomes", "causes", "timelines"):
-        counts = Counter(getattr(total, name))
-        counts.update(getattr(other, name))
-        setattr(total, name, dict(counts))
-    total.findings += other.findings
-    total.differences += other.differences
-    total.not_written += other.not_written

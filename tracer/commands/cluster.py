@@ -14,7 +14,8 @@ from typing import Any
 from tracer.capture.record.capture_files import RotationLimits
 from tracer.cluster import cluster_objects, node_choice
 from tracer.cluster.cluster_objects import ClusterObjects
-from tracer.cluster.cluster_run import END_SECONDS, ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.cluster_run import END_SECONDS, ClusterRun, NodeCommand
+from tracer.cluster.cluster_totals import ClusterTotals
 from tracer.cluster.endpoint_readings import EndpointReadings
 from tracer.cluster.filter_coverage import FilterCoverage
 from tracer.cluster.join_horizon import JoinHorizon

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tracer.capture.replay.capture_reader import CaptureReader
-from tracer.cluster.cluster_run import ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.cluster_run import ClusterRun, NodeCommand
+from tracer.cluster.cluster_totals import ClusterTotals
 from tracer.cluster.filter_coverage import FilterCoverage
 from tracer.cluster.join_horizon import RecordedHorizon
 from tracer.cluster.recorded_node import RecordedNodes

@@ -23,7 +23,8 @@ from tests.support.clusters import FakeCluster
 from tests.support.fake_kubectl import ROOT
 from tests.support.node_views import EPOCH, INSIDE_NS, SECOND, packet
 from tests.support.traced_clusters import TracedCluster
-from tracer.cluster.cluster_run import END_SECONDS, ClusterRun, ClusterTotals, NodeCommand
+from tracer.cluster.cluster_run import END_SECONDS, ClusterRun, NodeCommand
+from tracer.cluster.cluster_totals import ClusterTotals
 from tracer.cluster.join_horizon import JoinHorizon
 from tracer.cluster.node_clock import NodeClock
 from tracer.cluster.packet_stage import SingleViews
