@@ -133,7 +133,7 @@ SCENES = (
     QuestionScene("udp_insert_race", (RACE_PORT,), plain, sending(race)),
     of_syns("conntrack_full", "conntrack's table full", is_finding=True),
     of_syns("conntrack_full", "conntrack's table full"),
-    of_syns("paws", "two clients behind one SNAT address"),
+    of_syns("time_wait", "two clients behind one SNAT address"),
     of_syns("answered_from_other_address", "listener on another address"),
 )  # fmt: skip
 NOT_ON_NEW_KERNELS = frozenset({"tw_recycle"})

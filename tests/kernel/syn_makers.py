@@ -20,6 +20,10 @@ from scenes.netns import entered
 from scenes.topology import CLIENT, PODS
 from tests.kernel.sides import Side, also_rules, forwarded, shared_snat, sysctl
 
+TCP_REPAIR, TCP_REPAIR_QUEUE, TCP_QUEUE_SEQ = 19, 20, 21
+TCP_REPAIR_OFF_WITHOUT_PROBE, TCP_SEND_QUEUE = -1, 2
+"""Of linux/tcp.h; Python has no names for them."""
+
 
 def connect(address: str, port: int, count: int = 2, timeout: float = 0.6) -> None:
     for _ in range(count):
@@ -77,6 +81,36 @@ def old_timestamp(to: Side, port: int) -> Iterator[None]:
         packets.send_tcp(to.pod_a, port, src=to.neighbour, sport=33333, flags=packets.SYN, options=stamps(1))
         time.sleep(0.2)
         yield
+
+
+def time_wait(to: Side, port: int) -> Iterator[None]:
+    """A SYN behind the same SNAT without a timestamp; its number comes before those of the connection in TIME_WAIT."""
+    server = servers.Server("pod-a", "pod-a", http=port, udp=None)
+    with (
+        sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "1"),
+        shared_snat(to, port),
+        servers.running([server]),
+    ):
+        with traffic.connections(to.pod_a, port, 1) as (sock,):
+            number = next_sequence_number(sock)
+            sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            while sock.recv(4096):
+                pass
+        time.sleep(0.3)
+        nfnetlink.conntrack_flush()
+        seq = (number - 1000) % (1 << 32)
+        packets.send_tcp(to.pod_a, port, src=to.neighbour, sport=33334, flags=packets.SYN, seq=seq)
+        time.sleep(0.2)
+        yield
+
+
+def next_sequence_number(sock: socket.socket) -> int:
+    """The sequence number of the next byte that a connection sends."""
+    sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE)
+    number = sock.getsockopt(socket.IPPROTO_TCP, TCP_QUEUE_SEQ) % (1 << 32)
+    sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_WITHOUT_PROBE)
+    return number
 
 
 def race(to: Side, port: int) -> Iterator[None]:

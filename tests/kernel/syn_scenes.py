@@ -40,6 +40,7 @@ SCENES = (
     Scene("flood, cookies off", 9102, "SYN queue full", make.syn_queue, ("half-open",), 3),
     Scene("flood, cookies on", 9103, "SYN cookie sent", make.cookies, ("half-open",), 3),
     Scene("two clients behind one SNAT address", 9104, "old timestamp", make.old_timestamp, ("accepted",)),
+    Scene("a number before the connection in TIME_WAIT", 9122, "connection in TIME_WAIT", make.time_wait, ("accepted",)),
     Scene("one tuple for two connections", 9105, "conntrack race lost", make.race, ("accepted",), 2),
     Scene("conntrack's table full", 9106, "conntrack table full", make.table_full, (), 2),
     Scene("a bad checksum", 9107, "conntrack INVALID", make.invalid, (), 3),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SYNs that reach a listener and are dropped there: a full accept queue, a full SYN queue, timestamps that seem to go back.
+"""SYNs that reach a listener and are dropped there: full queues, timestamps that seem to go back, a connection in TIME_WAIT.
 
 The client sees intermittent timeouts: the packet arrives, no rule drops it, and no RST is sent. What the listener did is the
 SYN's cause (tracer/handshakes); this module counts how many SYNs it accepted and dropped.
@@ -29,8 +29,14 @@ SETTINGS = (
 )
 COUNTERS = ListenerCounters()
 ASKS = (*SETTINGS, COUNTERS)
-KINDS = {"accept queue full": "accept queue", "SYN queue full": "SYN queue", "old timestamp": "timestamps"}
+KINDS = {
+    "accept queue full": "accept queue",
+    "SYN queue full": "SYN queue",
+    "old timestamp": "timestamps",
+    "connection in TIME_WAIT": "TIME_WAIT",
+}
 """SYN's cause -> the problem of the listener."""
+MORE_PORTS = "Give the SNAT more addresses or ports, or keep client addresses (externalTrafficPolicy: Local)."
 
 
 def find_syn(verdict: HandshakeVerdict, context: FindingContext) -> Finding | None:
@@ -141,9 +147,16 @@ def _why(
         by += ", or net.ipv4.tcp_tw_recycle is on (it was not read)" if value is None and not old else ""
         return (
             "timestamps", f"The kernel drops {what} {word} their TCP timestamps are older than what came from the same address"
-            f" before: clients behind one SNAT address do not share a clock, and {by}.",
+            f" before: behind one SNAT address each client has a clock of its own, on newer kernels each connection, and {by}.",
             f"`{ns}sysctl -w net.ipv4.tcp_tw_recycle=0` (Linux before 4.12 only; newer kernels have no such setting)" if recycle
-            else "Give the SNAT more addresses or ports, or keep client addresses (externalTrafficPolicy: Local).", old,
+            else MORE_PORTS, old,
+        )  # fmt: skip
+    if kind == "TIME_WAIT":
+        return (
+            "TIME_WAIT", f"The kernel does not take {what} because a connection of the same ports is still in TIME_WAIT, and"
+            " neither their timestamps nor their sequence numbers are newer: behind SNAT such SYNs come from other ports, or"
+            " other clients.",
+            MORE_PORTS, True,
         )  # fmt: skip
     if kind == "SYN queue" and shake:
         return (
@@ -202,7 +215,7 @@ def _shared(packet: Packet, kind: str) -> list[FindingEvidence]:
     """The evidence for an SNAT that gives many clients the same address."""
     rewrites = (h for h in packet.hops if isinstance(h, RewriteHop))
     hop = next((h for h in rewrites if h.nat.kind in ("SNAT", "MASQUERADE")), None)
-    if not hop or kind != "timestamps":
+    if not hop or kind not in ("timestamps", "TIME_WAIT"):
         return []
     whose = f" ({hop.owner.text})" if hop.owner else ""
     return [FindingEvidence("packet", f"{hop.nat.kind} {hop.nat.before.src} -> {hop.nat.after.src}{whose}", hop.evidence.value)]

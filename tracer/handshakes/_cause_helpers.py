@@ -23,13 +23,20 @@ from tracer.util.endpoint_format import format_endpoint
 INVALID = re.compile(r"(--ctstate|--state|ct state) INVALID\b", re.I)
 LIMITED = "too many SYNs were open, or too many packets answered it"
 """Why an attempt did not wait for all its answers."""
-PAWS_WINDOW = 1
-"""Difference of TCP timestamps that PAWS tolerates, ticks."""
 
 
 def is_older(tsval: int, recent: int) -> bool:
-    """Whether a timestamp is older than another, as TCP compares them: by more than PAWS_WINDOW ticks, modulo 2^32."""
-    return 0 < (recent - tsval - PAWS_WINDOW) % (1 << 32) < 1 << 31
+    """Whether a timestamp is older than that of a connection in TIME_WAIT, as tcp_paws_reject() compares them: modulo 2^32.
+
+    A connection with the timestamp 0 accepts each; of established connections the kernel tolerates one tick.
+    """
+    return recent != 0 and 0 < (recent - tsval) % (1 << 32) < 1 << 31
+
+
+def is_old(detail: DecisionDetail) -> bool:
+    """Whether a SYN has an older timestamp than the connection in TIME_WAIT that it hit."""
+    has_both = "tsval" in detail.facts and "ts_recent" in detail.facts
+    return has_both and is_older(detail.number("tsval"), detail.number("ts_recent"))
 
 
 def own_hops(attempt: ConnectionAttempt) -> list[Hop]:

@@ -87,9 +87,7 @@ def _counters_of_detail(detail: DecisionDetail) -> Iterable[str]:
         return "conntrack_drop", "conntrack_insert_failed"
     if detail.what == "time-wait" and detail.facts.get("answer") != "taken over":
         # The counter has its own name since 6.14; only the one that the kernel has is compared.
-        has_timestamps = "tsval" in detail.facts and "ts_recent" in detail.facts
-        is_old = has_timestamps and _cause_helpers.is_older(detail.number("tsval"), detail.number("ts_recent"))
-        return ("PAWSEstab", "PAWSTimewait") if is_old else ()
+        return ("PAWSEstab", "PAWSTimewait") if _cause_helpers.is_old(detail) else ()
     return ()
 
 

@@ -303,6 +303,8 @@ def _own_connections() -> list[AskedSituation]:
 def _masqueraded_to_node_port(mode: str) -> list[Object]:
     """What pods send to the client's server gets the NodePort of SHOP as its port, or the next one."""
     found = plain(mode)
+    # The second connection gets the first one's port. Its timestamp would be older in half of the cases (docs/kernel-facts.md).
+    scene.set_in_namespace("net/ipv4/tcp_timestamps", "2", "pod-a")
     servers.start([servers.Server(CLIENT, "outside", http=ASKED_PORT, udp=None)])
     ports = f"{SHOP.node_port}-{SHOP.node_port + 1}"
     text = f"*nat\n-I POSTROUTING 1 -d {CLIENT4}/32 -p tcp --dport {ASKED_PORT} -j MASQUERADE --to-ports {ports}\nCOMMIT\n"

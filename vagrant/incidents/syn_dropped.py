@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 import time
-from pathlib import Path
 
 from incidents import objects
 from incidents.objects import Object
@@ -18,7 +17,6 @@ from incidents.proxy import iptables
 from incidents.proxy.model import Service
 from scenes import nfnetlink, packets, rules, scene, servers
 from scenes import traffic as ask
-from scenes.netns import entered
 from scenes.rules import Backend
 from scenes.topology import CLIENT, GATEWAY4, NODE4, PODS
 
@@ -44,10 +42,10 @@ def up(state: str, backend: Backend) -> list[Object]:
         scene.bare(serve)
         _one_endpoint(backend)
     if state == "syn-queue":
-        _set("net/ipv4/tcp_syncookies", "0", PODS[0].name)
+        scene.set_in_namespace("net/ipv4/tcp_syncookies", "0", PODS[0].name)
     if state == "timestamps":
         # The client's timestamps are then its uptime, so an older one is easy to make.
-        _set("net/ipv4/tcp_timestamps", "2", CLIENT)
+        scene.set_in_namespace("net/ipv4/tcp_timestamps", "2", CLIENT)
         one_port = f"-p tcp -d {PODS[0].addr4}/32 --dport {servers.HTTP_PORT} -j SNAT --to-source {GATEWAY4}:{SNAT_PORT}"
         rules.restore_text(f"*nat\n-I POSTROUTING 1 {one_port}\nCOMMIT\n", 4, backend, flush=False)
     ends = [(f"http-proxy-{pod.name[-1]}", pod.addr4, "node-1") for pod in pods]
@@ -61,12 +59,6 @@ def up(state: str, backend: Backend) -> list[Object]:
 def _one_endpoint(backend: Backend) -> None:
     one = Service(SERVICE, CLUSTER_IP, 8080, ask.NODEPORT_HTTP, ((PODS[0].addr4, servers.HTTP_PORT),))
     rules.restore_text(iptables.rules([one]), 4, backend)
-
-
-def _set(name: str, value: str, ns: str) -> None:
-    """Sets a sysctl of a namespace; it ends with the namespace."""
-    with entered(ns):
-        Path("/proc/sys", name).write_text(value)
 
 
 def traffic(state: str) -> list[tuple[str, str]]:

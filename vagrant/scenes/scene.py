@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scenes import rules, servers
+from scenes.netns import entered
 from scenes.topology import STATE_DIR, Node
 
 _SETTINGS = STATE_DIR / "settings"
@@ -56,6 +57,12 @@ def set_for_scene(name: str, value: str) -> None:
     if not before.exists():
         before.write_text(path.read_text())
     path.write_text(f"{value}\n")
+
+
+def set_in_namespace(name: str, value: str, ns: str) -> None:
+    """Sets a sysctl of a namespace; it ends with the namespace."""
+    with entered(ns):
+        Path("/proc/sys", name).write_text(f"{value}\n")
 
 
 def _restore_settings() -> None:

@@ -93,7 +93,14 @@ def test_every_question_of_a_file_is_declared(key: tuple[str, str]) -> None:
 
 def test_findings_and_causes_that_ask() -> None:
     asking = {name for (_, name), questions in DECLARED.items() if questions}
-    assert {"udp_insert_race", "mtu", "syn_dropped", "nodeport_host_process", "paws", "answered_from_other_address"} <= asking
+    assert {
+        "udp_insert_race",
+        "mtu",
+        "syn_dropped",
+        "nodeport_host_process",
+        "time_wait",
+        "answered_from_other_address",
+    } <= asking
 
 
 def test_every_file_that_asks_has_a_scene_in_which_it_is_recorded() -> None:

@@ -72,6 +72,15 @@ def test_old_timestamps_by_the_drops_reason(reason: str) -> None:
     assert "MASQUERADE 100.122.64.147 -> 10.128.0.1 (observed)" in f.proofs(finding, "packet")
 
 
+def test_a_sequence_number_that_is_not_beyond_time_wait() -> None:
+    dropped = syn(None, reason="NOT_SPECIFIED")
+    hit = decision_detail("time-wait", 3, Netns("http-proxy"), answer="ack", state="TIME_WAIT", tsval=9, ts_recent=9)
+    (finding,), _ = found([replace(dropped, hops=(*dropped.hops[:-1], hit, dropped.hops[-1]))])
+    assert finding.certain and "neither their timestamps nor their sequence numbers are newer" in finding.cause
+    assert "older" not in finding.cause and finding.cure.startswith("Give the SNAT more addresses or ports")
+    assert "MASQUERADE 100.122.64.147 -> 10.128.0.1 (observed)" in f.proofs(finding, "packet")
+
+
 def test_tw_recycle() -> None:
     on = f.FakeNode(settings={"net/ipv4/tcp_tw_recycle": "1"})
     reported, (finding,) = found([syn(Handshake("SYN", False, 0, 128, 0))], on)

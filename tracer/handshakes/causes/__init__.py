@@ -25,16 +25,16 @@ Classify = Callable[[ConnectionAttempt, NamespaceInspector], Cause | None]
 Questions = tuple[NamespaceQuestion[Any, Any], ...]
 
 ORDER = (
-    "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "paws", "accept_queue",
-    "syn_queue", "tw_recycle", "stale_connection", "conntrack_invalid", "answered_from_other_address", "no_listener",
-    "no_route", "neighbour_unresolved", "dropped", "syn_cookie", "half_open_retry", "unrecognised", "accepted", "half_open",
-    "refused_remotely", "no_answer", "events_lost",
+    "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "time_wait", "paws",
+    "accept_queue", "syn_queue", "tw_recycle", "stale_connection", "conntrack_invalid", "answered_from_other_address",
+    "no_listener", "no_route", "neighbour_unresolved", "dropped", "syn_cookie", "half_open_retry", "unrecognised", "accepted",
+    "half_open", "refused_remotely", "no_answer", "events_lost",
 )  # fmt: skip
 OF_PATH = frozenset(
     {
-        "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "paws", "syn_queue",
-        "stale_connection", "conntrack_invalid", "no_listener", "no_route", "neighbour_unresolved", "dropped", "syn_cookie",
-        "half_open_retry",
+        "no_endpoints", "rejected_by_rule", "dropped_by_rule", "conntrack_full", "conntrack_race", "time_wait", "paws",
+        "syn_queue", "stale_connection", "conntrack_invalid", "no_listener", "no_route", "neighbour_unresolved", "dropped",
+        "syn_cookie", "half_open_retry",
     }
 )  # fmt: skip
 """Files that decide by the path of the SYN alone whether their cause applies: not by its values, its answers, or a question.

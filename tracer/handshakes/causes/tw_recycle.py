@@ -7,15 +7,15 @@ recordings have this cause.
 
 from __future__ import annotations
 
-from tracer.handshakes.causes import paws
-from tracer.handshakes.causes.paws import format_settings, format_snat_clients
+from tracer.handshakes import timestamp_settings
+from tracer.handshakes.timestamp_settings import format_settings, format_snat_clients
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.node.namespace_questions import NamespaceInspector, NamespaceSetting
 from tracer.util.questions import value_of
 
 RECYCLE = NamespaceSetting("net/ipv4/tcp_tw_recycle")
-ASKS = (RECYCLE, *paws.ASKS)
+ASKS = (RECYCLE, *timestamp_settings.ASKS)
 
 
 def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause | None:

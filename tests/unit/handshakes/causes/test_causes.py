@@ -141,10 +141,21 @@ def test_old_timestamp_in_time_wait() -> None:
     assert result[1].endswith("tcp_timestamps 1, tcp_tw_reuse does not exist, tcp_tw_recycle does not exist")
 
 
-def test_a_connection_in_time_wait_with_higher_sequence_numbers() -> None:
-    detail = decision_detail("time-wait", 9, answer="ack", state="TIME_WAIT")
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, "does not go beyond, and there is no timestamp to compare"),
+        ({"ts_recent": 5000, "tsval": 5000}, "does not go beyond, and its timestamp 5000 is not newer"),
+        ({"ts_recent": 5000, "tsval": 9000, "state": "FIN_WAIT2"}, "in FIN_WAIT2 in pod-a of the same ports"),
+        ({"ts_recent": 5000, "tsval": 9000, "state": "FIN_WAIT2"}, "which expects another sequence number"),
+        ({"state": "FIN_WAIT2", "answer": "reset"}, "refused: it hit a connection in FIN_WAIT2"),
+    ],
+)
+def test_a_connection_in_time_wait_that_does_not_give_way(facts: dict[str, Any], expected: str) -> None:
+    """The timestamp is not older, so PAWS is not the cause."""
+    detail = decision_detail("time-wait", 9, **{"answer": "ack", "state": "TIME_WAIT", **facts})
     name, text, _ = cause(syn(detail, drop("NOT_SPECIFIED")))
-    assert name == "old timestamp" and "which its sequence number does not go beyond" in text
+    assert name == "connection in TIME_WAIT" and expected in text and "older" not in text
 
 
 @pytest.mark.parametrize("reason", ["TCP_RFC7323_PAWS", "TCP_RFC7323_TW_PAWS", "TCP_RFC7323_PAWS_ACK"])
@@ -376,7 +387,8 @@ def test_a_syn_sent_again_to_a_half_open_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tsval", "recent", "old"), [(1, 5000, True), (5000, 1, False), (9, 10, False), (8, 10, True), (2**32 - 5, 4, True)]
+    ("tsval", "recent", "old"),
+    [(1, 5000, True), (5000, 1, False), (10, 10, False), (9, 10, True), (2**32 - 5, 4, True), (2**32 - 5, 0, False)],
 )
 def test_timestamps_are_compared_as_tcp_does(tsval: int, recent: int, old: bool) -> None:
     assert _cause_helpers.is_older(tsval, recent) is old
