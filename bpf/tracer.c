@@ -49,6 +49,7 @@
 #include "probes/tcp_handshake.h"
 #include "probes/tcp_syn_details.h"
 #include "probes/neighbour_route.h"
+#include "probes/nfqueue.h"
 #include "probes/conntrack_drops.h"
 #include "probes/drop.h"
 #include "probes/clone.h"

@@ -64,6 +64,7 @@ struct tracked_skb {
     u8 hook;       /* of IP, the last one in this namespace; NO_HOOK = only hooks of devices and bridges */
     u8 failures_only; /* enum shed: if it opens a connection, at most its failure is written */
     u8 filtered;   /* 1 = the socket that it reached has a filter of its own */
+    u8 back_in;    /* hook to which a queue gave it back before the return of that hook was seen, + 1; see probes/nfqueue.h */
     u64 cgroup;    /* id of the cgroup of the socket that it reached, 0 = none yet, or not known */
     struct emitted emitted;
 };

@@ -94,6 +94,10 @@ static __always_inline void write_gone(struct call *c, u64 skb, struct nf_hook_s
 
     if (!e || e->netns != netns_of(c, READ(c, state, net)) || !may_follow(e->hook, hook) || e->stage > stage_of(hook, 0))
         return;
+    if (verdict == NF_STOLEN && e->back_in == hook + 1) { /* on another CPU it is already in the functions that follow */
+        e->back_in = 0;
+        return;
+    }
     if (verdict == NF_DROP ? !e->dead : is_shed_opening(e))
         return;
     e->stage = stage_of(hook, 1);

@@ -28,7 +28,7 @@ from tracer.model.namespace_name import in_netns
 from tracer.model.netfilter import REFUSALS, Hook
 from tracer.model.packet import Packet
 from tracer.model.timeline import PathStep, TimelineEntry
-from tracer.packets import flooded_copies, icmp, purged
+from tracer.packets import flooded_copies, icmp, purged, queue_details
 from tracer.packets.outcome import BAD, is_benign
 from tracer.packets.shared_packet import hop_time
 from tracer.util.endpoint_format import format_endpoint
@@ -145,6 +145,8 @@ def _format_hop(hop: Hop) -> str:
 
 
 def _format_detail(detail: DecisionDetail) -> str:
+    if queue_details.is_of_queue(detail):
+        return f"{queue_details.format_queue(detail)} {queue_details.format_detail(detail)}"
     if detail.what == "neighbour":
         return "waits for the next hop's link address"
     if detail.what == "reset":

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Callable, Iterator
 
 from tracer.events import record
+from tracer.events.detail_row import AnswerBy, DetailKind, RefusedBy
 from tracer.events.detail_row import DecisionDetailRow as Row
-from tracer.events.detail_row import DetailKind
 from tracer.events.record import TCP_STATES, DetailEvent, Event
 from tracer.model.hop import DecisionDetail
 from tracer.util.endpoint_format import format_endpoint
+from tracer.util.octets import c_text
 
 Facts = dict[str, int | str]
 
@@ -118,6 +120,38 @@ def _connect(row: Row) -> Facts:
     return {"asked": format_endpoint(record.address(struct.pack("=4I", *row.values)), row.spare)}
 
 
+_ANSWERED_BY: dict[int, str] = {
+    AnswerBy.ANSWER_OF_PROCESS: "process",
+    AnswerBy.ANSWER_EMPTIED: "process ended",
+    AnswerBy.ANSWER_DEVICE: "interface down",
+    AnswerBy.ANSWER_UNHOOKED: "rules removed",
+    AnswerBy.ANSWER_FULL: "queue full",
+    AnswerBy.ANSWER_NOT_READ: "receive buffer full",
+}
+_REFUSED_BY: dict[int, str] = {RefusedBy.QUEUE_FULL: "queue full", RefusedBy.QUEUE_NOT_READ: "receive buffer full"}
+_VERDICT_BITS = 8
+"""Bits of the verdict in the number that nfqnl_reinject gets; flags and the number of another queue follow."""
+
+
+def _queue_answer(row: Row) -> Facts:
+    """queue: its number. verdict: the answer. by: who gave it, absent = not known. pid, process: that answered."""
+    number, queue, pid, _ = row.values
+    facts: Facts = {"queue": queue, "verdict": str(record.verdict_of_number(number & (1 << _VERDICT_BITS) - 1))}
+    if by := _ANSWERED_BY.get(row.status):
+        facts["by"] = by
+    if row.status == AnswerBy.ANSWER_OF_PROCESS:
+        facts |= {"pid": pid, "process": c_text(row.options[: row.option_bytes])}
+    return facts | {"waited_ns": row.object}
+
+
+def _queue_refused(row: Row) -> Facts:
+    """queue: its number. errno: the kernel's error. by: what was full, or "no process". waiting, maximum: packets."""
+    error, queue, waiting, maximum = row.values
+    facts: Facts = {"queue": queue, "errno": error}
+    by = _REFUSED_BY.get(row.status, "no process" if error == errno.ESRCH else "")
+    return facts | ({"by": by} if by else {}) | ({"waiting": waiting, "maximum": maximum} if maximum else {})
+
+
 _READERS: dict[int, Callable[[Row], Facts]] = {
     DetailKind.DETAIL_LISTENER: _listener,
     DetailKind.DETAIL_TIME_WAIT: _time_wait,
@@ -127,4 +161,6 @@ _READERS: dict[int, Callable[[Row], Facts]] = {
     DetailKind.DETAIL_ROUTE: _route,
     DetailKind.DETAIL_RESET: _reset,
     DetailKind.DETAIL_CONNECT: _connect,
+    DetailKind.DETAIL_QUEUE_ANSWER: _queue_answer,
+    DetailKind.DETAIL_QUEUE_REFUSED: _queue_refused,
 }

@@ -339,7 +339,10 @@ def run(e: Event) -> int:
 
 
 def verdict(e: Event) -> AnyVerdict:
-    """The verdict; NONE = none yet. One of a newer kernel is shown by its number."""
-    if e.verdict == NO_VERDICT:
-        return Verdict.NONE
-    return KERNEL_VERDICTS[e.verdict] if e.verdict < len(KERNEL_VERDICTS) else UnknownVerdict(str(e.verdict))
+    """The verdict; NONE = none yet."""
+    return Verdict.NONE if e.verdict == NO_VERDICT else verdict_of_number(e.verdict)
+
+
+def verdict_of_number(number: int) -> AnyVerdict:
+    """The verdict with this number in the kernel (NF_*). One of a newer kernel is shown by its number."""
+    return KERNEL_VERDICTS[number] if number < len(KERNEL_VERDICTS) else UnknownVerdict(str(number))

@@ -194,6 +194,8 @@ def _position(argument: str, parameters: list[tuple[str, str]]) -> int | None:
 
 FUNCTIONS = ("parse_header", "track_by_header")
 """Functions of the text that programs call, instead of containing a copy: FUNCTION of bpf/core/probe.h."""
+QUEUE_CALLERS = {"queue_verdict", "queue_verdicts", "queue_emptied", "queue_device", "queue_unhooked"}
+"""Rows of the functions that give packets back from a queue (NFQUEUE)."""
 CALLING_NONE = ("synack4", "synack6", "accept4", "accept6")
 """Rows of programs that call no function, and that are attached by kprobe on kernels where all others have typed arguments."""
 COPIES = {"direct": True, "copied": False}
@@ -230,6 +232,7 @@ def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
     lines = [f"#define RING_PAGES {ring_pages}", f"#define CPUS {cpus}"]
     for number, probe in enumerate(PROBES):
         name, row = probe.name, rows.get(probe.name)
+        lines.append(f"#define ROW_{name} {number}")
         is_compiled = row is not None and row.program == f"on_{name}"
         lines.append(f"#define WAY_{name} {row.way if row and is_compiled else 'OFF'}")
         if row and is_compiled:
@@ -241,6 +244,7 @@ def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
             lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.way in DIRECT)}")
     lines.append(f"#define RULE_STEPS {int('table4_begin' in rows or 'table6_begin' in rows)}")
     lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")
+    lines.append(f"#define QUEUE_CALLERS_SEEN {int(rows.keys() >= QUEUE_CALLERS)}")
     if "drop" in rows and rows["drop"].positions[2]:
         lines.append("#define DROP_REASONS")
     return "\n".join(lines) + "\n" + functions(planned)

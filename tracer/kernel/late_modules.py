@@ -31,7 +31,8 @@ class LateModules:
         self.missed: dict[str, list[str]] = {}
         for row in refused:
             if row.probe.module and row.why.endswith("is not loaded"):
-                self.missed.setdefault(row.probe.module, []).append(row.probe.shows)
+                shows = self.missed.setdefault(row.probe.module, [])
+                shows += [row.probe.shows] * (row.probe.shows not in shows)
 
     def __enter__(self) -> LateModules:
         if self.missed:

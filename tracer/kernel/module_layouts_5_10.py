@@ -90,6 +90,14 @@ STRUCTURES = {
     "nft_traceinfo": Structure(
         48, {"pkt": _pointer(0, "nft_pktinfo"), "basechain": _pointer(8), "rule": _pointer(24), "verdict": _pointer(32)}
     ),
+    "nfqnl_instance": Structure(
+        128,
+        {
+            "rcu": Field(16, 16, ARRAY, ""), "queue_maxlen": _number(36, 4), "queue_num": _number(52, 2),
+            "queue_total": _number(68, 4),
+        },
+        {"spinlock": 4},
+    ),
     "nft_verdict": Structure(16, {"code": _number(0, 4), "chain": _pointer(8, "nft_chain")}),
     "nft_rule": Structure(24, {"handle": _bits(16, 8, 42)}),
 }  # fmt: skip

@@ -135,6 +135,28 @@ PROBES = (
           "who sent a reset (IPv6)", like="answer_reset4"),
     Probe("neighbour", ("__neigh_event_send",), ENTRY, ("neighbour *", "sk_buff *"), "packets that wait for a neighbour"),
     Probe("no_route", ("ip_error",), ENTRY, ("sk_buff *",), "what kind of route dropped a packet"),
+    # The callers of nfqnl_reinject (bpf/probes/nfqueue.h), which begins later in a packet's way than they do.
+    Probe("queue_verdict", ("nfqnl_recv_verdict",), ENTRY, ("sk_buff *",), "who gives a packet back from a queue (NFQUEUE)",
+          (3,), "nfnetlink_queue"),
+    Probe("queue_verdicts", ("nfqnl_recv_verdict_batch",), ENTRY, ("sk_buff *",),
+          "who gives a packet back from a queue (NFQUEUE)", (3,), "nfnetlink_queue", like="queue_verdict"),
+    Probe("queue_emptied", ("instance_destroy_work", "instance_destroy_rcu"), ENTRY, ("work_struct *|callback_head *",),
+          "who gives a packet back from a queue (NFQUEUE)", (1,), "nfnetlink_queue",
+          requires=("nfqnl_instance",)),
+    Probe("queue_device", ("nfqnl_rcv_dev_event",), ENTRY, ("notifier_block *",),
+          "who gives a packet back from a queue (NFQUEUE)", (1,), "nfnetlink_queue"),
+    Probe("queue_unhooked", ("nfqnl_nf_hook_drop",), ENTRY, ("net *",),
+          "who gives a packet back from a queue (NFQUEUE)", (1,), "nfnetlink_queue"),
+    Probe("queued", ("__nfqnl_enqueue_packet",), ENTRY, ("nfqnl_instance *", "nf_queue_entry *"),
+          "packets that wait in a queue (NFQUEUE)", (2, 3), "nfnetlink_queue", requires=("nf_queue_entry", "nfqnl_instance")),
+    Probe("queue_refused", ("nfqnl_enqueue_packet",), RETURN, ("nf_queue_entry *", "unsigned int"),
+          "why a queue (NFQUEUE) does not take a packet", (1, 2), "nfnetlink_queue",
+          requires=("nf_queue_entry", "nfqnl_instance")),
+    # Since kernel commit ee04805ff54a ("netfilter: conntrack: make conntrack userspace helpers work again"): it gets the
+    # answer itself. nf_reinject, which it calls or contains, may get NF_DROP from conntrack instead.
+    Probe("queue_answer", ("nfqnl_reinject",), ENTRY, ("nf_queue_entry *", "unsigned int"),
+          "what the process behind a queue (NFQUEUE) answered", (1, 2), "nfnetlink_queue",
+          requires=("nf_queue_entry", "nfqnl_instance")),
     # Beside the kernel log, the only sign of a full table; the packet is not among the arguments.
     Probe("table_full", ("early_drop",), RETURN, ("net *",), "whether conntrack's table was full", (1,), "nf_conntrack"),
     Probe("confirm", ("__nf_conntrack_confirm",), RETURN, ("sk_buff *",), "insertions into conntrack's table that lost a race",

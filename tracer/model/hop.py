@@ -98,6 +98,10 @@ class Socket:
     command: str
 
 
+QUEUE_ANSWER, QUEUE_REFUSED = "queue-answer", "queue-refused"
+"""Kinds of decision details: a queue (NFQUEUE) gave the packet back, or did not take it."""
+
+
 @dataclass(frozen=True)
 class DecisionDetail:
     """What the kernel knew when it decided.
@@ -370,7 +374,7 @@ class DetailHop(HopBase):
 
     @property
     def is_decisive(self) -> bool:
-        return False
+        return self.detail.what in (QUEUE_ANSWER, QUEUE_REFUSED)
 
 
 @final

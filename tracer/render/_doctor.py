@@ -19,6 +19,10 @@ TOPICS = {
     "IPVS": ("ipvs_schedule", "ipvs_nat4", "ipvs_nat6", "ipvs_reply", "ipvs_leave", "ipvs_in"),
     "REJECT": ("unreach4", "unreach6", "reset4", "reset6"),
     "conntrack": ("table_full", "confirm"),
+    "queues (NFQUEUE)": (
+        "queue_verdict", "queue_verdicts", "queue_emptied", "queue_device", "queue_unhooked", "queued", "queue_refused",
+        "queue_answer",
+    ),
     "sockets": ("socket", "answer_reset4", "answer_reset6", "connect"),
     "SYNs": (
         "syn", "synack4", "synack6", "cookie4", "cookie6", "accept4", "accept6", "request", "listener", "time_wait",

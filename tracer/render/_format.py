@@ -6,6 +6,7 @@ from __future__ import annotations
 from tracer.model.handshake import HandshakeVerdict
 from tracer.model.packet import Outcome
 from tracer.packets.outcome import BAD
+from tracer.util.duration_format import format_duration
 
 GOOD = frozenset({Outcome.FORWARDED, Outcome.DELIVERED, Outcome.SENT})
 
@@ -29,4 +30,4 @@ def count(n: int, noun: str) -> str:
 
 def relative(ns: int) -> str:
     """Formats a time difference in ns: `+0.50 ms`, `+1.20 s`."""
-    return f"+{ns / 1e6:.2f} ms" if ns < 999_995_000 else f"+{ns / 1e9:.2f} s"
+    return f"+{format_duration(ns)}"

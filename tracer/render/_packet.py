@@ -30,7 +30,7 @@ from tracer.model.hop import (
 )
 from tracer.model.netfilter import PASSES, REFUSALS, AnyVerdict
 from tracer.model.packet import Outcome, Packet
-from tracer.packets import flooded_copies
+from tracer.packets import flooded_copies, queue_details
 from tracer.packets.outcome import BAD, is_benign
 from tracer.render import _ipvs
 from tracer.render._clock import Clock
@@ -155,6 +155,10 @@ class PacketLines:
                 return subject, ink("good" if good else "doubt" if good is None else "bad", detail)
             case SocketHop():
                 return "socket", _socket(hop.socket)
+            case DetailHop() if queue_details.is_of_queue(hop.detail):
+                answer = queue_details.verdict_of(hop.detail)
+                style = _verdict_style(answer) if answer else "bad"
+                return queue_details.format_queue(hop.detail), ink(style, plain(queue_details.format_detail(hop.detail)))
             case DetailHop():
                 return hop.detail.what, _facts(hop.detail, packet.family)
             case DropHop():

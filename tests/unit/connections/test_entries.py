@@ -64,6 +64,11 @@ def test_a_packet_that_comes_into_another_namespace() -> None:
         (decision_detail("neighbour", 1, HOST), "waits for the next hop's link address"),
         (decision_detail("reset", 1, HOST, reason=1), "answered with a reset, for no socket takes it"),
         (decision_detail("reset", 1, HOST, reason=9, state="CLOSE"), "answered with a reset, by a socket in CLOSE"),
+        (
+            decision_detail("queue-answer", 1, HOST, queue=7, verdict="DROP", by="process", pid=9, process="x", waited_ns=2),
+            "queue 7 pid 9 x answered DROP after 0.00 ms",
+        ),
+        (decision_detail("queue-refused", 1, HOST, queue=7, errno=3, by="no process"), "queue 7 no process listens"),
         (decision_detail("connect", 1, HOST, asked="10.96.0.10:443"), "its socket asked for 10.96.0.10:443"),
         (decision_detail("connect", 1, HOST, asked="[::1]:1", changed="by x"), "its socket asked for [::1]:1, changed by x"),
         (NatHop(1, HOST, Hook.OUTPUT, nat=Nat("DNAT", REQUESTED, AFTER_DNAT), clone=True),

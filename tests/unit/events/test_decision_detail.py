@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.builders import Trail, hops, packet
 from tracer.events import decision_detail, record
-from tracer.events.detail_row import DETAIL_DTYPE, DetailKind
+from tracer.events.detail_row import DETAIL_DTYPE, AnswerBy, DetailKind, RefusedBy
 from tracer.events.record import Event, EventArray
-from tracer.model.hop import DecisionDetail
+from tracer.model.hop import QUEUE_ANSWER, QUEUE_REFUSED, DecisionDetail
 from tracer.packets.assembler import PacketAssembler
 
 LINUX_SYN = bytes.fromhex("020405b40402080a00001388000000000103 0307".replace(" ", ""))
@@ -75,6 +75,29 @@ def test_other_details() -> None:
     assert read("NEIGHBOUR", hop, status=1).facts == {"ipv4": "10.244.0.99", "ipv6": "af4:63::", "state": 1}
     assert read("NEIGHBOUR", hop, status=1, state=2).facts == {"ipv4": "10.244.0.99", "state": 1}
     assert read("NEIGHBOUR", hop, status=1, state=10).facts == {"ipv6": "af4:63::", "state": 1}
+
+
+def test_queue_answer() -> None:
+    """The upper bits of a verdict are flags, or the number of another queue."""
+    answer = read("QUEUE_ANSWER", (3 << 16 | 3, 41, 219), b"knp\0rest", status=AnswerBy.ANSWER_OF_PROCESS, object=1_200_000)
+    assert answer == DecisionDetail(
+        QUEUE_ANSWER,
+        {"queue": 41, "verdict": "QUEUE", "by": "process", "pid": 219, "process": "knp", "waited_ns": 1_200_000},
+    )
+    emptied = read("QUEUE_ANSWER", (0, 41), status=AnswerBy.ANSWER_EMPTIED, object=5)
+    assert emptied.facts == {"queue": 41, "verdict": "DROP", "by": "process ended", "waited_ns": 5}
+    assert read("QUEUE_ANSWER", (9, 41), status=99).facts == {"queue": 41, "verdict": "9", "waited_ns": 0}
+    names = {by: read("QUEUE_ANSWER", (0, 1), status=by).facts.get("by") for by in AnswerBy}
+    assert names.pop(AnswerBy.ANSWER_UNKNOWN) is None and len(set(names.values())) == len(names) and all(names.values())
+
+
+def test_queue_refused() -> None:
+    full = read("QUEUE_REFUSED", (105, 41, 2, 2), status=RefusedBy.QUEUE_FULL)
+    assert full == DecisionDetail(QUEUE_REFUSED, {"queue": 41, "errno": 105, "by": "queue full", "waiting": 2, "maximum": 2})
+    unread = read("QUEUE_REFUSED", (105, 41, 9, 1024), status=RefusedBy.QUEUE_NOT_READ)
+    assert unread.facts["by"] == "receive buffer full"
+    assert read("QUEUE_REFUSED", (3, 41)).facts == {"queue": 41, "errno": 3, "by": "no process"}
+    assert read("QUEUE_REFUSED", (12, 41)).facts == {"queue": 41, "errno": 12}
 
 
 @pytest.mark.parametrize(("address", "text"), [("::ffff:10.96.0.10", "10.96.0.10:443"), ("fd00::a", "[fd00::a]:443")])

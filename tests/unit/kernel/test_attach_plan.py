@@ -236,6 +236,11 @@ def test_header() -> None:
     assert "#define WAY_nat OFF" in lines
     assert not any(line.startswith("#define PROGRAM_nat ") for line in lines)
     assert "#define SYNACK_SEEN 1" in lines
+    assert "#define QUEUE_CALLERS_SEEN 1" in lines
+    row = next(number for number, probe in enumerate(PROBES) if probe.name == "queue_verdict")
+    assert f"#define ROW_queue_verdict {row}" in lines
+    without = attach_plan.header([row for row in rows if row.probe.name != "queue_device"], 4096, 2)
+    assert "#define QUEUE_CALLERS_SEEN 0\n" in without
     assert "#define DROP_REASONS" in lines
     numbers = dict(line.split()[1:] for line in lines if line.startswith("#define NUMBER_"))
     shared = f"load_constant({load_constant('row'):#x}ULL)"

@@ -14,7 +14,7 @@ from tracer.kernel.btf import KernelTypes
 from tracer.kernel.module_layouts_5_10 import STRUCTURES, BuiltinLayouts, Field
 from tracer.kernel.struct_layouts import LAYOUTS
 
-SIZES = {"rhlist_head": 16, "nf_hook_ops": 40, "rhltable": 136}
+SIZES = {"rhlist_head": 16, "nf_hook_ops": 40, "rhltable": 136, "spinlock": 4}
 
 
 def old_kernel(directory: Path, sizes: dict[str, int], reasons: bool = False) -> KernelTypes:
@@ -49,6 +49,7 @@ def test_they_are_declared_if_no_btf_describes_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("part", "lost"), [
     ("rhltable", {"nft_table"}), ("nf_hook_ops", {"nft_base_chain"}), ("rhlist_head", {"nft_base_chain", "nft_chain"}),
+    ("spinlock", {"nfqnl_instance"}),
 ])  # fmt: skip
 def test_a_kernel_with_other_build_options_is_not_known(part: str, lost: set[str], tmp_path: Path) -> None:
     for sizes in ({**SIZES, part: 8}, {n: s for n, s in SIZES.items() if n != part}):

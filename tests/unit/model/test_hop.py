@@ -112,6 +112,8 @@ def test_an_undecided_trace_has_no_decision() -> None:
         (IpvsRefusalHop(0, HOST, decision=IpvsDecision()), True),
         (DropHop(0, HOST, drop=Drop("NO_SOCKET", "")), True),
         (DetailHop(0, HOST, detail=DecisionDetail("route", {})), False),
+        (DetailHop(0, HOST, detail=DecisionDetail("queue-answer", {})), True),
+        (DetailHop(0, HOST, detail=DecisionDetail("queue-refused", {})), True),
         (RouteHop(0, HOST, route="local"), True),
     ],
 )

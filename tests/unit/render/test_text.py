@@ -176,6 +176,13 @@ def test_a_next_hop_has_one_address(facts: dict[str, str | int], expected: str) 
     assert any(line.rstrip().endswith(f"neighbour    {expected}") for line in written(packet, verbose=True))
 
 
+def test_the_answer_of_a_queue_is_shown_by_default() -> None:
+    facts: dict[str, str | int] = {"queue": 100, "verdict": "ACCEPT", "by": "process", "pid": 219, "process": "knp"}
+    hop = DetailHop(0, HOST, detail=DecisionDetail("queue-answer", facts | {"waited_ns": 1_200_000}))
+    packet = samples.with_hops(samples.ping(), hop)
+    assert any(line.rstrip().endswith("queue 100    pid 219 knp answered ACCEPT after 1.20 ms") for line in written(packet))
+
+
 def test_copies_are_marked() -> None:
     assert "NO_SOCKET in __udp4_lib_rcv  (copy)" in written(samples.no_socket())[1]
 

@@ -36,6 +36,8 @@ from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, HandshakeVerdict
 from tracer.model.hop import (
+    QUEUE_ANSWER,
+    QUEUE_REFUSED,
     ChainHop,
     DecisionDetail,
     DetailHop,
@@ -87,6 +89,8 @@ TOTALS = RunSummary(
 )  # fmt: skip
 OWNED = replace(samples.node_port(), src_owner=Owner("Pod", "a", "b"), dst_owner=Owner("Service", "a", "b", "c", "d", "e", "f"))
 DETAILED = replace(samples.ping(), hops=(DetailHop(0, HOST, detail=DecisionDetail("route", {"error": 113, "text": "x"})),))
+ANSWER: dict[str, int | str] = {"queue": 1, "verdict": "DROP", "by": "process", "pid": 7, "process": "nginx", "waited_ns": 9}
+REFUSED: dict[str, int | str] = {"queue": 1, "errno": 105, "by": "queue full", "waiting": 1, "maximum": 1}
 NAT = Nat("DNAT", Endpoints("a", 1, "b", 2), Endpoints("a", 1, "c", 2))
 RULE = Rule("ip", "nat", "A", 1, "-j DNAT", "comment", "DNAT", 7)
 TRACE = RuleTrace(
@@ -122,6 +126,8 @@ MORE: list[Hop] = [
     SocketHop(3, Netns("pod"), socket=Socket(1, "LISTEN", 7, "nginx")),
     HandshakeHop(4, Netns("pod"), handshake=Handshake("SYN", False, 3, 2, 1)),
     IpvsNatHop(5, HOST, Hook.INPUT, nat=NAT, decision=IpvsDecision("10.0.0.1", 1, "tcp", "rr", False, "10.0.0.2", 2, "now")),
+    DetailHop(6, HOST, detail=DecisionDetail(QUEUE_ANSWER, ANSWER)),
+    DetailHop(6, HOST, detail=DecisionDetail(QUEUE_REFUSED, REFUSED)),
     RouteHop(6, HOST, out_iface="eth1", route="unicast"),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [

@@ -398,6 +398,13 @@ def test_modules_that_are_loaded_late(warnings: Warnings, tmp_path: Path) -> Non
     ]
 
 
+def test_what_several_rows_of_a_late_module_show_is_said_once(tmp_path: Path) -> None:
+    why = "module nfnetlink_queue is not loaded"
+    late = LateModules([UnavailableProbe(p, why) for p in PROBES if p.module == "nfnetlink_queue"], tmp_path)
+    (shown,) = late.missed.values()
+    assert len(shown) == len(set(shown)) >= 4
+
+
 def test_the_thread_that_reads_ebpf_programs(warnings: Warnings, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it reads of a namespace, and the names of namespaces, may be unforeseen; what follows is read as before."""
     looked, fails = [0], [False]

@@ -65,9 +65,14 @@ def _replace(slots: Slots, starts: npt.NDArray[np.intp], place: int, other: Othe
 
 
 def _redact_detail(slot: npt.NDArray[np.uint8], other: Other) -> None:
-    """Replaces the address of a neighbour or of a connect(): the first of four 32-bit values (IPv4), or all four."""
+    """Replaces the address of a neighbour or of a connect(): the first of four 32-bit values (IPv4), or all four. Removes the
+    name of a process."""
     detail = slot[8 : 8 + DETAIL_DTYPE.itemsize]
-    if detail[record_layout.field_offset(DETAIL_DTYPE, "what")] not in _WITH_ADDRESS:
+    what = detail[record_layout.field_offset(DETAIL_DTYPE, "what")]
+    if what == int(DetailKind.DETAIL_QUEUE_ANSWER):
+        start = record_layout.field_offset(DETAIL_DTYPE, "options")
+        detail[start : start + DETAIL_DTYPE["options"].itemsize] = 0
+    if what not in _WITH_ADDRESS:
         return
     place = record_layout.field_offset(DETAIL_DTYPE, "values")
     raw = detail[place : place + 16].tobytes()

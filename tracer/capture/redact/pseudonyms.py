@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from tracer.errors import OutputNotWritten
 from tracer.model.finding import Finding
 from tracer.model.handshake import HandshakeVerdict
-from tracer.model.hop import SocketHop, owner_of
+from tracer.model.hop import QUEUE_ANSWER, DetailHop, SocketHop, owner_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
@@ -128,6 +128,8 @@ class Pseudonymizer:
             self._learn(hop.netns)
             if isinstance(hop, SocketHop):
                 self._learn(hop.socket.command)
+            if isinstance(hop, DetailHop) and hop.detail.what == QUEUE_ANSWER:
+                self._learn(str(hop.detail.facts.get("process", "")))
 
     def syn(self, verdict: HandshakeVerdict) -> HandshakeVerdict:
         """The verdict with pseudonyms, also in the packets of its attempt."""

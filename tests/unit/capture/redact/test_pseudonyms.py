@@ -18,9 +18,9 @@ from tracer.capture.redact import pseudonyms
 from tracer.capture.redact.pseudonyms import Pseudonymizer
 from tracer.errors import OutputNotWritten
 from tracer.model.counter_mismatch import CounterMismatch
-from tracer.model.hop import DecisionDetail, Hop
+from tracer.model.hop import QUEUE_ANSWER, DecisionDetail, DetailHop, Hop
 from tracer.model.kube import Owner
-from tracer.model.namespace_name import Netns
+from tracer.model.namespace_name import HOST, Netns
 from tracer.model.packet import Packet
 from tracer.model.summary import RunSummary
 
@@ -43,6 +43,15 @@ def test_networks_stay_networks(a: str, b: str) -> None:
     plain = [ipaddress.ip_address(x) for x in (a, b)]
     if not any(x.is_loopback or x.is_multicast or x.is_unspecified or x.is_link_local for x in plain):
         assert common(*new) == common(a, b) or common(a, b) < 8
+
+
+def test_the_name_of_a_process_that_answers_for_a_queue_is_replaced() -> None:
+    facts: dict[str, int | str] = {"queue": 41, "verdict": "DROP", "by": "process", "pid": 219, "process": "shop-filter"}
+    hop = DetailHop(0, HOST, detail=DecisionDetail(QUEUE_ANSWER, facts))
+    packet = sample_packets.with_hops(sample_packets.ping(), hop)
+    made = Pseudonymizer(KEY).packet(replace(packet, verdict="DROPPED behind queue 41: pid 219 shop-filter answered DROP"))
+    assert "shop-filter" not in repr(made) and "answered DROP" in made.verdict
+    assert isinstance(found := made.hops[-1], DetailHop) and found.detail.number("pid") == 219
 
 
 @pytest.mark.parametrize("kept", ["127.0.0.1", "0.0.0.0", "224.0.0.1", "169.254.1.1", "::1", "fe80::1", "ff02::1"])

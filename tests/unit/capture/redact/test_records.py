@@ -115,6 +115,17 @@ def test_the_address_that_a_socket_asked_for_is_redacted(address: str) -> None:
     assert found["spare"] == 443
 
 
+def test_the_name_of_a_process_that_answers_is_removed() -> None:
+    detail = np.zeros(1, DETAIL_DTYPE)
+    detail["kind"], detail["what"], detail["option_bytes"] = Kind.EVENT_CLUE, DetailKind.DETAIL_QUEUE_ANSWER, 16
+    detail["values"], detail["options"][0, :4] = (1, 41, 219, 0), list(b"knp1")
+    row = np.zeros(1, DTYPE)
+    row.view(np.uint8)[: DETAIL_DTYPE.itemsize] = detail.view(np.uint8)
+    row["flags"] = 128
+    (found,) = RecordRedactor(KEY).slots(captures.slots(row))[:, 8:].copy().view(DETAIL_DTYPE).ravel()
+    assert found["values"].tolist() == [1, 41, 219, 0] and not found["options"].any()
+
+
 @pytest.mark.parametrize("address", ["10.0.0.9", "2001:db8::9"])
 def test_the_address_of_a_neighbor_is_redacted(address: str) -> None:
     detail = np.zeros(1, DETAIL_DTYPE)
