@@ -41,7 +41,6 @@ class Result:
         finding: Name of the expected finding.
         title: What was built.
         expected: Expected number of findings.
-        is_certain: Whether the expected findings must be certain; else they must not be.
         words: Words that must occur in the causes, each in at least one.
         findings: All findings.
         packets: All packets.
@@ -52,7 +51,6 @@ class Result:
     title: str
     expected: int
     words: tuple[str, ...] = ()
-    is_certain: bool = True
     findings: list[Finding] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -65,12 +63,12 @@ class Result:
 
     @property
     def false(self) -> int:
-        """Number of findings that are not expected, also of those that are not as certain as expected."""
+        """Number of findings that are not expected, also of those that are not certain."""
         others = sum(not self._is_expected(f) for f in self.findings)
         return others + max(0, self.right - self.expected)
 
     def _is_expected(self, found: Finding) -> bool:
-        return found.name == self.finding and found.certain == self.is_certain
+        return found.name == self.finding and found.certain
 
     @property
     def text(self) -> str:
@@ -126,7 +124,7 @@ def vary(watch: Watch, variation: Variation) -> Result:
 def situate(watch: Watch, situation: Situation) -> tuple[Result, Result]:
     """The findings of its packets, and the findings of the audit."""
     objects = situation.up()
-    packets = Result(situation.packets, situation.text, int(bool(situation.packets)), is_certain=not situation.is_likely)
+    packets = Result(situation.packets, situation.text, int(bool(situation.packets)))
     _trace(watch, packets, objects, situation.ports, situation.backend, situation.traffic, nft=True)
     packets.findings = [f for f in packets.findings if f.name not in situation.allowed]
     findings = audit(NodeState(FindingContext(cluster_view(objects)), inventory.read(nft_loaded())))

@@ -19,6 +19,8 @@ from tracer.model.namespace_name import is_host
 from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import Rule
 from tracer.node.node_questions import PacketQueues
+from tracer.packets.queue_details import NO_PROCESS
+from tracer.packets.queue_drops import drop_of_packet
 from tracer.rules import operator_commands
 from tracer.util.questions import value_of
 
@@ -40,11 +42,17 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
         return None
     found = queueing_rule(packet, drops[-1].netns)
     queues = range_of(found[2]) if found else None
+    seen = drop_of_packet(packet)
+    if seen and seen.cause != NO_PROCESS:
+        return None
+    number = seen.detail.number("queue") if seen and seen.detail else None
+    if found and number is not None:
+        queues = queues or range(number, number + 1)
     if not found or queues is None:
         return None
     hop, hit, rule = found
     owner = hop.owner or Owner("unknown")
-    return conflict(rule, queues, owner, [packet_proof(packet), rule_proof(hit, owner.text)], context)
+    return conflict(rule, queues, owner, [packet_proof(packet), rule_proof(hit, owner.text)], context, number)
 
 
 def range_of(rule: Rule) -> range | None:
@@ -65,7 +73,12 @@ def range_of(rule: Rule) -> range | None:
 
 
 def conflict(
-    rule: Rule, queues: range, owner: Owner, shown: Sequence[FindingEvidence], context: FindingContext
+    rule: Rule,
+    queues: range,
+    owner: Owner,
+    shown: Sequence[FindingEvidence],
+    context: FindingContext,
+    observed: int | None = None,
 ) -> Finding | None:
     """Makes the finding for a rule; None if a process is bound to each of its queues.
 
@@ -75,9 +88,10 @@ def conflict(
         owner: Its owner.
         shown: The evidence for the rule.
         context: The context of the findings.
+        observed: The queue of which the kernel said that no process was bound to it when the packet came; None = not seen.
     """
     bound = value_of(context.ask(QUEUES))
-    missing = [number for number in queues if bound is None or number not in bound]
+    missing = [number for number in queues if bound is None or number not in bound] if observed is None else [observed]
     if not missing:
         return None
     which = f"queue {missing[0]}" if len(missing) == 1 else f"queues {missing[0]} to {missing[-1]}"
@@ -86,8 +100,10 @@ def conflict(
     part = "packets that match it" if len(missing) == len(queues) else "those of the packets that match it that come to them"
     who = f"A rule of {owner.text}" if owner.known else "A rule of an unknown program"
     at = f"{rule.table}/{rule.chain}"
-    state = "no process is bound to it" if len(missing) == 1 else "no process is bound to them"
-    doubt = "" if bound is not None else "perhaps "
+    verb = "is" if observed is None or observed not in (bound or ()) else "was"
+    state = f"no process {verb} bound to {'it' if len(missing) == 1 else 'them'}"
+    is_certain = bound is not None or observed is not None
+    doubt = "" if is_certain else "perhaps "
     proofs = list(shown)
     if bound is not None:
         text = (
@@ -111,5 +127,5 @@ def conflict(
             f"Start the process that reads {which} (an intrusion detection, a CNI plugin), or remove the rule:"
             f" `{operator_commands.deletes(rule)}`. With bypass the rule lets packets pass while no process is bound."
         ),
-        certain=bound is not None,
+        certain=is_certain,
     )

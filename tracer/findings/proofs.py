@@ -7,6 +7,7 @@ from tracer.kube.policies.policy_candidates import PolicyCandidates
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import FindingEvidence
 from tracer.model.hop import (
+    DecisionDetail,
     IpvsDecision,
     IpvsNatHop,
     IpvsRefusalHop,
@@ -21,6 +22,7 @@ from tracer.model.namespace_name import Netns
 from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 from tracer.model.rule import Rule, RuleHit, format_path
+from tracer.packets import queue_details
 from tracer.util.endpoint_format import format_endpoint
 
 
@@ -80,6 +82,15 @@ def queueing_rule(packet: Packet, netns: Netns) -> tuple[RuleHop, RuleHit, Rule]
         if hop.netns == netns and hop.verdict is Verdict.QUEUE and hit and hit.rule:
             return hop, hit, hit.rule
     return None
+
+
+def queue_proof(detail: DecisionDetail | None) -> list[FindingEvidence]:
+    """The evidence of what a queue did with the packet; none if it was not seen."""
+    if not detail:
+        return []
+    return [
+        FindingEvidence("process", f"{queue_details.format_queue(detail)}: {queue_details.format_detail(detail)}", "observed")
+    ]
 
 
 def last_ends(packet: Packet) -> Endpoints:

@@ -28,9 +28,9 @@ from tracer.model.namespace_name import in_netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Outcome, Packet
-from tracer.packets import purged, queue_drops
+from tracer.packets import purged
 from tracer.packets.ovs_drops import ovs_sentence
-from tracer.packets.queue_drops import is_behind_queue
+from tracer.packets.queue_drops import SEGMENTED, format_queue_drop, queue_drop
 from tracer.util.endpoint_format import format_endpoint
 
 Ending = tuple[str, Outcome] | None
@@ -184,8 +184,10 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
     if hop.drop.program:
         return f"DROPPED {hop.drop.program.text}{_where(hop)}", Outcome.DROPPED
-    if is_behind_queue(hops, hop):
-        return f"DROPPED {queue_drops.SENTENCE}{_where(hop)}", Outcome.DROPPED
+    if queued := queue_drop(hops, hop):
+        if queued.cause == SEGMENTED:
+            return f"taken over in {queued.hook}: queued in segments{_where(hop)}", Outcome.STOLEN
+        return f"DROPPED {format_queue_drop(queued)}{_where(hop)}", Outcome.DROPPED
     if sentence := ovs_sentence(hop.drop):
         return f"DROPPED {sentence}{_where(hop)}", Outcome.DROPPED
     in_hook = next((h.hook for h in hops if isinstance(h, HookHop) and h.verdict is Verdict.DROP), "")

@@ -192,16 +192,17 @@ def every() -> list[AskedSituation]:
             AskedSituation(
                 f"queue {name}",
                 mode,
-                queued(options, passes),
+                queued(option, passes, options),
                 packets=finding,
                 audit=audit,
-                is_likely=finding == "dropped_by_queue",
             )
-            for name, options, passes, finding, audit in (
-                ("without a process", "", None, "nfqueue_unattended", "nfqueue_unattended"),
-                ("without a process, bypass", "bypass", None, "", ""),
-                ("with a process that drops", "", False, "dropped_by_queue", ""),
-                ("with a process", "", True, "", ""),
+            for name, option, passes, options, finding, audit in (
+                ("without a process", "", None, nfqueue.PLAIN, "nfqueue_unattended", "nfqueue_unattended"),
+                ("without a process, bypass", "bypass", None, nfqueue.PLAIN, "", ""),
+                ("with a process that drops", "", False, nfqueue.PLAIN, "dropped_by_queue", ""),
+                ("with a process", "", True, nfqueue.PLAIN, "", ""),
+                ("that is full", "", True, nfqueue.Options(silent=True, maximum=1), "queue_full", ""),
+                ("with a slow process, and room", "", True, nfqueue.Options(delay_seconds=0.05), "", ""),
             )
         ]
     for mode in ("legacy", "nft"):
@@ -416,12 +417,13 @@ def _ends_as(service: Service, conditions: dict[str, bool]) -> Callable[[str], l
     return build
 
 
-def queued(option: str, passes: bool | None) -> Callable[[str], list[Object]]:
+def queued(option: str, passes: bool | None, options: nfqueue.Options = nfqueue.PLAIN) -> Callable[[str], list[Object]]:
     """Requests pass a rule that hands them to a queue.
 
     Args:
         option: "bypass" or "".
         passes: Whether the process behind the queue accepts them; None = there is no process.
+        options: How the queue and its process are set up.
     """
 
     def build(mode: str) -> list[Object]:
@@ -437,7 +439,7 @@ def queued(option: str, passes: bool | None) -> Callable[[str], list[Object]]:
             rule = f"-I FORWARD 1 -d {A}/32 -p tcp -m tcp --dport 8080 -j NFQUEUE --queue-num {QUEUE}{bypass}"
             rules.restore_text(f"*filter\n{rule}\nCOMMIT\n", 4, "legacy" if mode == "legacy" else "nft", flush=False)
         if passes is not None:
-            nfqueue.start(QUEUE, decide=None if passes else lambda packet: False)
+            nfqueue.start(QUEUE, decide=None if passes else lambda packet: nfqueue.DROP, options=options)
         return found
 
     return build

@@ -39,8 +39,7 @@ class Situation:
 
     packets: the finding that its packets must show, "" = none. audit: the certain finding of the audit, "" = none. perhaps:
     findings that the audit may report as likely, about chains that do no harm. allowed: findings that its packets may show too.
-    is_likely: the finding of `packets` is never certain. by_answer: the finding of `packets` appears only when the pod with the
-    hostPort answers.
+    by_answer: the finding of `packets` appears only when the pod with the hostPort answers.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Situation:
     audit: str = ""
     perhaps: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
-    is_likely: bool = False
     by_answer: bool = False
     from_node: bool = False
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 from contextlib import ExitStack, suppress
@@ -21,11 +22,12 @@ from tests.support.policy_writers import antrea_tables, kube_network_policies
 from tests.support.policy_writers import kube_router_tables as kube_router
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
-from tracer.model.hop import Drop, DropHop
+from tracer.model.hop import QUEUE_REFUSED, DecisionDetail, DetailHop, Drop, DropHop
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Verdict
 from tracer.model.packet import Packet
 from tracer.packets.outcome import classify
+from tracer.packets.queue_details import QUEUE_FULL
 from tracer.predict.query import PathQuery
 
 WEB = objects.pod("shop/web", PODS["pod-a"], "node-1", PORT)
@@ -163,3 +165,46 @@ def _behind_queue(box: Box) -> BuiltCase:
          "kubectl get networkpolicies -n shop": "name: deny-all"},
         repair=allow,
     )  # fmt: skip
+
+
+@case("queue_full", "a process that does not read", "machine")
+def _full_queue(box: Box) -> BuiltCase:
+    server = box.listen(PORT, "pod-a")
+    box.put(*kube_network_policies.steps(World([WEB], [policy("shop/deny-all")])))
+    box.objects(objects.node("node-1", NODE, MINE))
+    processes = [nfqueue.start(kube_network_policies.QUEUE, options=nfqueue.Options(silent=True, maximum=1))]
+    box.at_end(lambda: processes[-1].kill())
+
+    def find() -> list[Finding]:
+        """The first SYN waits in the queue, the next one is dropped: the queue's counter shows it."""
+        with netns.entered("client"):
+            client = socket.socket()
+        with client:
+            client.settimeout(2.5)
+            with suppress(TimeoutError):
+                client.connect((PODS["pod-a"], PORT))
+                return []
+        facts: dict[str, int | str] = {
+            "queue": kube_network_policies.QUEUE,
+            "errno": errno.ENOBUFS,
+            "by": QUEUE_FULL,
+            "waiting": 1,
+            "maximum": 1,
+        }
+        detail = DetailHop(8, HOST, detail=DecisionDetail(QUEUE_REFUSED, facts))
+        drop = DropHop(9, HOST, verdict=Verdict.DROP, drop=Drop("NOT_SPECIFIED", "nf_queue"))
+        made = []
+        for packet in box.packets(QUERY):
+            dropped = replace(packet, hops=(*packet.hops, detail, drop))
+            verdict, outcome = classify(dropped)
+            made.append(replace(dropped, verdict=verdict, outcome=outcome))
+        return box.packet_findings("queue_full", made)
+
+    def read() -> None:
+        processes[-1].kill()
+        processes.append(nfqueue.start(kube_network_policies.QUEUE))
+
+    assert server.fileno() >= 0
+    chain = f"nft -a list chain inet {kube_network_policies.TABLE} postrouting"
+    shown = r"^ *100 +\d+ +1 \d +\d+ +[1-9]"
+    return BuiltCase(find, {"cat /proc/net/netfilter/nfnetlink_queue": shown, chain: "queue (to|num) 100"}, repair=read)

@@ -12,9 +12,9 @@ from tests.support.policy_semantics import Expected, World, expected, name_of
 from tracer.kube.catalog import ClusterView
 from tracer.kube.policies.evaluation import evaluate
 from tracer.model.finding import Finding
-from tracer.model.hop import owner_of, verdict_of
+from tracer.model.hop import DetailHop, owner_of, verdict_of
 from tracer.model.kube import Owner
-from tracer.model.netfilter import REFUSALS
+from tracer.model.netfilter import REFUSALS, Verdict
 from tracer.model.packet import Outcome, Packet
 
 _ALLOWED = re.compile(r"NetworkPolicy (\S+?), (ingress|egress)(?: rule (\d+))?")
@@ -89,8 +89,10 @@ def check(
         return _check_denied(world, program, each, seen, findings, wanted, counts)
     if findings:
         return counts.add("wrong", f"{each.text}: arrived, but {findings[0].name}")
-    if program == BY_QUEUE:
-        return None  # no rule shows which policy allowed it
+    if program == BY_QUEUE:  # no rule shows which policy allowed it
+        answers = [hop.detail.facts.get("verdict") for hop in seen.hops if isinstance(hop, DetailHop)]
+        was_queued = any(verdict_of(hop) is Verdict.QUEUE for hop in seen.hops)
+        return counts.add("wrong", f"{each.text}: answers {answers}") if was_queued and "ACCEPT" not in answers else None
     return _check_allowed(program, each, seen, wanted, counts)
 
 
@@ -118,7 +120,7 @@ def _check_denied(
 
 def _check_queue(each: Sent, findings: Sequence[Finding], wanted: list[Expected], counts: Counts) -> None:
     """The finding must name all policies that limit the pods, and say that they do not allow the packet."""
-    if [f.name for f in findings] != ["dropped_by_queue"]:
+    if [(f.name, f.certain) for f in findings] != [("dropped_by_queue", True)]:
         return counts.add("wrong", f"{each.text}: findings {[f.cause for f in findings]}")
     cause, proofs = findings[0].cause, [p.text for p in findings[0].proofs if p.what == "object"]
     for one in wanted:

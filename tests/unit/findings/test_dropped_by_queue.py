@@ -13,11 +13,12 @@ from tests.support.policies import Object, cluster, pod, policy
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.hop import DecisionDetail, DetailHop, Drop, DropHop, HookHop, Hop, Nat, NatHop, TableHop
+from tracer.model.hop import QUEUE_ANSWER, DecisionDetail, DetailHop, Drop, DropHop, HookHop, Hop, Nat, NatHop, TableHop
 from tracer.model.namespace_name import HOST
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.rule import RuleHit, RuleLocation, RuleTrace
 from tracer.packets.outcome import classify
+from tracer.packets.queue_details import ENDED, INTERFACE_DOWN, PROCESS, RULES_REMOVED
 from tracer.rules.nftables import json_parser
 
 WEB, CLIENT = pod("shop/web", "10.0.0.1", app="web"), pod("shop/client", "10.0.0.2", app="client")
@@ -104,3 +105,53 @@ def test_a_packet_that_came_back_from_the_queue(hop: Hop) -> None:
     ways: tuple[list[Hop], list[Hop]] = [held, hop, drop], [held, drop]
     came_back, did_not = (classify(f.packet(hops, ENDS))[0] for hops in ways)
     assert came_back == "DROPPED in nfqnl_reinject: NOT_SPECIFIED" and did_not.startswith("DROPPED behind a queue (NFQUEUE): ")
+
+
+def answered(verdict: str, by: str = "") -> DetailHop:
+    facts: dict[str, int | str] = {"queue": 100, "verdict": verdict, "waited_ns": 1_200_000}
+    facts |= {"by": by} if by else {}
+    facts |= {"pid": 219, "process": "knp"} if by == PROCESS else {}
+    return DetailHop(0, HOST, detail=DecisionDetail(QUEUE_ANSWER, facts))
+
+
+def test_an_answer_that_was_seen_is_certain() -> None:
+    (finding,) = found(WEB, CLIENT, DENY, since=(answered("DROP", PROCESS),))
+    assert finding.certain and finding.cause.startswith(
+        "The process behind queue 100 (NFQUEUE), pid 219 knp, does not let tcp 8080 from pod shop/client to pod shop/web pass:"
+        " a rule of kube-network-policies in kube-network-policies/postrouting hands the packets to the queue, and the process"
+        " answers DROP. What kube-network-policies decides by is not seen, so the policy, if one decides, is unknown: "
+    )
+    assert f.proofs(finding, "process") == ["queue 100: pid 219 knp answered DROP after 1.20 ms (observed)"]
+    assert len(f.proofs(finding, "object")) == 1
+
+
+def test_a_drop_that_nobody_is_seen_to_answer() -> None:
+    (finding,) = found(WEB, CLIENT, DENY, since=(answered("DROP"),))
+    assert not finding.certain and "The same is seen when that process ends" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("by", "why"),
+    [(ENDED, "the process behind it ended or let go of it"), (INTERFACE_DOWN, "an interface went down"),
+     (RULES_REMOVED, "rules of their hook were removed")],
+)  # fmt: skip
+def test_a_queue_that_was_emptied(by: str, why: str) -> None:
+    """No policy decided, so none is a candidate."""
+    (finding,) = found(WEB, CLIENT, DENY, since=(answered("DROP", by),))
+    assert finding.certain and finding.cause == (
+        f"Packets waited in queue 100 (NFQUEUE) when {why}, and the kernel dropped them, such as tcp 8080 from pod shop/client"
+        " to pod shop/web: a rule of kube-network-policies in kube-network-policies/postrouting hands the packets to the queue."
+    )
+    assert not f.proofs(finding, "object") and "the log of the process" in finding.cure
+
+
+@pytest.mark.parametrize("verdict", ["ACCEPT", "REPEAT", "STOP"])
+def test_a_packet_that_the_process_let_pass(verdict: str) -> None:
+    assert found(WEB, CLIENT, DENY, since=(answered(verdict, PROCESS),)) == []
+
+
+def test_an_answer_of_an_earlier_queue() -> None:
+    """A rule has handed the packet to a queue again since: what that queue did was not seen."""
+    again = decided(QUEUE, TABLE)
+    (finding,) = found(WEB, CLIENT, DENY, since=(answered("ACCEPT", PROCESS), again))
+    assert not finding.certain

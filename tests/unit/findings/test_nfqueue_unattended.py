@@ -13,23 +13,27 @@ from tracer.kube.catalog import ClusterView
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.finding import Finding
-from tracer.model.hop import Drop, DropHop, TableHop
+from tracer.model.hop import QUEUE_REFUSED, DecisionDetail, DetailHop, Drop, DropHop, TableHop
 from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Outcome, Packet
 from tracer.model.rule import Rule, RuleHit, RuleLocation, RuleTrace
+from tracer.packets.queue_details import BUFFER_FULL, NO_PROCESS, QUEUE_FULL
 from tracer.rules import save_parser
 
 LINE = "-A FORWARD -p tcp -m tcp --dport 8080 -j NFQUEUE --queue-num 7"
 
 
-def packet(line: str = LINE, function: str = "nf_queue", netns: Netns = HOST) -> Packet:
+def packet(line: str = LINE, function: str = "nf_queue", netns: Netns = HOST, seen: str | None = None) -> Packet:
+    """seen: why the queue was seen not to take it; None = nothing was seen of the queue."""
     rules = save_parser.parse(f"*filter\n{line}\n")
     (rule,) = rules.chain("ip", "filter", "FORWARD")
     hit = RuleHit((RuleLocation("FORWARD", 1),), rule, rule.target, Evidence.OBSERVED)
     hop = TableHop(0, netns, Hook.FORWARD, table="filter", verdict=Verdict.QUEUE, rule_trace=RuleTrace((hit,), ruleset=rules))
     drop = DropHop(1, netns, drop=Drop("NOT_SPECIFIED", function), verdict=Verdict.DROP)
-    return f.packet([hop, drop], Endpoints(f.CLIENT, 40000, "10.244.0.11", 8080))
+    facts: dict[str, int | str] = {"queue": 7, "errno": 3} | ({"by": seen} if seen else {})
+    detail = DetailHop(1, netns, detail=DecisionDetail(QUEUE_REFUSED, facts))
+    return f.packet([hop, *([] if seen is None else [detail]), drop], Endpoints(f.CLIENT, 40000, "10.244.0.11", 8080))
 
 
 def found(made: Packet, queues: tuple[int, ...] | None = ()) -> list[Finding]:
@@ -108,3 +112,23 @@ def test_no_finding(made: Packet, queues: tuple[int, ...]) -> None:
 )
 def test_the_queues_of_a_rule(text: str, queues: range | None) -> None:
     assert range_of(Rule("ip", "filter", "FORWARD", 1, text)) == queues
+
+
+@pytest.mark.parametrize("queues", [(), None, (6,)])
+def test_a_queue_that_was_seen_without_a_process_is_certain(queues: tuple[int, ...] | None) -> None:
+    (finding,) = found(packet(seen=NO_PROCESS), queues)
+    assert finding.certain and "and no process is bound to it: the kernel drops packets that match it." in finding.cause
+
+
+def test_a_process_that_was_bound_since() -> None:
+    (finding,) = found(packet("-A FORWARD -j NFQUEUE --queue-balance 4:7", seen=NO_PROCESS), (4, 5, 6, 7))
+    assert (
+        finding.certain
+        and "hands packets to queue 7 (NFQUEUE, without bypass), and no process was bound to it: " in finding.cause
+    )
+    assert "the kernel drops those of the packets that match it that come to them" in finding.cause
+
+
+@pytest.mark.parametrize("seen", [QUEUE_FULL, BUFFER_FULL, ""])
+def test_a_queue_that_was_seen_to_refuse_for_another_reason(seen: str) -> None:
+    assert "nfqueue_unattended" not in {finding.name for finding in found(packet(seen=seen), ())}

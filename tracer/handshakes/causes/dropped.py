@@ -10,6 +10,7 @@ from tracer.model.hop import Drop, HandshakeHop
 from tracer.node.namespace_questions import NamespaceInspector
 from tracer.packets.outcome import BAD
 from tracer.packets.ovs_drops import ovs_sentence
+from tracer.packets.queue_drops import UNKNOWN, drop_of_packet, format_queue_drop
 
 REASONS = {
     "IP_RPFILTER": ("rp_filter", "rp_filter: answers to {src} would not leave by {iface}, where it came in"),
@@ -51,6 +52,10 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
         return _by_program(attempt, drop, drop.program)
     if sentence := ovs_sentence(drop):
         return Cause("dropped", f"dropped{attempt.where} {sentence}")
+    queued = drop_of_packet(syn)
+    if queued and (sentence := format_queue_drop(queued)):
+        evidence = Evidence.DERIVED if queued.cause == UNKNOWN else Evidence.OBSERVED
+        return Cause("dropped", f"dropped{attempt.where} {sentence}", evidence)
     fields = {"src": attempt.reached.src, "iface": _arrival(attempt)}
     if drop.reason in REASONS:
         name, text = REASONS[drop.reason]

@@ -273,6 +273,23 @@ def test_other_drops(reason: str, function: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("detail", "function", "text", "evidence"),
+    [
+        ({"what": "queue-answer", "verdict": "DROP", "by": "process", "pid": 9, "process": "ids"}, "nfqnl_reinject",
+         "dropped behind queue 7 (NFQUEUE): pid 9 ids answered DROP", "observed"),
+        ({"what": "queue-refused", "errno": 105, "by": "queue full", "waiting": 2, "maximum": 2}, "nf_queue",
+         "dropped at queue 7 (NFQUEUE), which is full: 2 packets wait, maximum 2", "observed"),
+        ({"what": "queue-answer", "verdict": "DROP"}, "nfqnl_reinject",
+         "dropped behind a queue (NFQUEUE): its process did not let it pass or ended, or", "derived"),
+    ],
+)  # fmt: skip
+def test_a_queue(detail: dict[str, Any], function: str, text: str, evidence: str) -> None:
+    facts = dict(detail)
+    result = cause(syn(decision_detail(facts.pop("what"), 15, HOST, queue=7, **facts), drop("NOT_SPECIFIED", function, HOST)))
+    assert (result[0], result[2]) == ("dropped", evidence) and result[1].startswith(text)
+
+
+@pytest.mark.parametrize(
     ("reason", "point", "candidates", "doubt", "name", "evidence"),
     [
         ("TC_INGRESS", AttachPoint.TC_INGRESS, (PROGRAM,), "", "tc", "derived"),
