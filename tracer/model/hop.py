@@ -363,6 +363,10 @@ class HandshakeHop(HopBase):
         return self.handshake.stage != "request" or self.handshake.accepted is False
 
 
+SHOWN_DETAILS = frozenset({"connect", QUEUE_ANSWER, QUEUE_REFUSED})
+"""Details that are no reason of another decision, but a decision themselves."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetailHop(HopBase):
@@ -374,7 +378,7 @@ class DetailHop(HopBase):
 
     @property
     def is_decisive(self) -> bool:
-        return self.detail.what in (QUEUE_ANSWER, QUEUE_REFUSED)
+        return self.detail.what in SHOWN_DETAILS
 
 
 @final

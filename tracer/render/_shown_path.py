@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tracer.model.connection import ConnectionKey
 from tracer.model.endpoints import Endpoints
-from tracer.model.hop import Hop, IpvsNatHop, IpvsRefusalHop, RuleHop, SocketHop, nat_of, verdict_of
+from tracer.model.hop import DetailHop, Hop, IpvsNatHop, IpvsRefusalHop, RuleHop, SocketHop, nat_of, verdict_of
 from tracer.model.packet import Flow, Packet
 from tracer.packets.flooded_copies import is_refused_copy
 from tracer.packets.path_memo import PathMemo
@@ -82,10 +82,11 @@ def _state(hop: Hop, ports: Ports, constants: set[int]) -> Hashable:
     """What must be equal in two hops so that one line of text can stand for both."""
     place = (hop.table, hop.base_chain) if isinstance(hop, RuleHop) else ()
     of_ipvs = hop.decision if isinstance(hop, (IpvsNatHop, IpvsRefusalHop)) else None
+    detail = (hop.detail.what, *hop.detail.facts.items()) if isinstance(hop, DetailHop) else ()
     pid = hop.socket.pid if isinstance(hop, SocketHop) else 0
     nat = nat_of(hop)
     rewrite = nat and (nat.kind, *(_ends(each, ports, constants) for each in (nat.before, nat.after)))
-    return hop.kind, hop.netns, hop.hook, place, verdict_of(hop), rewrite, of_ipvs, pid
+    return hop.kind, hop.netns, hop.hook, place, verdict_of(hop), rewrite, of_ipvs, detail, pid
 
 
 def _ends(ends: Endpoints, ports: Ports, constants: set[int]) -> Hashable:

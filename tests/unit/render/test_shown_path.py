@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
+from tests.support import syns
 from tests.support.builders import Trail
 from tests.support.shared_paths import assembled, delivered, forwarded, rows_of
 from tracer.model.packet import Packet
@@ -39,6 +40,18 @@ def test_it_does_not_depend_on_how_a_packet_was_explained(make: Callable[[int], 
     for packet in packets:
         assert identity(paths, packet) == identity(paths, on_its_own(packet))
     assert len({identity(paths, packet) for packet in packets}) == len(packets), "each is of another connection"
+
+
+def test_what_a_socket_asked_for_is_a_part_of_the_path() -> None:
+    packet = on_its_own(packets_of(delivered(1, 40001))[0])
+
+    def asked(address: str) -> Packet:
+        return evolve(packet, hops=(*packet.hops, syns.decision_detail("connect", packet.hops[-1].time, asked=address)))
+
+    paths = ShownPaths()
+    first, second, other = (identity(paths, asked(address)) for address in ("10.96.0.10:53", "10.96.0.10:53", "10.96.0.11:53"))
+    assert first == second != other
+    assert identity(paths, packet) not in (first, other)
 
 
 def test_another_port_that_is_by_chance_the_one_that_a_connection_chose() -> None:

@@ -183,6 +183,13 @@ def test_the_answer_of_a_queue_is_shown_by_default() -> None:
     assert any(line.rstrip().endswith("queue 100    pid 219 knp answered ACCEPT after 1.20 ms") for line in written(packet))
 
 
+def test_what_a_socket_asked_for() -> None:
+    facts = {"asked": "10.96.0.10:53", "changed": "by eBPF program x (id 1) at sendmsg4 of /, loaded by Cilium"}
+    packet = samples.with_hops(samples.ping(), DetailHop(0, HOST, detail=DecisionDetail("connect", facts)))
+    shown = " ".join(" ".join(written(packet)).split())
+    assert f"connect asked 10.96.0.10:53, changed {facts['changed']}" in shown
+
+
 def test_copies_are_marked() -> None:
     assert "NO_SOCKET in __udp4_lib_rcv  (copy)" in written(samples.no_socket())[1]
 
