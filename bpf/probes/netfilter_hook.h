@@ -131,6 +131,13 @@ static __always_inline int hook_keep(struct call *c)
     return is_ip(READ(c, state, pf)) && !in_negative_cache(READ(c, skb, _nfct));
 }
 
+/* 1 for a packet that can show what its socket asked for. */
+static __always_inline int may_show_request(struct observation *s)
+{
+    u8 protocol = s->tuple[HEADER].protocol;
+    return (protocol == UDP && is_any_asked()) || (protocol == TCP && s->packet.tcp_flags == TCP_FLAG_SYN);
+}
+
 static __always_inline int hook_returned(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
@@ -162,10 +169,14 @@ static __always_inline int hook_returned(struct call *c)
         return 0;
     r.out->verdict = NF_ACCEPT;
     submit_event(r);
-    if (s->hook == OUTPUT && s->tuple[HEADER].protocol == TCP && s->packet.tcp_flags == TCP_FLAG_SYN) {
+    if (s->hook == OUTPUT && may_show_request(s)) {
         sk = READ(c, skb, sk);
-        if (sk && is_ip_socket(c, sk))
-            write_replaced_address(c, e, sk);
+        if (sk && is_ip_socket(c, sk)) {
+            if (s->tuple[HEADER].protocol == UDP)
+                write_sent_elsewhere(c, e, sk, s);
+            else
+                write_replaced_address(c, e, sk);
+        }
     }
     return 0;
 }

@@ -64,6 +64,8 @@ static __always_inline int socket_entered(struct call *c)
     submit_event(r);
     if (state == TCP_SYN_SENT)
         write_replaced_address(c, e, sk);
+    else if (s->tuple[HEADER].protocol == UDP && is_any_asked())
+        write_answer_from_elsewhere(c, e, sk, s);
     return 0;
 }
 

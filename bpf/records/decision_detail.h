@@ -13,8 +13,8 @@ enum decision_detail_kind {
     DETAIL_NEIGHBOUR = 5,  /* the packet waits for the link address of the next hop; values: address of the next hop */
     DETAIL_ROUTE = 6,      /* the route of the packet is an error route; values: errno of the route */
     DETAIL_RESET = 7,      /* a TCP reset answers the packet; values: enum sk_rst_reason; object: socket inode, 0 = no socket */
-    DETAIL_CONNECT = 8,    /* the packet's socket asked for another address than it is connected to; values: that address, IPv4 as
-                              ::ffff:a.b.c.d; object: id of the socket's cgroup, 0 = not known */
+    DETAIL_CONNECT = 8,    /* the packet's socket asked for another address than it is connected to, or than its datagram was sent
+                              to; values: that address, IPv4 as ::ffff:a.b.c.d; object: id of the socket's cgroup, 0 = not known */
     DETAIL_QUEUE_ANSWER = 9,  /* a queue (NFQUEUE) gives the packet back; values: NF_* verdict with its flags, number of the queue,
                                  process that answered, 0 = none; object: time in the queue, ns */
     DETAIL_QUEUE_REFUSED = 10, /* a queue (NFQUEUE) did not take the packet; values: errno, number of the queue, packets that wait
@@ -50,10 +50,10 @@ struct decision_detail {
     u8 kind;         /* EVENT_CLUE */
     u8 flags;        /* enum event_flag, or-ed */
     u8 what;         /* enum decision_detail_kind */
-    u8 status;       /* LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_*; RESET: 1 = by a socket; QUEUE_ANSWER:
-                        enum queue_answer_by; QUEUE_REFUSED: enum queue_refused_by */
+    u8 status;       /* LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_*; RESET: 1 = by a socket; CONNECT: 1 = at
+                        sendmsg(), 0 = at connect(); QUEUE_ANSWER: enum queue_answer_by; QUEUE_REFUSED: enum queue_refused_by */
     u8 state;        /* TIME_WAIT: 6, or 5 for FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the
-                        next hop, 2 or 10, 0 = not known; CONNECT: that of the socket */
+                        next hop, 2 or 10, 0 = not known; CONNECT: that of the programs which replaced it */
     u8 option_bytes; /* LISTENER, TIME_WAIT: bytes of TCP options; QUEUE_ANSWER: of the process's name */
     u32 spare;       /* CONNECT: port that the socket asked for; else zero */
     u8 options[40];  /* LISTENER, TIME_WAIT: TCP options of the SYN, as sent; QUEUE_ANSWER: name of the process */

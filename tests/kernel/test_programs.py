@@ -21,6 +21,7 @@ import pytest
 from scenes import topology
 from scenes.netns import entered
 from tests.kernel.captured import check_same_output, read
+from tests.kernel.cgroup_sockets import CGROUPS, at_cgroup, cgroup, facts_of, has_cgroups, made_in, needs_cgroups
 from tests.kernel.recorder import Recorder
 from tests.kernel.watching import Watch
 from tests.support import bpf_programs
@@ -31,11 +32,9 @@ from tracer.kernel import bpf_syscall
 from tracer.kernel.program_watcher import ProgramWatcher
 from tracer.model.bpf_program import AttachPoint, ProgramDrop
 from tracer.model.filter import Filter
-from tracer.model.hop import DetailHop
 from tracer.model.packet import Outcome, Packet
 
 PORT, PACKETS = 9191, 30
-CGROUPS = Path("/sys/fs/cgroup")
 SO_ATTACH_FILTER = 26
 NETKIT_NODE, NETKIT_POD = "10.99.0.1", "10.99.0.2"
 POD = topology.PODS[0]
@@ -239,47 +238,6 @@ def replayed(path: Path) -> str:
     return " ".join(done.stdout.split())
 
 
-@contextmanager
-def cgroup(path: str) -> Iterator[Path]:
-    """A cgroup; sockets that are made in the block belong to it."""
-    made = CGROUPS / path
-    made.mkdir()
-    try:
-        yield made
-    finally:
-        made.rmdir()
-
-
-def made_in(directory: Path, netns: str | None, kind: int = socket.SOCK_DGRAM) -> socket.socket:
-    """A socket that belongs to a cgroup: it stays in that of the process that made it."""
-    (directory / "cgroup.procs").write_text(str(os.getpid()))
-    try:
-        with entered(netns):
-            return socket.socket(socket.AF_INET, kind)
-    finally:
-        (CGROUPS / "cgroup.procs").write_text(str(os.getpid()))
-
-
-@contextmanager
-def at_cgroup(directory: Path, attach_type: int, *programs: TestProgram) -> Iterator[None]:
-    links = [bpf_programs.attach_at(directory, program, attach_type) for program in programs]
-    try:
-        yield
-    finally:
-        for link in links:
-            os.close(link)
-
-
-def has_cgroups(watch: Watch) -> bool:
-    """Whether the kernel gives the cgroup of a socket."""
-    return watch.kernel.types.vmlinux.field("sock", "sk_cgrp_data.cgroup") is not None
-
-
-def needs_cgroups(watch: Watch) -> None:
-    if not has_cgroups(watch):
-        pytest.skip("this kernel's BTF does not give the cgroup of a socket")
-
-
 def loaded(name: str, attach_type: int, nth: int = 3) -> TestProgram:
     return bpf_programs.load(name, CGROUP_SKB, PORT, nth, attach_type)
 
@@ -442,11 +400,6 @@ def test_an_address_that_is_replaced_at_connect(watch: Watch, at_root: bool) -> 
     replaced = [{"asked": f"10.96.99.99:{PORT}", **changed}]
     assert found["SYN"] == found["SYN ACK"] == [replaced, replaced, [], []]
     assert not any(found["ACK"])
-
-
-def facts_of(packet: Packet) -> list[dict[str, int | str]]:
-    """What the packet shows of a connect()."""
-    return [dict(h.detail.facts) for h in packet.hops if isinstance(h, DetailHop) and h.detail.what == "connect"]
 
 
 def test_a_program_that_refuses_a_packet_instead_of_the_search_for_its_socket(watch: Watch) -> None:

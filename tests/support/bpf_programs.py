@@ -203,13 +203,19 @@ def load_refusing(name: str, kind: int, attach_type: int) -> int:
 
 
 def load_replacing(name: str, attach_type: int, asked: str, given: str) -> int:
-    """Loads a program of connect() that replaces an IPv4 address; returns its descriptor."""
-    before, after = (struct.unpack("=i", socket.inet_aton(each))[0] for each in (asked, given))
-    code = [
-        _op(0x61, 2, 1, 4), _op(0xB4, 3, value=before), _op(0x5D, 2, 3, 2),  # if ctx->user_ip4 != asked: pass
-        _op(0xB4, 2, value=after), _op(0x63, 1, 2, 4),
-        _op(0xB7, value=1), _op(0x95),
-    ]  # fmt: skip
+    """Loads a program of connect() or sendmsg() that replaces an address; returns its descriptor."""
+    family, first = (socket.AF_INET6, 8) if ":" in asked else (socket.AF_INET, 4)
+    before, after = (socket.inet_pton(family, each) for each in (asked, given))
+    words = [
+        (first + at, *(struct.unpack_from("=i", each, at)[0] for each in (before, after))) for at in range(0, len(before), 4)
+    ]
+    code: list[bytes] = []
+    for n, (at, of_asked, _) in enumerate(words):  # if ctx->user_ip4 != asked: pass
+        beyond = 3 * (len(words) - n - 1) + 2 * len(words)
+        code += [_op(0x61, 2, 1, at), _op(0xB4, 3, value=of_asked), _op(0x5D, 2, 3, beyond)]
+    for at, _, of_given in words:
+        code += [_op(0xB4, 2, value=of_given), _op(0x63, 1, 2, at)]
+    code += [_op(0xB7, value=1), _op(0x95)]
     return bpf_syscall.load_program(name, b"".join(code), "GPL", ProgramTarget(SOCK_ADDR, attach_type))
 
 

@@ -222,7 +222,8 @@ def connect_programs(machine: Machine) -> CheckResult:
     names = _listed(f"{each.program.text} ({', '.join(each.points)} of {each.program.cgroup}{_origin(each)})" for each in found)
     return CheckResult(
         "connect()", "degraded",
-        f"may replace a Service's address, which is then in no packet, by {names}; not shown: whether they do, for UDP", 1,
+        f"may replace a Service's address, which is then in no packet, by {names}; the first packets of a socket say what it"
+        " asked for", 1,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ MSS, TIMESTAMP = 2, 8
 TSVAL = "tsval"
 """The fact that is the clock of a packet's sender: it differs from packet to packet."""
 CONNECT = "connect"
-"""The kind of detail of a socket that is connected to another address than it asked for."""
+"""The kind of detail of a socket that is connected to another address than it asked for, or sends a datagram to another one."""
 _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 
@@ -116,7 +116,7 @@ def _reset(row: Row) -> Facts:
 
 
 def _connect(row: Row) -> Facts:
-    """asked: the address and port that the socket asked for; it is connected to another one."""
+    """asked: the address and port that the socket asked for; the packet goes to, or comes from, another one."""
     return {"asked": format_endpoint(record.address(struct.pack("=4I", *row.values)), row.spare)}
 
 

@@ -59,7 +59,7 @@ class DecisionDetailRow(NamedTuple):
     kind: int  # EVENT_CLUE
     flags: int  # enum event_flag, or-ed
     what: int  # DetailKind
-    status: int  # LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_*; RESET: 1 = by a socket; QUEUE_*
+    status: int  # LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_*; RESET, CONNECT, QUEUE_*: see there
     state: int  # TIME_WAIT: 6, or 5 for FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the next hop
     option_bytes: int  # LISTENER, TIME_WAIT: bytes of TCP options; QUEUE_ANSWER: of the process's name
     spare: int  # CONNECT: port that the socket asked for; else 0

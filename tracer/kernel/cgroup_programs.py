@@ -41,6 +41,8 @@ _TYPES = {
     AttachPoint.CGROUP_EGRESS: bpf_syscall.CGROUP_INET_EGRESS,
     AttachPoint.CONNECT4: bpf_syscall.CONNECT_TYPES["connect4"],
     AttachPoint.CONNECT6: bpf_syscall.CONNECT_TYPES["connect6"],
+    AttachPoint.SENDMSG4: bpf_syscall.CONNECT_TYPES["sendmsg4"],
+    AttachPoint.SENDMSG6: bpf_syscall.CONNECT_TYPES["sendmsg6"],
 }
 SEARCHED = (AttachPoint.CGROUP_INGRESS, AttachPoint.CGROUP_EGRESS)
 """Programs that are read in a search. Others are, too, if the root of the hierarchy has some, as of Cilium; else they are read

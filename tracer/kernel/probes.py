@@ -113,7 +113,10 @@ PROBES = (
     # Called where a program is attached, and nowhere else. In newer kernels the address has a type of its own.
     Probe("connect", ("__cgroup_bpf_run_filter_sock_addr",), ENTRY,
           ("sock *", "sockaddr *|sockaddr_unsized *", "enum cgroup_bpf_attach_type|enum bpf_attach_type"),
-          "addresses that eBPF programs replace at connect()"),
+          "addresses that eBPF programs replace at connect() and sendmsg()"),
+    Probe("replaced", ("__cgroup_bpf_run_filter_sock_addr",), RETURN,
+          ("sock *", "sockaddr *|sockaddr_unsized *", "enum cgroup_bpf_attach_type|enum bpf_attach_type"),
+          "addresses that eBPF programs replace at sendmsg()"),
     Probe("synack4", ("tcp_v4_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN"),
     Probe("synack6", ("tcp_v6_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN (IPv6)", like="synack4"),
     Probe("syn", ("tcp_conn_request",), RETURN, ("sock *", "sk_buff *"), "SYNs at their listener, and its queues"),

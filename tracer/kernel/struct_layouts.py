@@ -92,6 +92,8 @@ ENUMERATORS = (
     ("nf_ct_ext_id", "NF_CT_EXT_NAT", "nf_conntrack"),
     ("cgroup_bpf_attach_type", "CGROUP_INET4_CONNECT", ""),
     ("cgroup_bpf_attach_type", "CGROUP_INET6_CONNECT", ""),
+    ("cgroup_bpf_attach_type", "CGROUP_UDP4_SENDMSG", ""),
+    ("cgroup_bpf_attach_type", "CGROUP_UDP6_SENDMSG", ""),
 )
 
 RING = "BPF_MAP_TYPE_RINGBUF"

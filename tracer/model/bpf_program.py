@@ -21,10 +21,13 @@ class AttachPoint(StrEnum):
     CGROUP_EGRESS = "cgroup egress"
     CONNECT4 = "connect4"
     CONNECT6 = "connect6"
+    SENDMSG4 = "sendmsg4"
+    SENDMSG6 = "sendmsg6"
 
 
 CGROUP_POINTS = frozenset({
-    AttachPoint.CGROUP_INGRESS, AttachPoint.CGROUP_EGRESS, AttachPoint.CONNECT4, AttachPoint.CONNECT6,
+    AttachPoint.CGROUP_INGRESS, AttachPoint.CGROUP_EGRESS, AttachPoint.CONNECT4, AttachPoint.CONNECT6, AttachPoint.SENDMSG4,
+    AttachPoint.SENDMSG6,
 })  # fmt: skip
 """Places of cgroups: the socket's own cgroup and those above it."""
 

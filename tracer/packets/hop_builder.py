@@ -234,7 +234,7 @@ class HopBuilder:
 
     def _replacing(self, e: DetailEvent) -> ProgramDrop | None:
         """What is known of the program that replaced the address that a socket asked for; None = nothing."""
-        place = replacing_place(e.detail.state)
+        place = replacing_place(e.detail)
         if not e.detail.object:
             return None
         periods = self.lookups.programs(NO_NETNS_INODE, e.detail.object, place.point, e.time)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tracer.events import record
+from tracer.events.detail_row import DecisionDetailRow
 from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramDrop, ProgramKind, ProgramPeriod
 
 NO_REASON = ("", "NOT_SPECIFIED")
@@ -106,8 +107,14 @@ PLACES = (
 )
 """In order: the first row that fits counts."""
 
-REPLACED = {4: DropPlace(AttachPoint.CONNECT4, ()), 6: DropPlace(AttachPoint.CONNECT6, ())}
-"""Where a program may have replaced the address that a socket asked for, by version of IP: no drop, but the same account."""
+REPLACED = {
+    (False, False): DropPlace(AttachPoint.CONNECT4, ()),
+    (False, True): DropPlace(AttachPoint.CONNECT6, ()),
+    (True, False): DropPlace(AttachPoint.SENDMSG4, ()),
+    (True, True): DropPlace(AttachPoint.SENDMSG6, ()),
+}
+"""Where a program may have replaced the address that a socket asked for, by whether that was at sendmsg(), and whether it is an
+IPv6 program: no drop, but the same account."""
 
 SEVERAL = "which of them is not known"
 CHANGED = "what was attached at that moment is not known"
@@ -119,9 +126,9 @@ def place_of(reason: str, function: str) -> DropPlace | None:
     return next((row for row in PLACES if row.fits(reason, function)), None)
 
 
-def replacing_place(family: int) -> DropPlace:
-    """Where programs replace the address that a socket asks for. family: of the socket, AF_INET or AF_INET6."""
-    return REPLACED[6 if family == socket.AF_INET6 else 4]
+def replacing_place(detail: DecisionDetailRow) -> DropPlace:
+    """Where programs replaced the address that a socket asked for. detail: of kind DETAIL_CONNECT."""
+    return REPLACED[bool(detail.status), detail.state == socket.AF_INET6]
 
 
 def place_key(place: DropPlace, netns: int, ifindex: int, table: bytes) -> tuple[int, int] | None:

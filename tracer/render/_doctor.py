@@ -23,7 +23,7 @@ TOPICS = {
         "queue_verdict", "queue_verdicts", "queue_emptied", "queue_device", "queue_unhooked", "queued", "queue_refused",
         "queue_answer",
     ),
-    "sockets": ("socket", "answer_reset4", "answer_reset6", "connect"),
+    "sockets": ("socket", "answer_reset4", "answer_reset6", "connect", "replaced"),
     "SYNs": (
         "syn", "synack4", "synack6", "cookie4", "cookie6", "accept4", "accept6", "request", "listener", "time_wait",
     ),

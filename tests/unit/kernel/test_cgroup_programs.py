@@ -115,13 +115,14 @@ def test_a_cgroup_that_is_made_later_is_found(root: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("at_root", [True, False])
-def test_programs_at_connect_are_read_ahead_if_the_root_has_some(root: Path, at_root: bool) -> None:
-    kind = CONNECT_TYPES["connect4"]
+@pytest.mark.parametrize("point", [AttachPoint.CONNECT4, AttachPoint.SENDMSG4])
+def test_programs_at_connect_are_read_ahead_if_the_root_has_some(root: Path, point: AttachPoint, at_root: bool) -> None:
+    kind = CONNECT_TYPES[point]
     program = bpf_programs.load_passing("cil_sock4", SOCK_ADDR, kind)
     link = bpf_programs.attach_at(root if at_root else root / "other", program, kind)
     programs = CgroupPrograms(ProgramCatalog(), root)
     inode, at = (root / "other").stat().st_ino, time.monotonic_ns()
-    found = programs.periods(inode, AttachPoint.CONNECT4, at)
+    found = programs.periods(inode, point, at)
     assert there(found) == [("cil_sock4", "/" if at_root else "/other")]
     assert (found[-1].since < at) is at_root and len(found) == 1
     (none,) = programs.periods(inode, AttachPoint.CONNECT6, at)

@@ -228,12 +228,12 @@ def test_the_policy_of_netkit() -> None:
     assert text() == ""
 
 
-def connected(programs: Programs, cgroup: int = 10) -> DetailHop:
-    """The detail of a SYN of which the socket asked for 10.96.0.10:443."""
+def connected(programs: Programs, cgroup: int = 10, family: int = 2, at_sendmsg: int = 0) -> DetailHop:
+    """The detail of a packet of which the socket asked for 10.96.0.10:443."""
     hops = HopBuilder(Names(), Owners(), REASONS, lambda address: "", programs=programs)
     trail = Trail(("10.244.0.9", 40000, "10.244.0.11", 8443)).hook("OUTPUT")
     values = struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, "::ffff:10.96.0.10"))
-    detail = row("CONNECT", values, object=cgroup, state=2, spare=443)
+    detail = row("CONNECT", values, object=cgroup, state=family, status=at_sendmsg, spare=443)
     for name in ("packet", "time", "hop"):
         detail[name] = getattr(trail, name)
     trail.rows.append(detail)
@@ -257,3 +257,12 @@ def test_an_address_that_a_program_replaced() -> None:
     assert str(changed).startswith("at connect4 of /, 2 candidates: eBPF program cil_sock4_connec (id 12) (loaded by Cilium), ")
     assert connected(Programs()).detail.facts == {"asked": "10.96.0.10:443"}, "nothing is known of the program"
     assert connected(programs, cgroup=0).detail.facts == {"asked": "10.96.0.10:443"}
+
+
+@pytest.mark.parametrize("family", [2, 10])
+def test_an_address_that_a_program_replaced_at_sendmsg(family: int) -> None:
+    program = AttachedProgram("cgroup", 12, "cil_sock", loader="Cilium", loader_evidence="pin", cgroup="/")
+    programs, version = Programs(ProgramPeriod(10, 0, (program,))), 6 if family == 10 else 4
+    changed = connected(programs, family=family, at_sendmsg=1).detail.facts["changed"]
+    assert changed == f"by eBPF program cil_sock (id 12) at sendmsg{version} of /, loaded by Cilium"
+    assert programs.asked[0][:3] == (0, 10, AttachPoint[f"SENDMSG{version}"])

@@ -19,6 +19,7 @@ from tracer.events.detail_row import DetailKind, read_row
 from tracer.events.record import EventArray, Kind
 from tracer.events.record import address as address_of
 from tracer.handshakes import causes
+from tracer.model.bpf_program import AttachPoint
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.node_questions import Occasion
@@ -58,14 +59,14 @@ def ask_of_drops(events: EventArray, names: KernelNames, programs: AttachedProgr
 
 
 def ask_of_connects(events: EventArray, programs: AttachedPrograms) -> None:
-    """Asks for the programs that may have replaced an address at connect()."""
-    last: dict[tuple[int, int], int] = {}
+    """Asks for the programs that may have replaced an address at connect() or sendmsg()."""
+    last: dict[tuple[int, AttachPoint], int] = {}
     for row in events[events["kind"] == Kind.EVENT_CLUE]:
         detail = read_row(row.tobytes())
         if detail.what == DetailKind.DETAIL_CONNECT and detail.object:
-            last[detail.object, detail.state] = detail.time
-    for (cgroup, family), at in last.items():
-        programs.periods(NO_NETNS_INODE, cgroup, replacing_place(family).point, at)
+            last[detail.object, replacing_place(detail).point] = detail.time
+    for (cgroup, point), at in last.items():
+        programs.periods(NO_NETNS_INODE, cgroup, point, at)
 
 
 class Prefetcher:

@@ -42,6 +42,8 @@ def test_places_of_drops() -> None:
 def test_replaced_addresses() -> None:
     rows = [row("CONNECT", object=70, state=2, time=5), row("CONNECT", object=70, state=2, time=6)]
     rows += [row("CONNECT", object=70, state=10), row("CONNECT", state=2), row("ROUTE", (22,), object=71)]
+    rows += [row("CONNECT", object=70, state=family, status=1) for family in (2, 10)]
     programs = Programs()
     ask_of_connects(np.concatenate(rows), programs)
-    assert programs.asked == [(0, 70, AttachPoint.CONNECT4), (0, 70, AttachPoint.CONNECT6)]
+    points = AttachPoint.CONNECT4, AttachPoint.CONNECT6, AttachPoint.SENDMSG4, AttachPoint.SENDMSG6
+    assert programs.asked == [(0, 70, point) for point in points]
