@@ -46,6 +46,7 @@
 #include "probes/nat.h"
 #include "probes/ipvs.h"
 #include "probes/socket.h"
+#include "probes/socket_lookup.h"
 #include "probes/tcp_handshake.h"
 #include "probes/tcp_syn_details.h"
 #include "probes/neighbour_route.h"

@@ -44,6 +44,8 @@ enum shed {
     SHED_UNCOUNTED = 2, /* not counted yet */
 };
 
+enum lookup { LOOKUP_CHOSE = 1, LOOKUP_REFUSED = 2 };
+
 struct tracked_skb {
     u64 packet;
     u64 until; /* jiffies: end of validity of a copy that has not been seen yet */
@@ -65,6 +67,7 @@ struct tracked_skb {
     u8 failures_only; /* enum shed: if it opens a connection, at most its failure is written */
     u8 filtered;   /* 1 = the socket that it reached has a filter of its own */
     u8 back_in;    /* hook to which a queue gave it back before the return of that hook was seen, + 1; see probes/nfqueue.h */
+    u8 lookup;     /* enum lookup: what programs of sk_lookup decided about it */
     u64 cgroup;    /* id of the cgroup of the socket that it reached, 0 = none yet, or not known */
     struct emitted emitted;
 };

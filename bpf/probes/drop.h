@@ -44,7 +44,7 @@ static __always_inline int drop_entered(struct call *c)
         write_names(c, r.whole, dev, 0);
     }
     r.out->object = c->arg[1];
-    r.out->manip = e->filtered ? DROP_FILTERED : 0;
+    r.out->manip = (e->filtered ? DROP_FILTERED : 0) | (e->lookup == LOOKUP_REFUSED ? DROP_LOOKUP : 0);
     __builtin_memcpy(r.out->table, &cgroup, sizeof(cgroup));
 #ifdef DROP_REASONS
     r.out->reason = c->arg[2];

@@ -17,6 +17,32 @@ static __always_inline int is_full(struct call *c, struct sock *sk)
     return READ(c, sk, sk_ack_backlog) > READ(c, sk, sk_max_ack_backlog);
 }
 
+/* Writes that a program of sk_lookup chose the socket at which the packet arrives, and where that listens. */
+static __always_inline void write_chosen(struct call *c, struct tracked_skb *e, struct sock *sk)
+{
+#ifdef HAVE_sock___sk_common_skc_num
+    u16 family = READ(c, sk, __sk_common_skc_family), port = READ(c, sk, __sk_common_skc_num);
+    struct decision_detail *out;
+    union address here = {};
+
+#ifdef HAVE_sock___sk_common_skc_rcv_saddr
+    if (family == AF_INET)
+        map_ipv4(&here, READ(c, sk, __sk_common_skc_rcv_saddr));
+#endif
+#ifdef HAVE_sock___sk_common_skc_v6_rcv_saddr
+    if (family == AF_INET6)
+        bpf_probe_read_kernel(&here, sizeof(here), &sk->__sk_common_skc_v6_rcv_saddr);
+#endif
+    out = reserve_detail(e, DETAIL_LOOKUP);
+    if (!out)
+        return;
+    __builtin_memcpy(out->values, &here, sizeof(out->values));
+    out->spare = port;
+    out->state = family;
+    submit_detail(out);
+#endif
+}
+
 /* arg: sock, skb */
 static __always_inline int socket_entered(struct call *c)
 {
@@ -62,6 +88,9 @@ static __always_inline int socket_entered(struct call *c)
     if (r.whole && state == TCP_LISTEN && s->tuple[HEADER].protocol == TCP)
         write_queues(c, r.whole, sk);
     submit_event(r);
+    if (e->lookup == LOOKUP_CHOSE)
+        write_chosen(c, e, sk);
+    e->lookup = 0;
     if (state == TCP_SYN_SENT)
         write_replaced_address(c, e, sk);
     else if (s->tuple[HEADER].protocol == UDP && is_any_asked())

@@ -19,6 +19,8 @@ enum decision_detail_kind {
                                  process that answered, 0 = none; object: time in the queue, ns */
     DETAIL_QUEUE_REFUSED = 10, /* a queue (NFQUEUE) did not take the packet; values: errno, number of the queue, packets that wait
                                   in it, their maximum, 0 = not known */
+    DETAIL_LOOKUP = 11,    /* a program of sk_lookup chose the socket at which the packet arrives; values: its local address, IPv4 as
+                              ::ffff:a.b.c.d, 0 = any */
 };
 
 /* QUEUE_ANSWER, status: who gave the packet back. */
@@ -55,7 +57,7 @@ struct decision_detail {
     u8 state;        /* TIME_WAIT: 6, or 5 for FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the
                         next hop, 2 or 10, 0 = not known; CONNECT: that of the programs which replaced it */
     u8 option_bytes; /* LISTENER, TIME_WAIT: bytes of TCP options; QUEUE_ANSWER: of the process's name */
-    u32 spare;       /* CONNECT: port that the socket asked for; else zero */
+    u32 spare;       /* CONNECT: port that the socket asked for; LOOKUP: port of the socket; else zero */
     u8 options[40];  /* LISTENER, TIME_WAIT: TCP options of the SYN, as sent; QUEUE_ANSWER: name of the process */
 };
 _Static_assert(sizeof(struct decision_detail) == SHORT_EVENT, "one slot");

@@ -76,7 +76,7 @@ struct event {
     u8 ct_info;        /* enum ip_conntrack_info; IPVS: how the connection is forwarded, IP_VS_CONN_F_* */
     u8 manip;          /* NAT, IPVS: 0 source 1 destination, +2 in the reply direction; CHAIN: 1 the table's name is cut,
                           +2 the chain's name is cut; TABLE: TABLE_* bits of the connection when the table returned;
-                          DROP: DROP_FILTERED */
+                          DROP: DROP_*, or-ed */
     u8 state;          /* SOCKET: TCP state of the socket; TABLE: STEPS_* bits, see records/table_trace.h; CHAIN: family of the
                           table, 1 inet 2 ip 10 ip6; IPVS: enum ipvs_act */
     char table[32];    /* TABLE, CHAIN: table name; IPVS: name of the scheduler; DROP: first 8 bytes: id of the socket's cgroup,
@@ -118,4 +118,5 @@ struct event {
 #define TABLE_CT_KNOWN 8  /* in manip: the other bits are valid */
 #define TABLE_STATUS 4    /* in manip: the connection's status << 4: 1 expected, 2 seen reply, 4 assured, 8 confirmed */
 #define DROP_FILTERED 1   /* in manip: the packet reached a socket that has a filter of its own */
+#define DROP_LOOKUP 2     /* in manip: a program of sk_lookup has refused the packet */
 #define NO_ICMP_TYPE 65535 /* in dport: an ICMP packet of less than two bytes, which has neither type nor code */

@@ -21,6 +21,9 @@ from tracer.node.nfnetlink import attribute
 from tracer.node.rtnetlink import NEWFILTER, NEWLINK, Rtnetlink, messages, request
 
 ARRAY, SCHED_CLS, XDP, CGROUP_SKB, SOCK_ADDR, SK_LOOKUP = 2, 3, 6, 8, 18, 30
+SOCKMAP = 15
+_LOCAL_PORT = 60
+"""Offset of local_port in struct bpf_sk_lookup."""
 PIN, BTF_LOAD, LINK_CREATE = 6, 18, 28
 GENERIC, NATIVE = 2, 4
 """XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE."""
@@ -200,6 +203,47 @@ def load_refusing(name: str, kind: int, attach_type: int) -> int:
     """Loads a program that returns 0: SK_DROP. Returns its descriptor. Raises OSError."""
     code = _op(0xB7, value=0) + _op(0x95)
     return bpf_syscall.load_program(name, code, "GPL", ProgramTarget(kind, attach_type))
+
+
+def load_refusing_port(name: str, port: int) -> int:
+    """Loads a program of sk_lookup that refuses packets to a port; returns its descriptor. Raises OSError."""
+    code = [
+        _op(0x61, 2, 1, _LOCAL_PORT), _op(0x55, 2, 0, 2, port),  # if ctx->local_port != port: pass
+        _op(0xB7, value=0), _op(0x95),
+        _op(0xB7, value=1), _op(0x95),
+    ]  # fmt: skip
+    return _load_lookup(name, code)
+
+
+def load_steering(name: str, port: int, sock: socket.socket) -> int:
+    """Loads a program of sk_lookup that gives packets to a port to a bound socket; returns its descriptor.
+
+    Raises:
+        OSError: The kernel refused it.
+    """
+    sockets = BpfMap(MapDefinition("sockets", SOCKMAP, 4, 8, 1, 0))
+    try:
+        sockets[struct.pack("=I", 0)] = struct.pack("=Q", sock.fileno())
+        code = [
+            _op(0xBF, 6, 1),  # r6 = context
+            _op(0x61, 2, 6, _LOCAL_PORT), _op(0x55, 2, 0, 15, port),  # if ctx->local_port != port: pass
+            _op(0xB7, 1, value=0), _op(0x63, 10, 1, -4),
+            _op(0xBF, 2, 10), _op(0x07, 2, value=-4),
+            _op(0x18, 1, 1, value=sockets.fd), _op(0x00),
+            _op(0x85, value=1), _op(0x15, 0, 0, 7),  # r0 = the socket, or pass
+            _op(0xBF, 7, 0), _op(0xBF, 2, 0), _op(0xBF, 1, 6), _op(0xB7, 3, value=0),
+            _op(0x85, value=124),  # bpf_sk_assign
+            _op(0xBF, 1, 7), _op(0x85, value=86),  # bpf_sk_release
+            _op(0xB7, value=1), _op(0x95),
+        ]  # fmt: skip
+        return _load_lookup(name, code)
+    finally:
+        sockets.close()
+
+
+def _load_lookup(name: str, code: list[bytes]) -> int:
+    target = ProgramTarget(SK_LOOKUP, bpf_syscall.SK_LOOKUP)
+    return bpf_syscall.load_program(name, b"".join(code), "GPL", target)
 
 
 def load_replacing(name: str, attach_type: int, asked: str, given: str) -> int:

@@ -22,6 +22,7 @@ from tracer.kernel.bcc_library import installed, load_bcc
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.cache_directory import OFF, VARIABLE, directory_of_environment
 from tracer.kernel.kallsyms import Symbols
+from tracer.kernel.lookup_programs import links as lookup_links
 from tracer.kernel.probes import PROBES
 from tracer.kernel.program_cache import ProgramCache
 from tracer.kernel.session import Kernel
@@ -243,7 +244,8 @@ def lookup_programs(machine: Machine) -> CheckResult:
     names = _listed(each.program.text + _origin(each) for each in found)
     return CheckResult(
         "sk_lookup", "degraded",
-        f"may choose the socket of a packet, or refuse it as if no socket listened, by {names}; not shown: whether they do", 1,
+        f"may choose the socket of a packet, or refuse it as if no socket listened, by {names}; the probes"
+        " lookup4 and lookup6 show what they decide", 1,
     )  # fmt: skip
 
 
@@ -262,10 +264,10 @@ def probes(
     types: KernelTypes, symbols: Symbols, can: KernelAbilities | None, modules: set[str], has_ipv6: bool
 ) -> list[CheckResult]:
     """Returns a result for each row of the probe table, in its order. can: None if the attach methods are unknown."""
-    planned, refused = plan(types, symbols, can or KernelAbilities(False, False), verbose=True)
+    planned, refused = plan(types, symbols, can or KernelAbilities(False, False), verbose=True, lookups=bool(lookup_links()))
     results = {row.probe.name: _unavailable_result(row, modules, has_ipv6) for row in refused}
     results |= {row.probe.name: _attached_result(row, is_method_known=can is not None) for row in planned}
-    return [results[probe.name] for probe in PROBES]
+    return [results[probe.name] for probe in PROBES if probe.name in results]
 
 
 def _attached_result(row: PlannedProbe, is_method_known: bool) -> CheckResult:

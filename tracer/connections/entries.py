@@ -152,6 +152,8 @@ def _format_detail(detail: DecisionDetail) -> str:
     if detail.what == "reset":
         state = detail.facts.get("state")
         return "answered with a reset, " + (f"by a socket in {state}" if state else "for no socket takes it")
+    if detail.what == "lookup":
+        return f"socket {detail.facts.get('socket')} chosen {detail.facts.get('chosen', '')}".rstrip()
     if detail.what == "connect":
         changed = detail.facts.get("changed")
         return f"its socket asked for {detail.facts.get('asked')}" + (f", changed {changed}" if changed else "")

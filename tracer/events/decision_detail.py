@@ -25,6 +25,8 @@ TSVAL = "tsval"
 """The fact that is the clock of a packet's sender: it differs from packet to packet."""
 CONNECT = "connect"
 """The kind of detail of a socket that is connected to another address than it asked for, or sends a datagram to another one."""
+LOOKUP = "lookup"
+"""The kind of detail of a packet of which a program of sk_lookup chose the socket."""
 _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 
@@ -152,6 +154,11 @@ def _queue_refused(row: Row) -> Facts:
     return facts | ({"by": by} if by else {}) | ({"waiting": waiting, "maximum": maximum} if maximum else {})
 
 
+def _lookup(row: Row) -> Facts:
+    """socket: the local address and port of the chosen socket."""
+    return {"socket": format_endpoint(record.address(struct.pack("=4I", *row.values)), row.spare)}
+
+
 _READERS: dict[int, Callable[[Row], Facts]] = {
     DetailKind.DETAIL_LISTENER: _listener,
     DetailKind.DETAIL_TIME_WAIT: _time_wait,
@@ -163,4 +170,5 @@ _READERS: dict[int, Callable[[Row], Facts]] = {
     DetailKind.DETAIL_CONNECT: _connect,
     DetailKind.DETAIL_QUEUE_ANSWER: _queue_answer,
     DetailKind.DETAIL_QUEUE_REFUSED: _queue_refused,
+    DetailKind.DETAIL_LOOKUP: _lookup,
 }

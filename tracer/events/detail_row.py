@@ -23,6 +23,7 @@ class DetailKind(IntEnum):
     DETAIL_CONNECT = 8
     DETAIL_QUEUE_ANSWER = 9
     DETAIL_QUEUE_REFUSED = 10
+    DETAIL_LOOKUP = 11
 
 
 @cstruct.enumeration("records/decision_detail.h", "queue_answer_by")
@@ -62,7 +63,7 @@ class DecisionDetailRow(NamedTuple):
     status: int  # LISTENER: tcp_syncookies; TIME_WAIT: enum tcp_tw_status; NEIGHBOUR: NUD_*; RESET, CONNECT, QUEUE_*: see there
     state: int  # TIME_WAIT: 6, or 5 for FIN_WAIT2; RESET: TCP state of the socket; NEIGHBOUR: address family of the next hop
     option_bytes: int  # LISTENER, TIME_WAIT: bytes of TCP options; QUEUE_ANSWER: of the process's name
-    spare: int  # CONNECT: port that the socket asked for; else 0
+    spare: int  # CONNECT: port that the socket asked for; LOOKUP: port of the socket; else 0
     options: bytes  # LISTENER, TIME_WAIT: TCP options of the SYN; QUEUE_ANSWER: name of the process; 40 bytes
 
 

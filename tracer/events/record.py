@@ -131,7 +131,7 @@ NOTHING: EventArray = np.zeros(0, DTYPE)
 
 NO_ICMP_TYPE = cstruct.define("records/event.h", "NO_ICMP_TYPE")
 NO_VERDICT = cstruct.define("records/event.h", "NO_VERDICT")
-DROP_FILTERED = cstruct.define("records/event.h", "DROP_FILTERED")
+DROP_FILTERED, DROP_LOOKUP = (cstruct.define("records/event.h", f"DROP_{name}") for name in ("FILTERED", "LOOKUP"))
 SLOT = cstruct.define("records/event.h", "SHORT_EVENT") + 8
 """Size of a ring slot, bytes: a short event with its ring header."""
 _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An eBPF program of tc, XDP or a cgroup drops packets: which one, where, and who loaded it.
+"""An eBPF program of tc, XDP or a cgroup drops packets, or one of sk_lookup refuses them: which one, where, and who loaded it.
 
 The kernel does not say which program it was. Where several may have been, the finding is not certain.
 """
@@ -25,14 +25,18 @@ MONITORS = {
 """How a loader of POLICY_LOADERS shows why it dropped a packet."""
 
 
+ENDINGS = (Outcome.DROPPED, Outcome.REFUSED)
+"""Outcomes of a packet that a program drops; one of sk_lookup refuses it, and the kernel answers as where nothing listens."""
+
+
 def find(packet: Packet, context: FindingContext) -> Finding | None:
     hop = next((h for h in reversed(packet.hops) if isinstance(h, DropHop) and not h.clone), None)
-    if packet.outcome is not Outcome.DROPPED or hop is None or not hop.drop.program or not hop.drop.program.candidates:
+    if packet.outcome not in ENDINGS or hop is None or not hop.drop.program or not hop.drop.program.candidates:
         return None
     found, ends = hop.drop.program, packet.endpoints
     target = format_endpoint(ends.dst, ends.dport)
     where = "" if is_host(hop.netns) else f" in {hop.netns}"
-    loader = policy_loader(found)
+    loader = _policy_loader(found)
     policies = candidates(last_ends(packet), packet.protocol.lower(), context.cluster) if loader else None
     return Finding(
         name="",
@@ -49,18 +53,24 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     )
 
 
+def _policy_loader(found: ProgramDrop) -> str:
+    """As policy_loader; no policy is carried out by choosing a socket."""
+    return "" if found.point is AttachPoint.SK_LOOKUP else policy_loader(found)
+
+
 def _policy(found: ProgramDrop, policies: PolicyCandidates | None) -> str:
     """That the policy is unknown, as a sentence behind another one; "" = the loader is not known to carry out policies."""
     return f" {policies.sentence(own_maps(found.candidates[0]))}" if policies else ""
 
 
 def _subject(found: ProgramDrop) -> str:
+    verb = "refuses" if found.point is AttachPoint.SK_LOOKUP else "drops"
     if program := found.program:
         clauses = "".join(f", {each}" for each in (program.origin, found.caveat) if each)
-        return f"{_upper(program.text)}{clauses}{',' if clauses else ''} drops"
+        return f"{_upper(program.text)}{clauses}{',' if clauses else ''} {verb}"
     if len(found.candidates) == 1:
-        return f"Perhaps {found.candidates[0].text} drops ({found.doubt})"
-    return f"Perhaps one of {len(found.candidates)} programs drops ({found.doubt})"
+        return f"Perhaps {found.candidates[0].text} {verb} ({found.doubt})"
+    return f"Perhaps one of {len(found.candidates)} programs {verb} ({found.doubt})"
 
 
 def _upper(text: str) -> str:
@@ -78,6 +88,9 @@ def _check(found: ProgramDrop, where: str) -> str:
     """The commands that show what is attached."""
     device = shlex.quote(found.iface or "INTERFACE")
     place = f"{where.strip()}: ".capitalize() if where else ""
+    if found.point is AttachPoint.SK_LOOKUP:
+        links = f"{place}`bpftool link show` shows the links of type netns with the ids of their programs"
+        return f"{links}; `ss -lntu` shows whether a socket listens at all."
     if found.point in CGROUP_POINTS:
         return "`bpftool cgroup tree` shows the programs of all cgroups with their ids."
     if found.point is AttachPoint.NETKIT:
@@ -93,9 +106,10 @@ def _check(found: ProgramDrop, where: str) -> str:
 
 
 def _cure(found: ProgramDrop, source: str, target: str) -> str:
-    if found.program and (loader := policy_loader(found)):
+    if found.program and (loader := _policy_loader(found)):
         return (
             f"If {loader} carries out a NetworkPolicy there, one that allows {source} to reach {target}; {loader}'s own log or"
             " monitor says why it drops."
         )
-    return "If it should not drop them, change or remove the program at its source: its loader attaches it again."
+    verb = "refuse" if found.point is AttachPoint.SK_LOOKUP else "drop"
+    return f"If it should not {verb} them, change or remove the program at its source: its loader attaches it again."

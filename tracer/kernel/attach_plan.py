@@ -112,13 +112,18 @@ def can_run(probe: Probe, types: KernelTypes, symbols: Symbols) -> str:
 
 
 def plan(
-    types: KernelTypes, symbols: Symbols, abilities: KernelAbilities, verbose: bool, rules: bool = True
+    types: KernelTypes,
+    symbols: Symbols,
+    abilities: KernelAbilities,
+    verbose: bool,
+    rules: bool = True,
+    lookups: bool = False,
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
-    """Splits the probe table into available and unavailable rows; verbose and rules include the rows of that kind."""
+    """Splits the probe table into available and unavailable rows; verbose, rules, lookups include the rows of that kind."""
     planned: list[PlannedProbe] = []
     refused: list[UnavailableProbe] = []
     for probe in PROBES:
-        if (probe.verbose and not verbose) or (probe.rules and not rules):
+        if (probe.verbose and not verbose) or (probe.rules and not rules) or (probe.lookups and not lookups):
             continue
         why = can_run(probe, types, symbols)
         row = None if why else _choose(probe, types, symbols, abilities)

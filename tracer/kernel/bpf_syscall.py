@@ -25,7 +25,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 (MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, MAP_DELETE, MAP_NEXT_KEY, PROG_LOAD) = range(6)
 OBJECT_GET, PROG_FD_BY_ID, OBJECT_INFO, PROG_QUERY, RAW_TRACEPOINT_OPEN, BTF_FD_BY_ID, BTF_NEXT_ID = 7, 13, 15, 16, 17, 19, 23
+LINK_FD_BY_ID, LINK_NEXT_ID = 30, 31
 """Commands of bpf(2): enum bpf_cmd."""
+LINK_NETNS = 5
+"""Type of a link to a network namespace: enum bpf_link_type."""
 
 KPROBE, RAW_TRACEPOINT, TRACING = 2, 17, 26
 """Program types: enum bpf_prog_type."""
@@ -393,6 +396,50 @@ def program_btf(number: int, most_bytes: int) -> bytes:
         return data.raw
     finally:
         os.close(fd)
+
+
+@dataclass(frozen=True)
+class NetnsLink:
+    """A link that attaches a program to a network namespace.
+
+    Attributes:
+        number: Its id; the kernel gives it again only after two billion others.
+        program: Id of the program.
+        netns: Inode of the namespace; 0 = it has gone.
+        attach_type: Where: SK_LOOKUP.
+    """
+
+    number: int
+    program: int
+    netns: int
+    attach_type: int
+
+
+def netns_links(most: int) -> list[NetnsLink]:
+    """The links to network namespaces, of all namespaces, by id. most: how many links of any kind are looked at.
+
+    Raises:
+        OSError: They cannot be read.
+    """
+    found: list[NetnsLink] = []
+    number = 0
+    for _ in range(most):
+        buffer = ctypes.create_string_buffer(struct.pack("=III", number, 0, 0), 12)
+        try:
+            _bpf_buffer(LINK_NEXT_ID, buffer)
+            number = struct.unpack_from("=I", buffer.raw, 4)[0]
+            fd = _bpf(LINK_FD_BY_ID, struct.pack("=III", number, 0, 0))
+        except FileNotFoundError:  # the last one, or removed meanwhile
+            if struct.unpack_from("=I", buffer.raw, 4)[0] == 0:
+                break
+            continue
+        try:
+            kind, _, program, _, netns, attach_type = struct.unpack_from("=6I", _info(fd, 32))
+        finally:
+            os.close(fd)
+        if kind == LINK_NETNS:
+            found.append(NetnsLink(number, program, netns, attach_type))
+    return found
 
 
 @dataclass(frozen=True)

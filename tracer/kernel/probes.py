@@ -26,6 +26,7 @@ class Probe:
         needed: A run is not possible without it.
         verbose: Only attached if every hook is shown.
         rules: Only attached if rules are resolved.
+        lookups: Only attached if a program of sk_lookup is attached in any network namespace.
         requires: Structures that must be described by BTF.
         like: Row with the same C code; its program is compiled once for both, where both are attached in the same way.
     """
@@ -40,6 +41,7 @@ class Probe:
     needed: bool = False
     verbose: bool = False
     rules: bool = False
+    lookups: bool = False
     requires: tuple[str, ...] = field(default=())
     like: str = ""
 
@@ -117,6 +119,11 @@ PROBES = (
     Probe("replaced", ("__cgroup_bpf_run_filter_sock_addr",), RETURN,
           ("sock *", "sockaddr *|sockaddr_unsized *", "enum cgroup_bpf_attach_type|enum bpf_attach_type"),
           "addresses that eBPF programs replace at sendmsg()"),
+    # Called while a program is attached anywhere. Until 6.6 its code was inlined ("net: remove duplicate sk_lookup helpers").
+    Probe("lookup4", ("inet_lookup_run_sk_lookup",), RETURN, ("sk_buff *",), "what eBPF programs of sk_lookup decide",
+          lookups=True),
+    Probe("lookup6", ("inet6_lookup_run_sk_lookup",), RETURN, ("sk_buff *",), "what eBPF programs of sk_lookup decide (IPv6)",
+          lookups=True, like="lookup4"),
     Probe("synack4", ("tcp_v4_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN"),
     Probe("synack6", ("tcp_v6_send_synack",), ENTRY, ("sk_buff *",), "whether a SYN-ACK answered a SYN (IPv6)", like="synack4"),
     Probe("syn", ("tcp_conn_request",), RETURN, ("sock *", "sk_buff *"), "SYNs at their listener, and its queues"),

@@ -23,6 +23,7 @@ from typing import TypeVar
 from tracer.kernel import attached_programs
 from tracer.kernel.attached_programs import Attached, Place, ProgramCatalog
 from tracer.kernel.cgroup_programs import CgroupPrograms
+from tracer.kernel.lookup_programs import LookupPrograms
 from tracer.kernel.program_history import ProgramHistory
 from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramPeriod
 from tracer.node import namespaces, netns
@@ -89,6 +90,7 @@ class ProgramWatcher:
         self._listener = _listener() if listens else None
         self._read_first()
         self._cgroups = CgroupPrograms(self._catalog, seconds=START_SECONDS)
+        self._lookups = LookupPrograms(self._catalog)
         self._thread = Worker("eBPF programs", self._work).start() if self._listener else None
 
     def periods(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> tuple[ProgramPeriod, ...]:
@@ -103,6 +105,8 @@ class ProgramWatcher:
         with self._lock:
             if point in CGROUP_POINTS:
                 return self._cgroups.periods(ifindex, point, time)
+            if point is AttachPoint.SK_LOOKUP:
+                return self._lookups.periods(netns, time)
             place = ifindex, point
             if not self._is_verified(netns, place, time):
                 self._read(netns)

@@ -17,7 +17,7 @@ from types import TracebackType
 from tracer.errors import NoProbe
 from tracer.events import record
 from tracer.events.record import SUBSYSTEM_SHIFT, EventArray, Slots
-from tracer.kernel import attach_plan, filter_maps, xt_extensions
+from tracer.kernel import attach_plan, filter_maps, lookup_programs, xt_extensions
 from tracer.kernel.attach_plan import KernelAbilities, PlannedProbe, UnavailableProbe, abilities
 from tracer.kernel.bcc_library import installed
 from tracer.kernel.btf import KernelTypes
@@ -109,7 +109,7 @@ def possible_cpus() -> int:
 
 
 def choose(
-    kernel: Kernel, supported: KernelAbilities, verbose: bool, only: str = "", rules: bool = True
+    kernel: Kernel, supported: KernelAbilities, verbose: bool, only: str = "", rules: bool = True, lookups: bool = False
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
     """Plans the probes for this kernel.
 
@@ -119,6 +119,7 @@ def choose(
         verbose: Include the probes that show every hook.
         only: "kprobe" = no fentry, as on a kernel without it.
         rules: Include the probes that show which rules acted.
+        lookups: Include the probes that show what programs of sk_lookup decide.
 
     Returns:
         Rows that run, and rows that do not.
@@ -127,7 +128,7 @@ def choose(
         NoProbe: A row that every run needs is unavailable.
     """
     supported = KPROBES_ONLY if only == "kprobe" else supported
-    planned, refused = attach_plan.plan(kernel.types, kernel.symbols, supported, verbose, rules)
+    planned, refused = attach_plan.plan(kernel.types, kernel.symbols, supported, verbose, rules, lookups)
     for row in refused:
         if row.probe.needed:
             raise NoProbe(f"Tracing needs {row.probe.shows}, but {row.why}.")
@@ -183,13 +184,14 @@ class Session:
         says, library = announcements or Announcements(), installed()
         with contextlib.suppress(ValueError):  # no CAP_SYS_RESOURCE; since 5.11 maps do not count as locked memory
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        lookups = bool(lookup_programs.links())
         cpus, cache = possible_cpus(), ProgramCache(directory_of_environment())
         self._kernel, self._filter, self._report = kernel, packet_filter, says.report
         self.compile_seconds = self.attach_seconds = 0.0
 
         def start(supported: KernelAbilities) -> list[UnavailableProbe]:
             """Plans, loads and attaches the probes. Returns the rows that do not run."""
-            planned, refused = choose(kernel, supported, verbose, only, rules)
+            planned, refused = choose(kernel, supported, verbose, only, rules, lookups)
             watched = xt_extensions.plan(kernel.types, kernel.symbols, supported) if rules else []
             programs = [*(row.programs for row in planned), *(row.programs for row in watched)]
             require_descriptors(FILES + 2 * sum(map(len, programs)))

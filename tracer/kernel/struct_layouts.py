@@ -40,6 +40,7 @@ LAYOUTS = (
         "sock",
         "__sk_common.skc_net.net __sk_common.skc_family __sk_common.skc_state __sk_common.skc_listener sk_socket sk_filter"
         " __sk_common.skc_daddr __sk_common.skc_dport __sk_common.skc_v6_daddr"
+        " __sk_common.skc_num __sk_common.skc_rcv_saddr __sk_common.skc_v6_rcv_saddr"
         " sk_cgrp_data.cgroup sk_ack_backlog sk_max_ack_backlog",
     ),
     StructLayout("inet_connection_sock", "icsk_accept_queue.qlen.counter"),

@@ -23,6 +23,7 @@ class AttachPoint(StrEnum):
     CONNECT6 = "connect6"
     SENDMSG4 = "sendmsg4"
     SENDMSG6 = "sendmsg6"
+    SK_LOOKUP = "sk_lookup"
 
 
 CGROUP_POINTS = frozenset({
@@ -144,6 +145,8 @@ class ProgramDrop:
         if self.point in CGROUP_POINTS:
             cgroups = {each.cgroup for each in self.candidates}
             return f"{self.point} of {cgroups.pop()}" if len(cgroups) == 1 and "" not in cgroups else self.point.value
+        if self.point is AttachPoint.SK_LOOKUP:
+            return self.point.value
         return f"{self.point} of {self.iface or 'an unknown interface'}"
 
     @property

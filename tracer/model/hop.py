@@ -363,7 +363,7 @@ class HandshakeHop(HopBase):
         return self.handshake.stage != "request" or self.handshake.accepted is False
 
 
-SHOWN_DETAILS = frozenset({"connect", QUEUE_ANSWER, QUEUE_REFUSED})
+SHOWN_DETAILS = frozenset({"connect", "lookup", QUEUE_ANSWER, QUEUE_REFUSED})
 """Details that are no reason of another decision, but a decision themselves."""
 
 

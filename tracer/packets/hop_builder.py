@@ -39,8 +39,11 @@ from tracer.node.processes import SocketOwners
 from tracer.packets.ipvs_connections import IpvsConnections
 from tracer.packets.lookups import Lookups
 from tracer.packets.program_drops import (
+    LOOKUP,
+    NO_INTERFACE,
     NO_NETNS_INODE,
     AttachedPrograms,
+    lookup_decision,
     place_key,
     place_of,
     program_drop,
@@ -230,6 +233,9 @@ class HopBuilder:
         detail = decision_detail.read(e)
         if isinstance(e, DetailEvent) and detail.what == decision_detail.CONNECT and (program := self._replacing(e)):
             detail = replace(detail, facts={**detail.facts, "changed": program.text})
+        if isinstance(e, DetailEvent) and detail.what == decision_detail.LOOKUP:
+            chosen = lookup_decision(e.time, self.lookups.programs(e.netns, NO_INTERFACE, LOOKUP.point, e.time))
+            detail = replace(detail, facts={**detail.facts, "chosen": chosen.text})
         return DetailHop(detail=detail, **step)
 
     def _replacing(self, e: DetailEvent) -> ProgramDrop | None:
@@ -249,11 +255,13 @@ class HopBuilder:
 
     def _program(self, e: Event, iface: str, reason: str, function: str) -> ProgramDrop | None:
         """What is known of the program that dropped the packet; None = nothing, or no program did."""
-        place = place_of(reason, function)
+        place = place_of(reason, function, e.manip)
         key = place_key(place, e.netns, e.in_ifindex, e.table) if place else None
         if place is None or key is None:
             return None
         periods = self.lookups.programs(*key, place.point, e.time)
+        if place is LOOKUP:
+            return lookup_decision(e.time, periods)
         iface = "" if place.point in CGROUP_POINTS else iface
         return program_drop(place, iface, e.time, periods, bool(e.manip & record.DROP_FILTERED)) if periods else None
 

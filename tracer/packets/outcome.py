@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracer.model.bpf_program import AttachPoint
 from tracer.model.hop import (
     DetailHop,
     Drop,
@@ -133,7 +134,7 @@ def _reason(hops: list[Hop]) -> str:
 
 
 def without_socket(hops: Iterable[Hop]) -> DropHop | None:
-    """The hop that dropped a packet because it had no socket, or None.
+    """The hop that dropped a packet because it had no socket, or None. One that a program of sk_lookup refused is not meant.
 
     Kernels before 5.17 give no drop reason. But only in this case does TCP answer a segment with a valid checksum by a reset
     that belongs to no socket.
@@ -142,7 +143,7 @@ def without_socket(hops: Iterable[Hop]) -> DropHop | None:
     details = [h.detail for h in hops if isinstance(h, DetailHop)]
     has_reset_without_socket = any(d.what == "reset" and "state" not in d.facts for d in details)
     reasons = ("NO_SOCKET", "") if has_reset_without_socket else ("NO_SOCKET",)
-    return next((h for h in hops if isinstance(h, DropHop) and h.drop.reason in reasons), None)
+    return next((h for h in hops if isinstance(h, DropHop) and h.drop.reason in reasons and not h.drop.program), None)
 
 
 def no_listener(packet: Packet, hops: list[Hop]) -> Ending:
@@ -182,6 +183,9 @@ def dropped(packet: Packet, hops: list[Hop]) -> Ending:
         return None
     if purged.has_unknown_receiver(hop.drop):
         return f"freed when a queue was emptied{_where(hop)}; the queue's owner is not known", Outcome.UNKNOWN
+    if hop.drop.program and hop.drop.program.point is AttachPoint.SK_LOOKUP:
+        # The sender gets a reset or an ICMP error, as where nothing listens.
+        return f"REFUSED {hop.drop.program.text}{_where(hop)}", Outcome.REFUSED
     if hop.drop.program:
         return f"DROPPED {hop.drop.program.text}{_where(hop)}", Outcome.DROPPED
     if queued := queue_drop(hops, hop):

@@ -26,6 +26,8 @@ LEFT_TO_POLICY = "it left the packet to the pair's policy, which drops"
 OWN_FILTER = "or the socket's own filter did"
 NO_NETNS_INODE = 0
 """Namespace of a question about a cgroup, which belongs to none."""
+NO_INTERFACE = 0
+"""Interface of a question about a network namespace."""
 
 
 class AttachedPrograms(Protocol):
@@ -36,7 +38,7 @@ class AttachedPrograms(Protocol):
 
         Args:
             netns: Inode of the interface's namespace; NO_NETNS_INODE = the place is a cgroup.
-            ifindex: Number of the interface, or the id of the socket's cgroup.
+            ifindex: Number of the interface, or the id of the socket's cgroup; NO_INTERFACE = the place is the namespace.
             point: Which place of it.
             time: Time of the drop, ns, CLOCK_MONOTONIC.
         """
@@ -116,13 +118,20 @@ REPLACED = {
 """Where a program may have replaced the address that a socket asked for, by whether that was at sendmsg(), and whether it is an
 IPv6 program: no drop, but the same account."""
 
+LOOKUP = DropPlace(AttachPoint.SK_LOOKUP, ("NO_SOCKET",))
+"""Where a program refuses a packet, or chooses its socket. The kernel's reason is that of a packet without a socket; a probe
+shows that a program refused it."""
+UNREAD = "what is attached could not be read"
+
 SEVERAL = "which of them is not known"
 CHANGED = "what was attached at that moment is not known"
 NONE = "none was attached there"
 
 
-def place_of(reason: str, function: str) -> DropPlace | None:
-    """The row of a drop; None = no program dropped the packet, as far as the kernel says."""
+def place_of(reason: str, function: str, manip: int = 0) -> DropPlace | None:
+    """The row of a drop; None = no program dropped the packet, as far as the kernel says. manip: of the DROP event."""
+    if manip & record.DROP_LOOKUP and reason in LOOKUP.reasons:
+        return LOOKUP
     return next((row for row in PLACES if row.fits(reason, function)), None)
 
 
@@ -136,7 +145,15 @@ def place_key(place: DropPlace, netns: int, ifindex: int, table: bytes) -> tuple
     if place.point in CGROUP_POINTS:
         cgroup = record.socket_cgroup(table)
         return (NO_NETNS_INODE, cgroup) if cgroup else None
+    if place is LOOKUP:
+        return netns, NO_INTERFACE
     return (netns, ifindex) if ifindex else None
+
+
+def lookup_decision(time: int, periods: Sequence[ProgramPeriod] | None) -> ProgramDrop:
+    """Which program of sk_lookup decided. time, periods: as for program_drop."""
+    found = program_drop(LOOKUP, "", time, periods) if periods else None
+    return found or ProgramDrop(LOOKUP.point, "", (), UNREAD)
 
 
 def program_drop(

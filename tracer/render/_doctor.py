@@ -24,6 +24,7 @@ TOPICS = {
         "queue_answer",
     ),
     "sockets": ("socket", "answer_reset4", "answer_reset6", "connect", "replaced"),
+    "sk_lookup": ("lookup4", "lookup6"),
     "SYNs": (
         "syn", "synack4", "synack6", "cookie4", "cookie6", "accept4", "accept6", "request", "listener", "time_wait",
     ),

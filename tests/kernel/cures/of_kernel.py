@@ -5,6 +5,7 @@ there, and the packet is built from what the traffic met.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -24,7 +25,8 @@ from tests.support import bpf_programs
 from tests.support import syns as made
 from tracer.audit.conntrack_full import check as table_full
 from tracer.findings import Findings
-from tracer.kernel import attached_programs
+from tracer.kernel import attached_programs, bpf_syscall
+from tracer.kernel.lookup_programs import LookupPrograms
 from tracer.model.bpf_program import AttachPoint, ProgramPeriod
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
@@ -35,7 +37,7 @@ from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Flow, Packet
 from tracer.packets.outcome import classify
-from tracer.packets.program_drops import place_of, program_drop
+from tracer.packets.program_drops import lookup_decision, place_of, program_drop
 
 _KUBE = "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n-A KUBE-SERVICES -j RETURN\nCOMMIT\n"
 
@@ -159,6 +161,38 @@ def _program(box: Box) -> BuiltCase:
         repair=lambda: bpf_programs.detach_tc(iface),
         skipped={"cilium-dbg": "there is no Cilium", "hubble": "there is no Cilium"},
     )
+
+
+@case("dropped_by_program", "sk_lookup of a pod's namespace")
+def _refusal(box: Box) -> BuiltCase:
+    address, number, path = PODS["pod-a"], 9393, netns.RUN_DIR / "pod-a"
+    with netns.entered("pod-a"):
+        listener = socket.create_server((address, number))
+    box.at_end(listener.close)
+    program = bpf_programs.load_refusing_port("cil_lookup", number)
+    box.at_end(lambda: os.close(program))
+    links = [bpf_programs.attach_at(path, program, bpf_syscall.SK_LOOKUP)]
+
+    def detach() -> None:
+        while links:
+            os.close(links.pop())
+
+    box.at_end(detach)
+
+    def find() -> list[Finding]:
+        """Whether the program refused the connection is what connect() says: a socket listens."""
+        with socket.socket() as client, suppress(ConnectionRefusedError):
+            client.connect((address, number))
+            return []
+        periods = LookupPrograms(attached_programs.ProgramCatalog()).periods(path.stat().st_ino, time.monotonic_ns())
+        drop = Drop("NO_SOCKET", "tcp_v4_rcv", program=lookup_decision(time.monotonic_ns(), periods))
+        hops = (DropHop(0, Netns("pod-a"), drop=drop),)
+        packet = Packet(1, 0, Netns("pod-a"), "", "IPv4", "TCP", Endpoints(NODE, 40000, address, number), "SYN", 60, hops=hops)
+        verdict, outcome = classify(packet)
+        return box.packet_findings("dropped_by_program", [replace(packet, verdict=verdict, outcome=outcome)])
+
+    listening = {"ss -lntu": rf"{re.escape(address)}:{number}"}
+    return BuiltCase(find, listening, repair=detach, skipped={"bpftool": "it is not installed"}, namespace="pod-a")
 
 
 @case("stale_conntrack", "UDP to a pod that is gone", "conntrack")

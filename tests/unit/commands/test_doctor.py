@@ -13,9 +13,10 @@ import pytest
 
 from tracer.commands import doctor
 from tracer.errors import NoBcc, NoBtf
-from tracer.kernel import cache_directory
+from tracer.kernel import bpf_syscall, cache_directory
 from tracer.kernel.attach_plan import KernelAbilities
 from tracer.kernel.bcc_library import BccLibrary
+from tracer.kernel.bpf_syscall import NetnsLink
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.module_layouts_5_10 import BuiltinLayouts
@@ -105,11 +106,23 @@ def capable(*names: str) -> str:
 
 def test_each_probe_is_shown_with_its_symbol_attach_type_and_events() -> None:
     facts = probes()
-    assert list(facts) == [p.name for p in PROBES]
+    assert list(facts) == [p.name for p in PROBES if not p.lookups]
     assert facts["hook"] == CheckResult("probe hook", "ok", "nf_hook_slow by fexit: netfilter hooks and their verdicts")
     assert facts["nat"].text == "nf_nat_manip_pkt by fentry: address translation, before and after"
     assert facts["drop"].text.startswith("kfree_skb by raw tracepoint:")
     assert {f.status for f in facts.values()} == {0}
+
+
+def test_probes_of_sk_lookup_are_only_needed_if_there_is_such_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = NetnsLink(1, 2, 3, bpf_syscall.SK_LOOKUP)
+    monkeypatch.setattr(bpf_syscall, "netns_links", lambda most: [link])
+    names = {p.name for p in PROBES if p.lookups}
+    assert {probes()[name].state for name in names} == {"ok"}
+    without = probes(known=symbols(without=["inet_lookup_run_sk_lookup"]))["lookup4"]
+    assert (without.state, without.status) == ("missing", 1)
+    assert without.text.endswith("; not shown: what eBPF programs of sk_lookup decide")
+    monkeypatch.setattr(bpf_syscall, "netns_links", lambda most: [])
+    assert not names & {*probes()}
 
 
 def test_without_fentry_of_modules_their_functions_get_kprobes() -> None:

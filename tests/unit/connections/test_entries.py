@@ -71,6 +71,7 @@ def test_a_packet_that_comes_into_another_namespace() -> None:
         (decision_detail("queue-refused", 1, HOST, queue=7, errno=3, by="no process"), "queue 7 no process listens"),
         (decision_detail("connect", 1, HOST, asked="10.96.0.10:443"), "its socket asked for 10.96.0.10:443"),
         (decision_detail("connect", 1, HOST, asked="[::1]:1", changed="by x"), "its socket asked for [::1]:1, changed by x"),
+        (decision_detail("lookup", 1, HOST, socket="0.0.0.0:8080", chosen="by x"), "socket 0.0.0.0:8080 chosen by x"),
         (NatHop(1, HOST, Hook.OUTPUT, nat=Nat("DNAT", REQUESTED, AFTER_DNAT), clone=True),
          "OUTPUT DNAT 192.168.56.10:30285 -> 10.244.0.11:8080 (copy)"),
     ],

@@ -28,8 +28,9 @@ def found(
     iface: str = "lxc1",
     netns: Netns = HOST,
     cluster: ClusterView | None = None,
+    reason: str = "TC_INGRESS",
 ) -> list[Finding]:
-    drop = Drop("TC_INGRESS", "__netif_receive_skb_core", program=ProgramDrop(point, iface, candidates, doubt))
+    drop = Drop(reason, "__netif_receive_skb_core", program=ProgramDrop(point, iface, candidates, doubt))
     hop = DropHop(0, netns, in_iface=iface, verdict=Verdict.DROP, drop=drop)
     findings = f.findings_of([f.packet([hop], ENDS)], cluster or ClusterView(), f.FakeNode())[1]
     return [x for x in findings if x.name == "dropped_by_program"]
@@ -118,6 +119,22 @@ def test_a_program_of_a_cgroup() -> None:
     assert finding.check == "`bpftool cgroup tree` shows the programs of all cgroups with their ids."
     (proof,) = f.proofs(finding, "program")
     assert proof.startswith("eBPF program sd_fw_egress (id 7), attached as cgroup at /system.slice, named as by systemd")
+
+
+def test_a_program_of_sk_lookup() -> None:
+    program = AttachedProgram("sk_lookup", 16, "cil_lookup", loader="Cilium", loader_evidence="pin")
+    (finding,) = found(program, point=AttachPoint.SK_LOOKUP, netns=Netns("pod-a"), reason="NO_SOCKET")
+    assert finding.certain and finding.cause == (
+        "eBPF program cil_lookup (id 16), loaded by Cilium, refuses packets from 10.244.0.11 to 10.244.0.12:8080 at sk_lookup"
+        " in pod-a."
+    ), "it carries out no policy"
+    assert finding.check == (
+        "In pod-a: `bpftool link show` shows the links of type netns with the ids of their programs; `ss -lntu` shows whether a"
+        " socket listens at all."
+    )
+    assert finding.cure.startswith("If it should not refuse them")
+    (finding,) = found(program, OTHER, point=AttachPoint.SK_LOOKUP, doubt="which of them is not known", reason="NO_SOCKET")
+    assert not finding.certain and finding.cause.startswith("Perhaps one of 2 programs refuses (which of them is not known)")
 
 
 def test_netkit() -> None:

@@ -30,11 +30,11 @@ def kernel(version: str, without: tuple[str, ...] = ()) -> Kernel:
 
 
 def planned(k: Kernel, can: KernelAbilities, verbose: bool = True) -> dict[str, PlannedProbe]:
-    return {row.probe.name: row for row in attach_plan.plan(k.types, k.symbols, can, verbose)[0]}
+    return {row.probe.name: row for row in attach_plan.plan(k.types, k.symbols, can, verbose, lookups=True)[0]}
 
 
 def refused(k: Kernel, can: KernelAbilities, verbose: bool = True) -> dict[str, str]:
-    return {row.probe.name: row.why for row in attach_plan.plan(k.types, k.symbols, can, verbose)[1]}
+    return {row.probe.name: row.why for row in attach_plan.plan(k.types, k.symbols, can, verbose, lookups=True)[1]}
 
 
 POSITIONS = {
@@ -50,6 +50,8 @@ POSITIONS = {
     "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
 }  # fmt: skip
 """Positions of the arguments since 5.16, by row. A row that is not here is only compared with the recorded types."""
+INLINED = {f"lookup{n}": f"the kernel has no function inet{n.replace('4', '')}_lookup_run_sk_lookup" for n in ("4", "6")}
+"""Until 6.6 the compiler puts these into their callers."""
 NFT_RULE = {"6.1": (1, 0, 0, 0, 3), "6.12": (4, 1, 2, 3, 5), "7.2": (4, 1, 2, 3, 5)}
 """The trace info held packet, verdict and rule until 6.4."""
 
@@ -79,9 +81,10 @@ def test_every_row_runs(version: str) -> None:
     positions = {**POSITIONS, "nft_rule": NFT_RULE[version]}
     if version == "6.1":  # a reset has no reason there
         positions |= {"answer_reset4": (1, 2, 0), "answer_reset6": (1, 2, 0)}
+    inlined = INLINED if version == "6.1" else {}
     assert listed(planned(k, NEW)) == positions
-    assert {*planned(k, NEW)} == {probe.name for probe in PROBES}
-    assert refused(k, NEW) == {}
+    assert {*planned(k, NEW)} == {probe.name for probe in PROBES} - {*inlined}
+    assert refused(k, NEW) == inlined
     assert not any(row.assumed for row in planned(k, NEW).values())
 
 
@@ -100,7 +103,7 @@ def test_5_10_describes_no_module() -> None:
     no_reasons = {"drop": (1, 2, 0)}
     expected = {**POSITIONS, **before_5_16, **resets, **no_reasons}
     assert listed(found) == {n: p for n, p in expected.items() if not n.startswith("ipvs_")}
-    assert {n: why for n, why in refused(k, NEW).items() if n != "ipvs_in"} == {
+    assert {n: why for n, why in refused(k, NEW).items() if n != "ipvs_in"} == INLINED | {
         n: "struct ip_vs_conn is not described by BTF (before 5.11 modules have none)"
         for n in ("ipvs_schedule", "ipvs_nat4", "ipvs_nat6", "ipvs_reply", "ipvs_leave")
     }
@@ -260,6 +263,18 @@ def test_functions_are_copied_for_the_ways_that_the_rows_have() -> None:
     assert "COPIED_FUNCTIONS" not in attach_plan.functions(rows), "SYN-ACKs are watched by kprobe, and call no function"
     old, _ = attach_plan.plan(k.types, k.symbols, OLD, verbose=False)
     assert attach_plan.functions(old).splitlines()[:2] == ["#define DIRECT_FUNCTIONS", "#define COPIED_FUNCTIONS"]
+
+
+def test_sk_lookup_is_only_watched_if_it_is_used() -> None:
+    k = kernel("6.12")
+    rows, refused_rows = attach_plan.plan(k.types, k.symbols, NEW, verbose=True)
+    names = {row.probe.name for row in rows} | {row.probe.name for row in refused_rows}
+    assert "socket" in names and not {"lookup4", "lookup6"} & names
+    found = planned(k, NEW)
+    assert {(found[n].way, found[n].positions, found[n].program) for n in ("lookup4", "lookup6")} == {
+        ("KRETPROBE", (3,), "on_lookup4")
+    }
+    assert attach_plan.functions([*found.values()]).splitlines()[:2] == ["#define DIRECT_FUNCTIONS", "#define COPIED_FUNCTIONS"]
 
 
 def test_header_of_an_old_kernel() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Names, Owners, Trail
 from tests.unit.events.test_decision_detail import row
-from tracer.events.record import DROP_FILTERED
+from tracer.events.record import DROP_FILTERED, DROP_LOOKUP
 from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramPeriod
 from tracer.model.hop import DetailHop, DropHop
 from tracer.model.packet import Outcome, Packet
@@ -226,6 +226,65 @@ def test_the_policy_of_netkit() -> None:
     assert text(policy) == "by netkit's default policy at netkit of nk-a, unless memory was short"
     assert text(program, OTHER, policy).startswith("at netkit of nk-a, 3 candidates: ")
     assert text() == ""
+
+
+LOOKUP = AttachedProgram("sk_lookup", 16, "cil_lookup", loader="Cilium", loader_evidence="pin")
+
+
+def refused(programs: Programs, manip: int = DROP_LOOKUP, reason: str = "NO_SOCKET") -> Packet:
+    """A packet without a socket. manip: whether a program of sk_lookup refused it."""
+    names = REASONS | {77: reason}
+    hops = HopBuilder(Names(), Owners(), names, lambda address: "tcp_v4_rcv", programs=programs)
+    trail = Trail(("10.244.0.9", 40000, "10.244.0.11", 8080))
+    trail.add("DROP", in_ifindex=2, in_name="eth0", reason=77, object=0x77, manip=manip)
+    assembler = PacketAssembler(hops)
+    assembler.feed(trail.batch)
+    (found,) = assembler.flush()
+    return found
+
+
+def test_a_program_of_sk_lookup_that_refuses_a_packet() -> None:
+    programs = Programs(ProgramPeriod(10, 0, (LOOKUP,)))
+    packet = refused(programs)
+    assert packet.outcome is Outcome.REFUSED
+    assert packet.verdict == "REFUSED by eBPF program cil_lookup (id 16) at sk_lookup, loaded by Cilium"
+    assert programs.asked[0][:3] == (NODE, 0, AttachPoint.SK_LOOKUP), "the programs of the namespace"
+    several = refused(Programs(ProgramPeriod(10, 0, (LOOKUP, OTHER))))
+    assert several.outcome is Outcome.REFUSED and "at sk_lookup, 2 candidates: eBPF program cil_lookup" in several.verdict
+    unread = refused(Programs())
+    assert unread.verdict == "REFUSED at sk_lookup, program unknown: what is attached could not be read"
+
+
+def test_a_packet_without_a_socket_that_no_program_refused() -> None:
+    programs = Programs(ProgramPeriod(10, 0, (LOOKUP,)))
+    packet = refused(programs, manip=0)
+    assert packet.outcome is Outcome.REFUSED and packet.verdict.startswith("no listener") and not programs.asked
+    other = refused(programs, reason="XFRM_POLICY")
+    assert other.outcome is Outcome.DROPPED and not programs.asked, "it was dropped for another reason"
+
+
+@pytest.mark.parametrize(
+    ("periods", "chosen"),
+    [
+        ((ProgramPeriod(10, 0, (LOOKUP,)),), "by eBPF program cil_lookup (id 16) at sk_lookup, loaded by Cilium"),
+        ((), "at sk_lookup, program unknown: what is attached could not be read"),
+    ],
+)
+def test_a_chosen_socket(periods: tuple[ProgramPeriod, ...], chosen: str) -> None:
+    programs = Programs(*periods)
+    hops = HopBuilder(Names(), Owners(), REASONS, lambda address: "", programs=programs)
+    trail = Trail(("10.244.0.9", 40000, "10.244.0.11", 80)).hook("INPUT")
+    detail = row("LOOKUP", struct.unpack("=4I", socket.inet_pton(socket.AF_INET6, "::ffff:0.0.0.0")), state=2, spare=8080)
+    for name in ("packet", "time", "hop"):
+        detail[name] = getattr(trail, name)
+    detail["netns"] = NODE
+    trail.rows.append(detail)
+    assembler = PacketAssembler(hops)
+    assembler.feed(trail.batch)
+    hop = assembler.flush()[0].hops[-1]
+    assert isinstance(hop, DetailHop) and hop.detail.what == "lookup" and hop.is_decisive
+    assert hop.detail.facts == {"socket": "0.0.0.0:8080", "chosen": chosen}
+    assert programs.asked[0][:3] == (NODE, 0, AttachPoint.SK_LOOKUP)
 
 
 def connected(programs: Programs, cgroup: int = 10, family: int = 2, at_sendmsg: int = 0) -> DetailHop:

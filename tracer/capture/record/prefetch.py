@@ -23,7 +23,15 @@ from tracer.model.bpf_program import AttachPoint
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.node_questions import Occasion
-from tracer.packets.program_drops import NO_NETNS_INODE, AttachedPrograms, place_key, place_of, replacing_place
+from tracer.packets.program_drops import (
+    LOOKUP,
+    NO_INTERFACE,
+    NO_NETNS_INODE,
+    AttachedPrograms,
+    place_key,
+    place_of,
+    replacing_place,
+)
 from tracer.pipeline.assembly import AssemblyParts, KernelNames
 from tracer.util.octets import c_text
 from tracer.util.questions import value_of
@@ -47,26 +55,28 @@ NEW, SYN = 2, 2
 def ask_of_drops(events: EventArray, names: KernelNames, programs: AttachedPrograms) -> None:
     """Asks what the assembly of packets asks about drops: functions, and programs at interfaces."""
     drops = events[events["kind"] == Kind.EVENT_DROP]
-    last: dict[tuple[int, int, int, int, bytes], int] = {}
-    for *key, at in drops[["netns", "in_ifindex", "reason", "object", "table", "time"]].tolist():
-        netns, ifindex, reason, address, table = key
-        asked = netns, ifindex, reason, address, table
+    last: dict[tuple[int, int, int, int, bytes, int], int] = {}
+    for *key, at in drops[["netns", "in_ifindex", "reason", "object", "table", "manip", "time"]].tolist():
+        netns, ifindex, reason, address, table, manip = key
+        asked = netns, ifindex, reason, address, table, manip
         last[asked] = max(at, last.get(asked, 0))
-    for (netns, ifindex, reason, address, table), at in last.items():
-        place = place_of(names.drop_reasons.get(reason, ""), names.function(address))
+    for (netns, ifindex, reason, address, table, manip), at in last.items():
+        place = place_of(names.drop_reasons.get(reason, ""), names.function(address), manip)
         if place and (where := place_key(place, netns, ifindex, table)):
             programs.periods(*where, place.point, at)
 
 
-def ask_of_connects(events: EventArray, programs: AttachedPrograms) -> None:
-    """Asks for the programs that may have replaced an address at connect() or sendmsg()."""
-    last: dict[tuple[int, AttachPoint], int] = {}
+def ask_of_sockets(events: EventArray, programs: AttachedPrograms) -> None:
+    """Asks for the programs that may have replaced an address at connect() or sendmsg(), or have chosen a socket."""
+    last: dict[tuple[int, int, AttachPoint], int] = {}
     for row in events[events["kind"] == Kind.EVENT_CLUE]:
         detail = read_row(row.tobytes())
         if detail.what == DetailKind.DETAIL_CONNECT and detail.object:
-            last[detail.object, replacing_place(detail).point] = detail.time
-    for (cgroup, point), at in last.items():
-        programs.periods(NO_NETNS_INODE, cgroup, point, at)
+            last[NO_NETNS_INODE, detail.object, replacing_place(detail).point] = detail.time
+        elif detail.what == DetailKind.DETAIL_LOOKUP:
+            last[detail.netns, NO_INTERFACE, LOOKUP.point] = detail.time
+    for (netns, number, point), at in last.items():
+        programs.periods(netns, number, point, at)
 
 
 class Prefetcher:
@@ -103,7 +113,7 @@ class Prefetcher:
         for netns in np.unique(events["netns"]).tolist():
             self._namespaces.name(netns)
         ask_of_drops(events, self._names, self._programs)
-        ask_of_connects(events, self._programs)
+        ask_of_sockets(events, self._programs)
         sockets = events[(events["kind"] == Kind.EVENT_SOCKET) & (events["object"] > 0)]
         listening = set(sockets["object"][(sockets["state"] == LISTEN) & (sockets["protocol"] == TCP)].tolist())
         found = []

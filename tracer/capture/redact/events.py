@@ -16,7 +16,7 @@ from tracer.events.record import DTYPE, SLOT, Kind, Slots
 ADDRESSES = tuple(name for name in DTYPE.names or () if DTYPE[name] == np.dtype("V16"))
 MAPPED = b"\0" * 10 + b"\xff\xff"
 """Prefix of an IPv4 address that is stored in 16 bytes."""
-_WITH_ADDRESS = (int(DetailKind.DETAIL_NEIGHBOUR), int(DetailKind.DETAIL_CONNECT))
+_WITH_ADDRESS = (int(DetailKind.DETAIL_NEIGHBOUR), int(DetailKind.DETAIL_CONNECT), int(DetailKind.DETAIL_LOOKUP))
 """Kinds of decision details with an address in their values."""
 Other = Callable[[bytes], bytes]
 """Gives the pseudonym of an address; both have 16 bytes."""

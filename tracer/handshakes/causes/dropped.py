@@ -37,6 +37,7 @@ NAMES = {
     AttachPoint.NETKIT: "netkit",
     AttachPoint.CGROUP_INGRESS: "cgroup",
     AttachPoint.CGROUP_EGRESS: "cgroup",
+    AttachPoint.SK_LOOKUP: "sk_lookup",
 }
 """Cause by the place of a program, where it is not tc."""
 
@@ -71,14 +72,19 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
 
 def _by_program(attempt: ConnectionAttempt, drop: Drop, program: ProgramDrop) -> Cause:
     """The cause where a program or a filter of tc dropped the SYN, or where only the function suggests it."""
-    is_known = drop.reason in REASONS or program.program is not None
+    is_refusal = program.point is AttachPoint.SK_LOOKUP  # a probe saw that
+    is_known = is_refusal or drop.reason in REASONS or program.program is not None
     name = "dropped"
-    if program.program:
+    if program.program or is_refusal:
         name = NAMES.get(program.point, "tc")
     elif drop.reason in REASONS:
         name, _ = REASONS[drop.reason]
     is_observed = is_known and program.program is None
-    return Cause(name, f"dropped{attempt.where} {program.text}", Evidence.OBSERVED if is_observed else Evidence.DERIVED)
+    return Cause(
+        name,
+        f"{'refused' if is_refusal else 'dropped'}{attempt.where} {program.text}",
+        Evidence.OBSERVED if is_observed else Evidence.DERIVED,
+    )
 
 
 def _arrival(attempt: ConnectionAttempt) -> str:

@@ -10,11 +10,12 @@ import numpy as np
 
 from tests.support.builders import NODE, Trail
 from tests.unit.events.test_decision_detail import row
-from tracer.capture.record.prefetch import ask_of_connects, ask_of_drops
+from tracer.capture.record.prefetch import ask_of_drops, ask_of_sockets
+from tracer.events.record import DROP_LOOKUP
 from tracer.model.bpf_program import AttachPoint, ProgramPeriod
 from tracer.pipeline.assembly import KernelNames
 
-REASONS = {1: "TC_INGRESS", 2: "BPF_CGROUP_EGRESS", 3: "NETFILTER_DROP"}
+REASONS = {1: "TC_INGRESS", 2: "BPF_CGROUP_EGRESS", 3: "NETFILTER_DROP", 4: "NO_SOCKET"}
 
 
 class Programs:
@@ -39,11 +40,26 @@ def test_places_of_drops() -> None:
     ]  # fmt: skip
 
 
+def test_refusals_by_sk_lookup() -> None:
+    trail = Trail(("10.244.0.9", 40000, "10.244.0.11", 8080))
+    for manip in (0, DROP_LOOKUP, DROP_LOOKUP):
+        trail.add("DROP", in_ifindex=2, reason=4, object=1, manip=manip)
+    programs = Programs()
+    ask_of_drops(trail.batch, KernelNames(lambda address: "", REASONS), programs)
+    assert programs.asked == [(NODE, 0, AttachPoint.SK_LOOKUP)]
+
+
+def test_chosen_sockets() -> None:
+    programs = Programs()
+    ask_of_sockets(np.concatenate([row("LOOKUP", netns=NODE, state=2, spare=80) for _ in range(2)]), programs)
+    assert programs.asked == [(NODE, 0, AttachPoint.SK_LOOKUP)]
+
+
 def test_replaced_addresses() -> None:
     rows = [row("CONNECT", object=70, state=2, time=5), row("CONNECT", object=70, state=2, time=6)]
     rows += [row("CONNECT", object=70, state=10), row("CONNECT", state=2), row("ROUTE", (22,), object=71)]
     rows += [row("CONNECT", object=70, state=family, status=1) for family in (2, 10)]
     programs = Programs()
-    ask_of_connects(np.concatenate(rows), programs)
+    ask_of_sockets(np.concatenate(rows), programs)
     points = AttachPoint.CONNECT4, AttachPoint.CONNECT6, AttachPoint.SENDMSG4, AttachPoint.SENDMSG6
     assert programs.asked == [(0, 70, point) for point in points]

@@ -100,11 +100,12 @@ def test_every_address_of_an_event_and_no_other_byte_changes() -> None:
 
 
 @pytest.mark.parametrize("address", ["10.96.0.10", "2001:db8::9"])
-def test_the_address_that_a_socket_asked_for_is_redacted(address: str) -> None:
+@pytest.mark.parametrize("what", [DetailKind.DETAIL_CONNECT, DetailKind.DETAIL_LOOKUP])
+def test_the_address_that_a_socket_asked_for_or_has_is_redacted(what: DetailKind, address: str) -> None:
     packed = ipaddress.ip_address(address).packed
     packed = packed if len(packed) == 16 else MAPPED + packed
     detail = np.zeros(1, DETAIL_DTYPE)
-    detail["kind"], detail["what"], detail["spare"] = Kind.EVENT_CLUE, DetailKind.DETAIL_CONNECT, 443
+    detail["kind"], detail["what"], detail["spare"] = Kind.EVENT_CLUE, what, 443
     detail["values"] = np.frombuffer(packed, "<u4")
     row = np.zeros(1, DTYPE)
     row.view(np.uint8)[: DETAIL_DTYPE.itemsize] = detail.view(np.uint8)

@@ -316,6 +316,13 @@ def test_programs(
     assert result == (name, f"dropped {known.text}", evidence)
 
 
+@pytest.mark.parametrize(("candidates", "evidence"), [((PROGRAM,), "derived"), ((PROGRAM, PROGRAM), "observed")])
+def test_a_refusal_by_sk_lookup_is_no_missing_listener(candidates: tuple[AttachedProgram, ...], evidence: str) -> None:
+    known = ProgramDrop(AttachPoint.SK_LOOKUP, "", candidates, "" if len(candidates) == 1 else "which of them is not known")
+    result = cause(syn(DropHop(20, HOST, verdict=Verdict.DROP, drop=Drop("NO_SOCKET", "tcp_v4_rcv", program=known))))
+    assert result == ("sk_lookup", f"refused {known.text}", evidence)
+
+
 def test_a_synack_that_bypasses_the_translation_is_not_recognised() -> None:
     other = AFTER_DNAT.reversed
     reset = packet(AFTER_DNAT, "RST", way(9 * MS), 4, seq=SEQ + 1, ack=0)
