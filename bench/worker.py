@@ -9,7 +9,8 @@ ready; then reads one command per line from stdin, and answers each with one lin
     times        run time of each program since it was loaded: {name: [ns, runs]} (needs kernel.bpf_stats_enabled)
     off          probes off; {events, lost, why} since they went on
 
-Between commands it works as tracer/pipeline/live_source.py: it drains the ring and reads the loss counters every POLL_SECONDS.
+Between commands it works as tracer/pipeline/live_source.py: it drains the ring, here into FILE, and reads the loss counters
+every POLL_SECONDS. Events are counted in FILE after `off`.
 Compiling takes longer than measuring, so `off` only detaches, and the next `port` or `everything` attaches again.
 """
 
@@ -20,6 +21,8 @@ import select
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tracer.events import record
 from tracer.kernel.session import Kernel, Session
@@ -51,7 +54,7 @@ class Worker:
             self._switch = TraceSwitch()
         self._session.drain()
         self._session.losses()
-        self._events, self._lost = 0, 0
+        self._lost = 0
         self._why: dict[str, int] = {}
         self._out.seek(0)
         self._out.truncate()
@@ -77,13 +80,13 @@ class Worker:
             self._switch.close()
             self._switch = None
         self.turn()
-        return {"events": self._events, "lost": self._lost, "why": self._why, "bytes": self._out.tell()}
+        self._out.flush()
+        slots = np.fromfile(self._file, np.uint8).reshape(-1, record.SLOT)
+        return {"events": record.count(slots), "lost": self._lost, "why": self._why, "bytes": slots.nbytes}
 
     def turn(self) -> None:
         """One iteration of the tracer's loop."""
-        batch = self._session.drain()
-        self._events += record.count(batch)
-        self._out.write(batch.data)
+        self._session.drain_to(self._out)
         for loss in self._session.losses():
             self._lost += loss.count
             self._why[loss.why] = self._why.get(loss.why, 0) + loss.count
