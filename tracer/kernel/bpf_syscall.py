@@ -13,6 +13,7 @@ import fcntl
 import os
 import platform
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -267,26 +268,34 @@ def _info(fd: int, length: int) -> bytes:
     return info.raw
 
 
-class MissCounter:
-    """Number of times the kernel skipped a program because one was running on that CPU.
+class MissCounters:
+    """How often the kernel skipped programs because one was running on that CPU.
 
-    It is bpf_prog_info.recursion_misses, since 5.12; 0 before. The arguments of the system call are made once, because each
-    program is asked ten times a second.
+    It is bpf_prog_info.recursion_misses, since 5.12. All programs are asked ten times a second; so the arguments of the system
+    calls are made once, and the answers are in one buffer.
     """
 
-    def __init__(self, program: int) -> None:
-        """program: its descriptor."""
-        self._info = ctypes.create_string_buffer(_MISSES_AT + 8)
-        attributes = ctypes.create_string_buffer(struct.pack("=IIQ", program, len(self._info), _address(self._info)), 16)
-        number = _NUMBERS.get(platform.machine(), (-1, -1))[0]
-        self._call = ctypes.c_long(number), ctypes.c_int(OBJECT_INFO), attributes, ctypes.c_uint(len(attributes))
-        self._count = ctypes.c_uint64.from_buffer(self._info, _MISSES_AT)
+    def __init__(self, programs: Sequence[int]) -> None:
+        """programs: their descriptors."""
+        size = _MISSES_AT + 8
+        self._infos = ctypes.create_string_buffer(size * len(programs))
+        self._cleared = self._infos, 0, len(self._infos)
+        self._counts = memoryview(self._infos).cast("B").cast("Q")[_MISSES_AT // 8 :: size // 8]
+        number = ctypes.c_long(_NUMBERS.get(platform.machine(), (-1, -1))[0])
+        self._calls = []
+        for index, program in enumerate(programs):
+            answer = _address(self._infos) + index * size
+            attributes = ctypes.create_string_buffer(struct.pack("=IIQ", program, size, answer), 16)
+            self._calls.append((number, ctypes.c_int(OBJECT_INFO), attributes, ctypes.c_uint(len(attributes))))
 
-    def read(self) -> int:
-        """The number now; 0 where the kernel does not report it."""
-        # The kernel reads the structure, too: a length there would be that of an array to fill.
-        ctypes.memset(self._info, 0, len(self._info))
-        return self._count.value if _LIBC.syscall(*self._call) == 0 else 0
+    def read(self) -> list[int]:
+        """The numbers now, in the order of the programs; 0 where the kernel does not report one."""
+        # The kernel reads the structures, too: a length there would be that of an array to fill.
+        ctypes.memset(*self._cleared)
+        call = _LIBC.syscall
+        for arguments in self._calls:
+            call(*arguments)
+        return self._counts.tolist()
 
 
 _MISSES_AT = 208

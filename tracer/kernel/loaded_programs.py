@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from tracer.errors import CompileFailed, NoProbe
 from tracer.kernel import bpf_syscall
 from tracer.kernel.attach_plan import PlannedProbe, UnavailableProbe
-from tracer.kernel.bpf_syscall import BpfMap, MissCounter, ProgramTarget, Refused
+from tracer.kernel.bpf_syscall import BpfMap, MissCounters, ProgramTarget, Refused
 from tracer.kernel.btf import FUNC, TYPEDEF, KernelTypes
 from tracer.kernel.bytecode import LICENCE, Bytecode, linked
 from tracer.kernel.xt_extensions import PlannedExtension
@@ -198,9 +198,9 @@ class LoadedPrograms:
             for name, _ in row.programs:
                 os.close(self._links.pop((row.module + ":" + row.symbol, name)))
 
-    def miss_counter(self, program: int) -> MissCounter:
-        """Counts how often the kernel skipped a program because one was running on that CPU. program: its descriptor."""
-        return MissCounter(program)
+    def miss_counters(self, programs: Sequence[int]) -> MissCounters:
+        """Counts how often the kernel skipped programs because one was running on that CPU. programs: their descriptors."""
+        return MissCounters(programs)
 
     def run_times(self) -> dict[str, tuple[int, int]]:
         """(ns, number of runs) by "PROGRAM for FUNCTION", while kernel.bpf_stats_enabled is 1."""

@@ -30,7 +30,10 @@ class LossCounters:
     """Reads the loss counters and returns the increase since the last reading. cpus: as given to attach_plan.header."""
 
     def __init__(self, program: LoadedPrograms, rows: list[PlannedProbe], cpus: int) -> None:
-        self._programs = tuple((row, program.miss_counter(program.functions[row.probe.name])) for row in rows)
+        self._rows = tuple(rows)
+        self._misses_now = program.miss_counters([program.functions[row.probe.name] for row in rows])
+        self._last_misses: list[int] = []
+        self._last_bytes = b""
         self._kinds = {k.value: (k.name[6:].lower(), NO_ROOM) for k in Kind}
         for name, why in SHED.items():
             self._kinds[cstruct.define("records/loss_counters.h", name)] = LEFT_OUT, why
@@ -43,6 +46,11 @@ class LossCounters:
         self._new: list[Loss] = []
 
     def _totals(self) -> Iterator[Loss]:
+        """The totals; nothing if all counters are as they were at the last call, as nearly always."""
+        counters = self._map[:]
+        if counters == self._last_bytes:
+            return
+        self._last_bytes = counters
         lost = self._counters["lost"]
         if lost.any():
             for cpu, kind in np.argwhere(lost):
@@ -56,8 +64,13 @@ class LossCounters:
                     yield Loss(row.probe.name, -1, int(missed[row.number]), MISSED)
 
     def _misses(self) -> Iterator[Loss]:
-        for row, counter in self._programs:
-            if count := counter.read():
+        """As _totals."""
+        misses = self._misses_now.read()
+        if misses == self._last_misses:
+            return
+        self._last_misses = misses
+        for row, count in zip(self._rows, misses, strict=True):
+            if count:
                 yield Loss(row.probe.name, -1, count, "another probe was running")
 
     def poll(self) -> None:

@@ -78,6 +78,10 @@ def test_names_as_the_kernel_accepts_them() -> None:
     assert object_name("kretfunc-ä.part.0 of x") == b"kretfunc__.part"
 
 
+NOT_OPEN = 0x7FFFFFFF
+"""A number that is no descriptor of this process."""
+
+
 def test_a_program_is_loaded_or_refused() -> None:
     made(MapDefinition("rights", ARRAY, 4, 4, 1, 0)).close()
     target = ProgramTarget(bpf_syscall.KPROBE)
@@ -85,8 +89,8 @@ def test_a_program_is_loaded_or_refused() -> None:
         program = bpf_syscall.load_program("on_hook", RETURN_ZERO, "GPL", target)
     except Refused as e:
         pytest.skip(f"no programs here: {e.strerror}")
-    counter = bpf_syscall.MissCounter(program)
-    assert counter.read() == counter.read() == 0 and bpf_syscall.run_time(program) == (0, 0)
+    counters = bpf_syscall.MissCounters([program, NOT_OPEN, program])
+    assert counters.read() == counters.read() == [0, 0, 0] and bpf_syscall.run_time(program) == (0, 0)
     os.close(program)
     with pytest.raises(Refused) as refused:
         bpf_syscall.load_program("on_hook", RETURN_ZERO[:8], "GPL", target)

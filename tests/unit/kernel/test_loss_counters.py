@@ -35,8 +35,8 @@ class FakeProgram:
         self.maps = {"loss_counters": SimpleNamespace(fd=fd)}
         self.functions = {PROBES[0].name: 3}
 
-    def miss_counter(self, fd: int) -> SimpleNamespace:
-        return SimpleNamespace(read=lambda: self.skipped)
+    def miss_counters(self, fds: list[int]) -> SimpleNamespace:
+        return SimpleNamespace(read=lambda: [self.skipped] * len(fds))
 
 
 def counters(program: FakeProgram, way: str) -> LossCounters:
