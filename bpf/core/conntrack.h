@@ -89,14 +89,14 @@ static __always_inline int read_flow(u64 nfct, struct tuple *tuples, struct flow
 #define IPS_NAT_SHIFT 4 /* IPS_SRC_NAT is bit 4 of the status, IPS_DST_NAT bit 5 */
 
 /* Whether there is a connection, which of its ends are translated, and its status: the TABLE_* bits of records/event.h. */
-static __always_inline u8 connection_bits(u64 nfct)
+static __always_inline u8 connection_bits(struct call *c, u64 nfct)
 {
     struct nf_conn *ct = (void *)(nfct & NFCT_POINTER);
     u64 status;
 
     if (!ct)
         return TABLE_CT_KNOWN;
-    status = PEEK(ct, status);
+    status = LOAD_FIELD(c, ct, status);
     return TABLE_CT_KNOWN | TABLE_CT | (status >> IPS_NAT_SHIFT & (TABLE_SNAT | TABLE_DNAT)) | status << TABLE_STATUS;
 }
 
@@ -113,7 +113,7 @@ static __always_inline int is_settled(u64 nfct)
     return (nfct & ~NFCT_POINTER) != IP_CT_NEW || (PEEK(ct, status) & IPS_CONFIRMED);
 }
 #else
-static __always_inline u8 connection_bits(u64 nfct)
+static __always_inline u8 connection_bits(struct call *c, u64 nfct)
 {
     return 0;
 }

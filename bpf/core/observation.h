@@ -24,7 +24,7 @@ struct observation {
     u8 pf;
     u8 returned;   /* the hook has returned */
     u8 by_loopback;
-    u8 raw[RAW_BYTES];
+    u8 raw[RAW_BYTES] __attribute__((aligned(8)));
 };
 
 /* Observations are too large for a program's stack of 512 bytes. One for each row and CPU is enough: the kernel never runs a
@@ -99,7 +99,7 @@ static __always_inline int ports_may_match(struct call *c, struct sk_buff *skb, 
     if (!(f->wanted & (AT_EITHER_END | AT_SOURCE | AT_DESTINATION)))
         return 1;
     at += READ(c, skb, network_header);
-    if (bpf_probe_read_kernel(&h, sizeof(h), at) || h.ip[0] != 0x45)
+    if (copy_words(c, (u64 *)&h, sizeof(h), (u64)at) || h.ip[0] != 0x45)
         return 1;
     set = ports.lookup(&zero);
     return !set || (roles_of_port(set, bpf_ntohs(h.sport)) | roles_of_port(set, bpf_ntohs(h.dport))) & f->wanted;

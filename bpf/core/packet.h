@@ -206,7 +206,7 @@ static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, str
     void *at = (void *)head + network;
     u32 transport;
 
-    if (bpf_probe_read_kernel(raw, RAW_BYTES, at))
+    if (copy_words(c, (u64 *)raw, RAW_BYTES, (u64)at))
         return 0;
     __builtin_memset(p, 0, sizeof(*p));
     __builtin_memset(t, 0, sizeof(*t));

@@ -78,6 +78,47 @@ struct call {
         read_;                                                                                                         \
     })
 
+/* Memory at an address that is a number for the verifier. LOAD reads a value of this type, copy_words whole words. Both give
+ * 0 where programs load it and it is not readable (tracer/kernel/kernel_memory.py); the helper is called elsewhere. */
+#ifdef CALL_bpf_rdonly_cast
+#define MOST_WORDS 15
+#define CAN_LOAD(c) ((c)->direct) /* 0 = each LOAD is a call of the helper */
+static __always_inline volatile u64 *words_at(u64 address)
+{
+    return ((volatile u64 * (*)(u64, u64)) CALL_bpf_rdonly_cast)(address, TYPE_OF_WORDS);
+}
+
+/* 0 = read. bytes: a constant, a multiple of 8. */
+static __always_inline int copy_words(struct call *c, u64 *to, u64 bytes, u64 from)
+{
+    volatile u64 *words;
+
+    if (!c->direct)
+        return bpf_probe_read_kernel(to, bytes, (void *)from);
+    words = words_at(from);
+#pragma unroll
+    for (int i = 0; i < MOST_WORDS; i++)
+        if (i < bytes / 8)
+            to[i] = words[i];
+    return 0;
+}
+#define LOADED(value, address) value = *(volatile typeof(value) *)words_at(address)
+#else
+#define CAN_LOAD(c) 0
+#define copy_words(c, to, bytes, from) bpf_probe_read_kernel(to, bytes, (void *)(from))
+#define LOADED(value, address) bpf_probe_read_kernel(&value, sizeof(value), (void *)(address))
+#endif
+#define LOAD(c, type, address)                                                                                         \
+    ({                                                                                                                 \
+        type loaded_ = 0;                                                                                              \
+        if ((c)->direct)                                                                                               \
+            LOADED(loaded_, (u64)(address));                                                                           \
+        else                                                                                                           \
+            bpf_probe_read_kernel(&loaded_, sizeof(loaded_), (void *)(address));                                       \
+        loaded_;                                                                                                       \
+    })
+#define LOAD_FIELD(c, p, field) LOAD(c, typeof((p)->field), &(p)->field)
+
 /* ---- functions that programs call
  *
  * LLVM takes most of a cold start, and less when a large function is compiled once, not in each program. bcc cannot link functions.

@@ -177,6 +177,7 @@ static __always_inline u64 header_sum(const struct tuple *t)
 }
 
 #define PLAIN_IP 20 /* length of an IPv4 header without options */
+#define HEADER_WORDS 40 /* with the parsed bytes of the transport header, a multiple of 8, at most RAW_BYTES */
 
 /* 1 if the packet's header, a plain one, is that of its last whole event, or what the rewrite reported since has made of it. Then
  * s->tuple[HEADER] has it, s->packet what identifies the packet, and the header need not be parsed. Plain: TCP or UDP in IPv4,
@@ -187,7 +188,7 @@ static __always_inline int has_same_plain_header(struct call *c, struct sk_buff 
     struct tuple *t = &s->tuple[HEADER];
     u8 *h = s->raw;
 
-    if (e->emitted.shape != SHAPE_WHOLE || bpf_probe_read_kernel(h, PLAIN_IP + TRANSPORT_BYTES, (void *)at) || h[0] != 0x45 ||
+    if (e->emitted.shape != SHAPE_WHOLE || copy_words(c, (u64 *)h, HEADER_WORDS, at) || h[0] != 0x45 ||
         *(u16 *)(h + 6) & bpf_htons(0x3fff) || (h[9] != TCP && h[9] != UDP))
         return 0;
     s->packet.ident = bpf_ntohs(*(u16 *)(h + 4));

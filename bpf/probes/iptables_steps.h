@@ -95,11 +95,11 @@ static __always_inline int table_begin_entered(struct call *c)
     runs->skb[free & (RUNS - 1)] = c->arg[0];
     runs->until[free & (RUNS - 1)] = now + RUN_TICKS;
     r = &runs->run[free & (RUNS - 1)];
-    r->private = (u64)PEEK(table, private);
+    r->private = (u64)LOAD_FIELD(c, table, private);
     r->table = c->arg[1];
     r->task = bpf_get_current_task();
     r->mark = READ(c, skb, mark);
-    r->connection = connection_bits(nfct);
+    r->connection = connection_bits(c, nfct);
     r->count = r->hotdrop = 0;
     return 0;
 }

@@ -10,10 +10,10 @@ static __always_inline int table_keep(struct call *c)
 }
 
 /* The nat table has none of its own: 0. */
-static __always_inline s32 priority_of_table(struct xt_table *table)
+static __always_inline s32 priority_of_table(struct call *c, struct xt_table *table, struct xt_table *copy)
 {
 #ifdef HAVE_xt_table_priority
-    return table->priority;
+    return CAN_LOAD(c) ? LOAD_FIELD(c, table, priority) : copy->priority;
 #else
     return UNKNOWN_PRIORITY;
 #endif
@@ -24,7 +24,8 @@ static __always_inline int write_table(struct call *c, int cpu)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_hook_state *state = (void *)c->arg[1];
-    struct xt_table table; /* a copy: one read costs less than one for each field */
+    struct xt_table *table = (void *)c->arg[2]; /* not to be dereferenced */
+    struct xt_table copy;                       /* with the helper, one call costs less than one for each field */
     u8 verdict = c->ret & 255;
     struct tracked_skb *e;
     struct hook_step step;
@@ -37,9 +38,9 @@ static __always_inline int write_table(struct call *c, int cpu)
     step = observe_in_hook(c, skb, state, 0, s);
     if (!s || step.unwanted)
         return cpu;
-    if (bpf_probe_read_kernel(&table, sizeof(table), (void *)c->arg[2]))
+    if (!CAN_LOAD(c) && bpf_probe_read_kernel(&copy, sizeof(copy), table))
         return cpu;
-    e = track_in_hook(c, skb, state, step, priority_of_table(&table), s);
+    e = track_in_hook(c, skb, state, step, priority_of_table(c, table, &copy), s);
     if (!e || (verdict != NF_DROP && drops_only_excludes(e, s->nfct)))
         return cpu;
     run = end_run(c->arg[0], cpu);
@@ -56,9 +57,14 @@ static __always_inline int write_table(struct call *c, int cpu)
     r.out->verdict = verdict;
     if (verdict == NF_DROP)
         write_rejection(r.out, c->arg[0], cpu);
-    r.out->manip = connection_bits(s->nfct);
-    r.out->object = (u64)table.private;
-    __builtin_memcpy(r.out->table, table.name, sizeof(r.out->table));
+    r.out->manip = connection_bits(c, s->nfct);
+    if (CAN_LOAD(c)) {
+        r.out->object = (u64)LOAD_FIELD(c, table, private);
+        copy_words(c, (u64 *)r.out->table, sizeof(r.out->table), (u64)&table->name);
+    } else {
+        r.out->object = (u64)copy.private;
+        __builtin_memcpy(r.out->table, copy.name, sizeof(r.out->table));
+    }
     write_steps(run, r.out);
     r.out->state |= e->emitted.shape << STEPS_SHAPE;
     submit_event(r);

@@ -21,7 +21,7 @@ static __always_inline int is_masquerade(struct call *c, struct nf_conn *ct)
     if (!offset)
         return 0;
     nat = (void *)ext + offset;
-    return PEEK(nat, masq_index) != 0;
+    return LOAD_FIELD(c, nat, masq_index) != 0;
 #else
     return 0;
 #endif

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tracer.kernel import module_layouts_5_10, struct_layouts, xt_extensions
+from tracer.kernel import kernel_memory, module_layouts_5_10, struct_layouts, xt_extensions
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import VARIABLES, Symbols
 from tracer.kernel.module_layouts_5_10 import Field
@@ -26,6 +26,7 @@ ENUMS = tuple(dict.fromkeys(("skb_drop_reason", *(enum for enum, _, _ in struct_
 MEMBERS = frozenset(name for _, name, _ in struct_layouts.ENUMERATORS)
 FUNCTIONS = sorted(
     {s for p in PROBES if p.at != TRACEPOINT for s in p.symbols}
+    | {kernel_memory.CAST}
     | {
         s
         for s, _ in (*xt_extensions.rows("match", xt_extensions.MATCHES), *xt_extensions.rows("target", xt_extensions.TARGETS))

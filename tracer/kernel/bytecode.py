@@ -8,7 +8,8 @@ A value that is known only at the start (an address of the kernel, the number of
 for its name (load_constant). `linked` replaces it.
 
 Large functions are compiled once, as if they were programs, and called by a number that stands for the name (call_number).
-`linked` appends those that a program calls, and makes the number the distance to the function, as the kernel expects it.
+`linked` appends those that a program calls, and makes the number the distance to the function, as the kernel expects it. A
+function of the kernel is called in the same way; its number becomes that of its BTF.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ MAX_MAPS, MAX_PROGRAMS, MAX_INSTRUCTIONS = 64, 1024, 1 << 20
 
 _SLOT = 8
 _LOAD_64 = 0x18
-_CALL, _CALL_OF_FUNCTION = 0x85, 1
-"""Operation of a call, and its source register where it is a call of the program's own function."""
+_CALL, _CALL_OF_FUNCTION, _CALL_OF_KERNEL = 0x85, 1, 2
+"""Operation of a call, and its source register where it is a call of the program's own function, or of the kernel's function
+with that BTF number.
+"""
 _MAP_REGISTER = 1
 _HEAD = struct.Struct("<I")
 
@@ -164,7 +167,11 @@ def _long_loads(code: bytes | bytearray) -> list[int]:
 
 
 def linked(
-    code: bytes, maps: Sequence[int], constants: Mapping[str, int], functions: Mapping[str, bytes] | None = None
+    code: bytes,
+    maps: Sequence[int],
+    constants: Mapping[str, int],
+    functions: Mapping[str, bytes] | None = None,
+    of_kernel: Mapping[str, int] | None = None,
 ) -> bytes:
     """The instructions of a program with its functions, with descriptors of maps and with the values of constants.
 
@@ -173,9 +180,11 @@ def linked(
         maps: Descriptors by index of the map.
         constants: Values by name.
         functions: As Bytecode.programs: what the program may call.
+        of_kernel: BTF numbers of the kernel's functions that the program may call, by name.
     """
     values = {load_constant(name): value for name, value in constants.items()}
     out = _with_functions(code, functions or {})
+    _call_kernel(out, of_kernel or {})
     for at in _long_loads(out):
         if out[at + 1] >> 4 == _MAP_REGISTER:
             struct.pack_into("<i", out, at + 4, maps[_first_half(out, at)])
@@ -204,6 +213,15 @@ def _with_functions(code: bytes, functions: Mapping[str, bytes]) -> bytearray:
             struct.pack_into("<i", out, at + 4, (places[name] - at) // _SLOT - 1)
         at += _SLOT
     return out
+
+
+def _call_kernel(code: bytearray, numbers: Mapping[str, int]) -> None:
+    """Fills in the BTF numbers of the kernel's functions in calls of them."""
+    values = {call_number(name): number for name, number in numbers.items()}
+    for at in range(0, len(code), _SLOT) if values else ():
+        if code[at] == _CALL and code[at + 1] >> 4 == 0 and (number := values.get(_first_half(code, at))):
+            code[at + 1] |= _CALL_OF_KERNEL << 4
+            struct.pack_into("<i", code, at + 4, number)
 
 
 def with_indices(code: bytes, indices: Mapping[int, int]) -> bytes:

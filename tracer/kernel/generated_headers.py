@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tracer.kernel import attach_plan, struct_layouts, xt_extensions
+from tracer.kernel import attach_plan, kernel_memory, struct_layouts, xt_extensions
 from tracer.kernel.attach_plan import PlannedProbe
 from tracer.kernel.btf import KernelTypes
 from tracer.kernel.kallsyms import Symbols
@@ -37,7 +37,7 @@ def headers(
     # A record may name a namespace by its cookie only where user space can read that cookie, too.
     cookies = "#define NETNS_COOKIES\n" if netns_cookie.cookie() else ""
     return {
-        "structs.h": struct_layouts.header(types),
+        "structs.h": struct_layouts.header(types) + kernel_memory.header(types),
         "plan.h": attach_plan.header(planned, ring_pages, cpus) + attach_plan.addresses(symbols.variables) + snap + cookies,
         "acts.h": xt_extensions.header(watched),
     }

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from tracer.errors import CompileFailed, NoProbe
-from tracer.kernel import bpf_syscall
+from tracer.kernel import bpf_syscall, kernel_memory
 from tracer.kernel.attach_plan import PlannedProbe, UnavailableProbe
 from tracer.kernel.bpf_syscall import BpfMap, MissCounters, ProgramTarget, Refused
 from tracer.kernel.btf import FUNC, TYPEDEF, KernelTypes
@@ -58,6 +58,8 @@ class LoadedPrograms:
         """
         self._code, self._types = code, types
         self._constants = {f"address of {name}": address for name, address in addresses.items()}
+        self._constants |= kernel_memory.constants(types)
+        self._of_kernel = kernel_memory.functions(types)
         self.maps: dict[str, BpfMap] = {}
         self.functions: dict[str, int] = {}
         self.refused: set[str] = set()
@@ -150,7 +152,8 @@ class LoadedPrograms:
     def _load_one(self, key: _Key, row: Row) -> None:
         name, target, number = key
         fds = [self.maps[definition.name].fd for definition in self._code.maps]
-        code = linked(self._code.programs.get(name, b""), fds, self._constants | {"row": number}, self._code.programs)
+        constants, programs = self._constants | {"row": number}, self._code.programs
+        code = linked(programs.get(name, b""), fds, constants, programs, self._of_kernel)
         try:
             self._programs[key] = self._names[f"{name} for {row.symbol}"] = bpf_syscall.load_program(
                 row.symbol, code, LICENCE, target

@@ -99,6 +99,16 @@ def test_a_function_that_calls_itself_is_appended_once() -> None:
     assert linked(function, [], {}, {"f": function}) == call(1, own=True) + EXIT + call(-1, own=True) + EXIT
 
 
+def test_functions_of_the_kernel_are_called_by_their_btf_number() -> None:
+    """Source register 2, in the program and in the functions behind it."""
+    f = call(call_number("bpf_rdonly_cast")) + EXIT
+    code = call(1) + call(call_number("f")) + call(call_number("bpf_rdonly_cast")) + EXIT
+    of_kernel = struct.pack("<BBhi", 0x85, 2 << 4, 0, 4711)
+    found = linked(code, [], {}, {"f": f}, {"bpf_rdonly_cast": 4711})
+    assert found == call(1) + call(2, own=True) + of_kernel + EXIT + of_kernel + EXIT
+    assert linked(f, [], {}, {}) == f
+
+
 def test_numbers_of_functions_are_no_helpers() -> None:
     found = {call_number(name) for name in ("parse_header_direct", "parse_header_copied", "track_by_header_direct")}
     assert len(found) == 3 and all(1 << 30 <= number < 1 << 31 for number in found)

@@ -16,7 +16,7 @@ from tests.support import recorded_kernels
 from tests.support.recorded_kernels import Data
 from tests.unit.kernel.test_attach_plan import INLINED, NEW, OLD, planned, refused
 from tracer.errors import NoBtf
-from tracer.kernel import generated_headers, struct_layouts, xt_extensions
+from tracer.kernel import generated_headers, kernel_memory, struct_layouts, xt_extensions
 
 
 def change(data: Data, name: str, module: str, parameters: list[str]) -> None:
@@ -140,7 +140,7 @@ def test_headers_define_what_the_kernel_has(name: str) -> None:
     assert ("#define DROP_REASONS\n" in texts["plan.h"]) == bool(positions["drop"][2])
     assert ("#define HAVE_nft_rule_dp_handle\n" in texts["structs.h"]) == (before_rule_blobs not in undone)
     assert ("#define HAVE_nft_traceinfo_pkt\n" in texts["structs.h"]) == (positions["nft_rule"][1] == 0)
-    assert struct_layouts.header(k.types) == texts["structs.h"]
+    assert struct_layouts.header(k.types) + kernel_memory.header(k.types) == texts["structs.h"]
 
 
 def test_a_kernel_without_a_ring_buffer_is_refused_at_once() -> None:
