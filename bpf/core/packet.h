@@ -196,6 +196,7 @@ static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, vo
 /* The IP header and the next 16 bytes, contiguous unless there are options or extensions. The read may go beyond the packet's
  * end, never beyond its buffer: struct skb_shared_info follows the data. */
 #define RAW_BYTES 56
+#define FIRST_BYTES 40 /* an IPv6 header, or one of IPv4 and the next 20 bytes */
 
 /* Fills *p and *t from the skb's network header; raw is the buffer for it. Returns 0 if the skb holds no IP packet. */
 static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p, struct tuple *t,
@@ -206,7 +207,7 @@ static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, str
     void *at = (void *)head + network;
     u32 transport;
 
-    if (copy_words(c, (u64 *)raw, RAW_BYTES, (u64)at))
+    if (copy_words(c, (u64 *)raw, FIRST_BYTES, (u64)at))
         return 0;
     __builtin_memset(p, 0, sizeof(*p));
     __builtin_memset(t, 0, sizeof(*t));

@@ -169,40 +169,60 @@ static __always_inline int is_same_packet(struct tracked_skb *e, struct observat
     return same_fingerprint(e, s);
 }
 
-/* A hash of a header. */
+/* A hash of a header: of its addresses, each folded to 64 bits, and its ports. */
+static __always_inline u64 sum_of_header(u64 src, u64 dst, u64 ports)
+{
+    return src * 0x9e3779b97f4a7c15ULL + dst * 0xc2b2ae3d27d4eb4fULL + ports * 0x165667b19e3779f9ULL;
+}
+
 static __always_inline u64 header_sum(const struct tuple *t)
 {
     u64 src = t->src.words[0] ^ t->src.words[1], dst = t->dst.words[0] ^ t->dst.words[1];
-    return src * 0x9e3779b97f4a7c15ULL + dst * 0xc2b2ae3d27d4eb4fULL + ((u64)t->sport << 16 | t->dport) * 0x165667b19e3779f9ULL;
+
+    return sum_of_header(src, dst, (u64)t->sport << 16 | t->dport);
 }
 
 #define PLAIN_IP 20 /* length of an IPv4 header without options */
-#define HEADER_WORDS 40 /* with the parsed bytes of the transport header, a multiple of 8, at most RAW_BYTES */
+
+/* The first words of a plain header, as numbers of a little-endian CPU; the addresses and ports as they are on the wire.
+ *
+ * 0: version and length, TOS, total length, id, fragment    1: TTL, protocol, checksum, source address
+ * 2: destination address, ports                             3: TCP: sequence and acknowledgement number; UDP: its rest, payload */
+#define HEADER_WORDS 4
+#define IS_PLAIN(h) (((h)[0] & 0xff) == 0x45 && !((h)[0] >> 48 & bpf_htons(0x3fff)))
+#define MAPPED(address) ((u64)(address) << 32 | bpf_htonl(0xffff)) /* the second word of ::ffff:a.b.c.d */
 
 /* 1 if the packet's header, a plain one, is that of its last whole event, or what the rewrite reported since has made of it. Then
  * s->tuple[HEADER] has it, s->packet what identifies the packet, and the header need not be parsed. Plain: TCP or UDP in IPv4,
  * without IP options, no fragment. The transport header was whole in the last whole event. */
 static __always_inline int has_same_plain_header(struct call *c, struct sk_buff *skb, struct tracked_skb *e, struct observation *s)
 {
-    u64 at = (u64)READ(c, skb, head) + READ(c, skb, network_header);
+    u64 at = (u64)READ(c, skb, head) + READ(c, skb, network_header), src, dst, ports;
     struct tuple *t = &s->tuple[HEADER];
-    u8 *h = s->raw;
+    u64 h[HEADER_WORDS];
+    u8 protocol;
 
-    if (e->emitted.shape != SHAPE_WHOLE || copy_words(c, (u64 *)h, HEADER_WORDS, at) || h[0] != 0x45 ||
-        *(u16 *)(h + 6) & bpf_htons(0x3fff) || (h[9] != TCP && h[9] != UDP))
+    if (e->emitted.shape != SHAPE_WHOLE || copy_words(c, h, sizeof(h), at) || !IS_PLAIN(h))
         return 0;
-    s->packet.ident = bpf_ntohs(*(u16 *)(h + 4));
-    s->packet.fingerprint = *(u32 *)(h + PLAIN_IP + 8);
-    if (h[9] == TCP)
-        s->packet.fingerprint = bpf_ntohl(s->packet.fingerprint) ^ bpf_ntohl(*(u32 *)(h + PLAIN_IP + 4));
-    t->protocol = h[9];
+    protocol = h[1] >> 8;
+    if (protocol != TCP && protocol != UDP)
+        return 0;
+    src = MAPPED(h[1] >> 32);
+    dst = MAPPED(h[2]);
+    ports = bpf_ntohl(h[2] >> 32);
+    if (sum_of_header(src, dst, ports) != e->emitted.header)
+        return 0;
+    s->packet.ident = bpf_ntohs(h[0] >> 32);
+    s->packet.fingerprint = protocol == TCP ? bpf_ntohl(h[3]) ^ bpf_ntohl(h[3] >> 32) : h[3] >> 32;
+    t->protocol = protocol;
     t->family = 4;
     t->has_ports = 1;
-    map_ipv4(&t->src, *(u32 *)(h + 12));
-    map_ipv4(&t->dst, *(u32 *)(h + 16));
-    t->sport = bpf_ntohs(*(u16 *)(h + PLAIN_IP));
-    t->dport = bpf_ntohs(*(u16 *)(h + PLAIN_IP + 2));
-    return header_sum(t) == e->emitted.header;
+    t->src.words[0] = t->dst.words[0] = 0;
+    t->src.words[1] = src;
+    t->dst.words[1] = dst;
+    t->sport = ports >> 16;
+    t->dport = ports;
+    return 1;
 }
 
 /* 1 if the next event of e's packet may be short. Not for copies: they are concurrent, so "the last whole event" would be
@@ -432,8 +452,9 @@ static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff 
     return (struct tracked_skb *)CALL(c, track_by_header)(in);
 }
 
-/* The entry of a packet at a probe outside the hooks: socket, drop. Fills *s. */
-static __always_inline struct tracked_skb *track_outside_hook(struct call *c, struct sk_buff *skb, struct observation *s)
+/* The entry of a packet at a probe outside the hooks: socket, drop. Fills *s. reading: a constant. */
+static __always_inline struct tracked_skb *track_outside_hook(struct call *c, struct sk_buff *skb, struct observation *s,
+                                                              enum header_reading reading)
 {
     struct net_device *dev;
     struct tracked_skb *e;
@@ -453,5 +474,5 @@ static __always_inline struct tracked_skb *track_outside_hook(struct call *c, st
     s->netns = netns_of_skb(c, skb);
     s->in = dev ? READ(c, dev, ifindex) : 0;
     s->out = 0;
-    return track(c, skb, s, e, PARSED);
+    return track(c, skb, s, e, reading);
 }

@@ -30,7 +30,7 @@ static __always_inline int drop_entered(struct call *c)
     if (protocol != bpf_htons(ETH_IP) && protocol != bpf_htons(ETH_IPV6))
         return 0;
     no_room = take_full_table();
-    e = track_outside_hook(c, skb, s);
+    e = track_outside_hook(c, skb, s, PARSED);
     if (!e)
         return 0;
     e->dead = 1;

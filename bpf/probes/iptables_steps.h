@@ -89,9 +89,12 @@ static __always_inline int table_begin_entered(struct call *c)
         return 0;
     now = bpf_jiffies64();
 #pragma unroll
-    for (int i = RUNS - 1; i >= 0; i--)
-        if (!runs->skb[i] || runs->skb[i] == c->arg[0] || now > runs->until[i])
+    for (int i = 0; i < RUNS; i++) {
+        if (!runs->skb[i] || runs->skb[i] == c->arg[0] || now > runs->until[i]) {
             free = i;
+            break;
+        }
+    }
     runs->skb[free & (RUNS - 1)] = c->arg[0];
     runs->until[free & (RUNS - 1)] = now + RUN_TICKS;
     r = &runs->run[free & (RUNS - 1)];

@@ -20,7 +20,7 @@ static __always_inline s32 priority_of_table(struct call *c, struct xt_table *ta
 }
 
 /* Returns the CPU on which the table ran. */
-static __always_inline int write_table(struct call *c, int cpu)
+static __always_inline int write_table(struct call *c, u64 nfct, int cpu)
 {
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_hook_state *state = (void *)c->arg[1];
@@ -35,7 +35,7 @@ static __always_inline int write_table(struct call *c, int cpu)
     struct observation *s;
 
     s = observation_of(c);
-    step = observe_in_hook(c, skb, state, 0, s);
+    step = observe_hook(c, skb, state, READ(c, state, pf), nfct, 0, s);
     if (!s || step.unwanted)
         return cpu;
     if (!CAN_LOAD(c) && bpf_probe_read_kernel(&copy, sizeof(copy), table))
@@ -78,9 +78,11 @@ static __always_inline int table_returned(struct call *c)
     int cpu = bpf_get_smp_processor_id();
 
     if (verdict != NF_STOLEN) {
-        if (in_negative_cache(READ(c, skb, _nfct)))
+        u64 nfct = READ(c, skb, _nfct);
+
+        if (in_negative_cache(nfct))
             return 0; /* so the program at its entry has not begun a run */
-        cpu = write_table(c, cpu);
+        cpu = write_table(c, nfct, cpu);
     }
     free_run(c->arg[0], cpu);
     return 0;

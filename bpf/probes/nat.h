@@ -87,7 +87,7 @@ static __always_inline int nat_entered(struct call *c)
     s->pf = 0;
     s->priority = UNKNOWN_PRIORITY;
     s->returned = 0;
-    s->by_loopback = dev && (READ(c, dev, flags) & IFF_LOOPBACK);
+    s->by_loopback = dev && READ(c, dev, ifindex) == LOOPBACK_IFINDEX;
     s->hook = hook_of_rewrite(e, source, READ(c, skb, skb_iif));
     e = track(c, skb, s, e, COMPARED);
     if (!e || drops_only_excludes(e, nfct))
@@ -122,7 +122,7 @@ static __always_inline int nat_hook_returned(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     u8 verdict = c->ret & 255;
     struct observation *s = observation_of(c);
-    struct hook_step step = observe_in_hook(c, skb, (void *)c->arg[1], 0, s);
+    struct hook_step step = observe_in_hook(c, skb, (void *)c->arg[1], s);
     struct tracked_skb *e;
     struct reserved r;
 

@@ -6,7 +6,7 @@
 
 enum { NF_DROP, NF_ACCEPT, NF_STOLEN, NF_QUEUE, NF_REPEAT };
 
-#define IFF_LOOPBACK 8
+#define LOOPBACK_IFINDEX 1 /* of `lo` in each namespace, and of nothing else (loopback_net_init) */
 
 /* NFPROTO_IPV4 or NFPROTO_IPV6. */
 static __always_inline int is_ip(u8 pf)
@@ -29,16 +29,16 @@ struct hook_step {
 };
 
 /* Begins the observation *s of a packet inside a hook (with returned = 1: directly after it), with the cheapest checks first.
- * track_in_hook does the rest. */
-static __always_inline struct hook_step observe_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
-                                                        u8 returned, struct observation *s)
+ * track_in_hook does the rest. pf, nfct: of state and skb. */
+static __always_inline struct hook_step observe_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state, u8 pf,
+                                                     u64 nfct, u8 returned, struct observation *s)
 {
     struct hook_step step = {0, 1};
 
     if (!s)
         return step;
-    s->pf = READ(c, state, pf);
-    s->nfct = READ(c, skb, _nfct);
+    s->pf = pf;
+    s->nfct = nfct;
     s->netns = netns_of(c, READ(c, state, net));
     s->hook = ip_hook(s->pf, READ(c, state, hook));
     s->returned = returned;
@@ -47,6 +47,12 @@ static __always_inline struct hook_step observe_in_hook(struct call *c, struct s
     step.entry = tracked_recently((u64)skb, s);
     step.unwanted = excluded_by_ports(c, skb, s, step.entry);
     return step;
+}
+
+static __always_inline struct hook_step observe_in_hook(struct call *c, struct sk_buff *skb, struct nf_hook_state *state,
+                                                        struct observation *s)
+{
+    return observe_hook(c, skb, state, READ(c, state, pf), READ(c, skb, _nfct), 0, s);
 }
 
 /* The entry of a packet inside a hook or directly after it, NULL = unwanted. Fills the rest of *s. reading: a constant. priority:
@@ -62,7 +68,7 @@ static __always_inline struct tracked_skb *track_at_hook(struct call *c, struct 
     out = READ(c, state, out);
     s->in = in ? READ(c, in, ifindex) : 0;
     s->out = out ? READ(c, out, ifindex) : 0;
-    s->by_loopback = in && (READ(c, in, flags) & IFF_LOOPBACK);
+    s->by_loopback = s->in == LOOPBACK_IFINDEX;
     return track(c, skb, s, step.entry, reading);
 }
 
@@ -143,22 +149,25 @@ static __always_inline int hook_returned(struct call *c)
     struct sk_buff *skb = (void *)c->arg[0];
     struct nf_hook_state *state = (void *)c->arg[1];
     int ret = c->ret;
+    u8 pf = READ(c, state, pf);
+    u64 nfct;
     struct reserved r;
     struct tracked_skb *e;
     struct observation *s;
     struct hook_step step;
     struct sock *sk;
 
-    if (!is_ip(READ(c, state, pf)))
+    if (!is_ip(pf))
         return 0;
     if (ret != 1) {
         write_gone(c, c->arg[0], state, ret < 0 ? NF_DROP : NF_STOLEN);
         return 0;
     }
-    if (in_negative_cache(READ(c, skb, _nfct)))
+    nfct = READ(c, skb, _nfct);
+    if (in_negative_cache(nfct))
         return 0;
     s = observation_of(c);
-    step = observe_in_hook(c, skb, state, 1, s);
+    step = observe_hook(c, skb, state, pf, nfct, 1, s);
     if (!s || step.unwanted)
         return 0;
     e = track_at_hook(c, skb, state, step, COMPARED, UNKNOWN_PRIORITY, s);

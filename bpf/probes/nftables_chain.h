@@ -164,7 +164,7 @@ static __always_inline int chain_returned(struct call *c)
     s = observation_of(c);
     if (s)
         s->whole = 1; /* for the chain's name */
-    step = observe_in_hook(c, skb, state, 0, s);
+    step = observe_in_hook(c, skb, state, s);
     if (!s || step.unwanted)
         return 0;
     e = track_in_hook(c, skb, state, step, priority_of_chain((u64)chain), s);

@@ -58,7 +58,7 @@ static __always_inline int nft_fwd_entered(struct call *c)
         return 0;
     state = CHAIN_STATE(c, pkt);
     s = observation_of(c);
-    step = observe_in_hook(c, skb, state, 0, s);
+    step = observe_in_hook(c, skb, state, s);
     if (!s || step.unwanted)
         return 0;
     e = track_in_hook(c, skb, state, step, UNKNOWN_PRIORITY, s);

@@ -145,7 +145,7 @@ static __always_inline struct tracked_skb *track_in_run(struct call *c, struct n
         e = stolen_in_run(pkt, (u64)skb);
         run->depth = 0;
     } else {
-        step = observe_in_hook(c, skb, state, 0, s);
+        step = observe_in_hook(c, skb, state, s);
         if (s && !step.unwanted)
             e = track_in_hook(c, skb, state, step, priority_of_chain(chain), s);
         run->depth = 0;

@@ -60,7 +60,7 @@ static __always_inline int socket_entered(struct call *c)
     state = READ(c, sk, __sk_common_skc_state);
     if (s)
         s->whole = state == TCP_LISTEN;
-    e = track_outside_hook(c, skb, s);
+    e = track_outside_hook(c, skb, s, COMPARED);
     if (!e) {
         /* An earlier packet may have had this address, and the probes of the handshake, which follow, use the address alone. */
         if (state == TCP_LISTEN)

@@ -87,7 +87,7 @@ static __always_inline int time_wait_returned(struct call *c)
     struct decision_detail *out;
     u32 recent, stamp;
 
-    e = track_outside_hook(c, skb, s);
+    e = track_outside_hook(c, skb, s, PARSED);
     if (!e)
         return 0;
     write_time_wait(c, e, skb, s);
