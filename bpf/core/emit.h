@@ -155,13 +155,6 @@ static __always_inline struct reserved begin_event(struct call *c, struct tracke
     return r;
 }
 
-static __always_inline int only_drops(void)
-{
-    int zero = 0;
-    struct filter *f = filters.lookup(&zero);
-    return f && f->drops_only;
-}
-
 /* 1 if this is the first packet of its connection for conntrack, or an ICMP error about a connection. */
 static __always_inline int begins_connection(u64 nfct)
 {
@@ -175,9 +168,9 @@ static __always_inline int begins_connection(u64 nfct)
  * (enum detail in records/ring.h). nfct: of the packet, 0 = not known here. */
 static __always_inline int drops_only_excludes(struct tracked_skb *e, u64 nfct)
 {
+    if (e->all_events)
+        return 0;
     if (!e->opens) {
-        if (!only_drops())
-            return 0;
         e->opens = begins_connection(nfct);
         if (!e->opens)
             return 1;

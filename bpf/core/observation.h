@@ -14,6 +14,7 @@ struct observation {
     u64 flow_of;   /* the packet to which the settled connection in ORIG, REPLY and flow belongs, 0 = none */
     u64 nfct;
     u64 address;   /* address of the skb, see recent_of */
+    u64 tracked;   /* address of the last skb with an entry */
     u32 netns;
     u32 in, out;   /* interface numbers */
     s32 priority;  /* of the function in its hook, or UNKNOWN_PRIORITY */

@@ -68,6 +68,7 @@ struct tracked_skb {
     u8 filtered;   /* 1 = the socket that it reached has a filter of its own */
     u8 back_in;    /* hook to which a queue gave it back before the return of that hook was seen, + 1; see probes/nfqueue.h */
     u8 lookup;     /* enum lookup: what programs of sk_lookup decided about it */
+    u8 all_events; /* 1 = it began without --drops-only */
     u64 cgroup;    /* id of the cgroup of the socket that it reached, 0 = none yet, or not known */
     struct emitted emitted;
 };
@@ -104,8 +105,17 @@ static __always_inline u64 *recent_of(u64 skb, struct observation *s)
 
 static __always_inline struct tracked_skb *tracked_recently(u64 skb, struct observation *s)
 {
-    u64 *when = recent_of(skb, s);
-    return when && bpf_jiffies64() - *when <= RECENT_TICKS ? find_tracked(skb) : 0;
+    struct tracked_skb *e = 0;
+    u64 *when;
+
+    if (s->tracked == skb)
+        return find_tracked(skb);
+    when = recent_of(skb, s);
+    if (when && bpf_jiffies64() - *when <= RECENT_TICKS)
+        e = find_tracked(skb);
+    if (e)
+        s->tracked = skb;
+    return e;
 }
 
 static __always_inline void track_recent(u64 skb, struct observation *s)
@@ -286,6 +296,7 @@ static __always_inline struct tracked_skb *begin(u64 skb, struct observation *s,
     e->ident = s->packet.ident;
     e->priority = UNKNOWN_PRIORITY;
     e->hook = NO_HOOK;
+    e->all_events = !only_drops();
     e->opens = s->tuple[HEADER].protocol == TCP && s->packet.tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_RST);
     if (nearly_full()) {
         e->shed = SHED;

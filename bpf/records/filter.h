@@ -46,6 +46,13 @@ BPF_ARRAY(filters, struct filter, 1);
 BPF_ARRAY(ports, struct port_set, 1);
 BPF_LPM_TRIE(hosts, struct network, u8, 256);
 
+static __always_inline int only_drops(void)
+{
+    int zero = 0;
+    struct filter *f = filters.lookup(&zero);
+    return f && f->drops_only;
+}
+
 static __always_inline u8 roles_of_port(struct port_set *set, u16 port)
 {
     return set->roles[port / PORTS_IN_WORD] >> port % PORTS_IN_WORD * 4 & 15;
