@@ -25,6 +25,7 @@ struct observation {
     u8 pf;
     u8 returned;   /* the hook has returned */
     u8 by_loopback;
+    u8 parsed;     /* the header must be parsed, whatever is known of it */
     u8 raw[RAW_BYTES] __attribute__((aligned(8)));
 };
 

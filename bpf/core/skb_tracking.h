@@ -222,6 +222,7 @@ static __always_inline int has_same_plain_header(struct call *c, struct sk_buff 
     ports = bpf_ntohl(h[2] >> 32);
     if (sum_of_header(src, dst, ports) != e->emitted.header)
         return 0;
+    s->packet.length = bpf_ntohs(h[0] >> 16);
     s->packet.ident = bpf_ntohs(h[0] >> 32);
     s->packet.fingerprint = protocol == TCP ? bpf_ntohl(h[3]) ^ bpf_ntohl(h[3] >> 32) : h[3] >> 32;
     t->protocol = protocol;
@@ -240,6 +241,29 @@ static __always_inline int has_same_plain_header(struct call *c, struct sk_buff 
 static __always_inline int may_be_short(struct tracked_skb *e, struct observation *s)
 {
     return e && !s->whole && !e->part && !(e->flags & FLAG_CLONE);
+}
+
+/* 1 if this is e's packet with a plain header that is known: at its next place, or after a rewrite. Then packet and header of *s are
+ * filled as parse_header does. */
+static __always_inline int goes_on_with_plain_header(struct call *c, struct sk_buff *skb, struct tracked_skb *e,
+                                                     struct observation *s)
+{
+    u64 tcp[2]; /* sequence and acknowledgement number; data offset, flags, window */
+
+    if (s->parsed || !may_be_short(e, s) || !has_same_plain_header(c, skb, e, s) || !is_same_packet(e, s))
+        return 0;
+    s->packet.fragment = s->packet.part = 0;
+    s->packet.shape = SHAPE_WHOLE;
+    s->packet.seq = s->packet.ack = 0;
+    s->packet.tcp_flags = 0;
+    if (s->tuple[HEADER].protocol == TCP) {
+        if (copy_words(c, tcp, sizeof(tcp), (u64)READ(c, skb, head) + READ(c, skb, network_header) + PLAIN_IP + 4))
+            return 0;
+        s->packet.seq = bpf_ntohl(tcp[0]);
+        s->packet.ack = bpf_ntohl(tcp[0] >> 32);
+        s->packet.tcp_flags = tcp[1] >> 8 & 0xff;
+    }
+    return 1;
 }
 
 static __always_inline int same_place(struct emitted *emitted, struct observation *s)
@@ -415,9 +439,12 @@ static __always_inline struct tracked_skb *track_by_header_called(struct call *c
     if (!f)
         return 0;
     s->has_flow = 0;
-    if (!parse_header(c, skb, s))
-        return 0;
-    going = e && is_same_packet(e, s);
+    going = goes_on_with_plain_header(c, skb, e, s);
+    if (!going) {
+        if (!parse_header(c, skb, s))
+            return 0;
+        going = e && is_same_packet(e, s);
+    }
     s->same = going && may_be_short(e, s) && same_place(&e->emitted, s) && e->emitted.header == header_sum(&s->tuple[HEADER]) &&
               e->emitted.shape == s->packet.shape;
     if (s->same)
@@ -455,6 +482,7 @@ static __always_inline struct tracked_skb *track(struct call *c, struct sk_buff 
 {
     u64 in[] = {(u64)skb, (u64)s, (u64)e};
 
+    s->parsed = reading == PARSED;
     if (reading != PARSED && !is_related(s->nfct) && may_be_short(e, s) && same_place(&e->emitted, s) &&
         (reading == UNREAD ? steps_on(e, s) : has_same_plain_header(c, skb, e, s) && is_same_packet(e, s))) {
         s->same = 1;
