@@ -92,7 +92,7 @@ class TextOutput(Output):
         times: TimeForm = TimeForm.LOCAL,
     ) -> None:
         super().__init__(out, err, verbose, times)
-        self._style, self._err_style = Styler(self.out), Styler(self.err)
+        self._style = Styler(self.out)
         self._clock = Clock(times)
         self._lines = PacketLines(self._style, verbose, self._clock)
         self._paths: LruDict[Hashable, int] = LruDict(KEPT_PATHS, "paths of shown packets")
@@ -106,9 +106,10 @@ class TextOutput(Output):
     def begin(self, results: Sequence[CheckResult], options_text: str, release: str = "") -> None:
         what = f"tracing {options_text}" if options_text else "tracing every packet"
         self.note(f"k8snet-trace {__version__} on Linux {release or os.uname().release}, {what}. Press Ctrl-C to stop.")
-        for fact in results:
-            if fact.state != "ok":
-                self.note(self._result_line(self._err_style, fact, 0))
+        if limits := [fact for fact in results if fact.state != "ok"]:
+            style = Styler(self.err)
+            for fact in limits:
+                self.note(self._result_line(style, fact, 0))
 
     def packet(self, packet: Packet) -> None:
         self._write_packet(packet)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +49,7 @@ CASES = [
     (ColorMode.AUTO, True, {}, True),
     (ColorMode.AUTO, False, {}, False),
     (ColorMode.AUTO, False, {"FORCE_COLOR": "1"}, True),
+    (ColorMode.AUTO, False, {"TTY_COMPATIBLE": "1"}, True),
     (ColorMode.AUTO, True, {"TERM": "dumb"}, False),
     (ColorMode.ALWAYS, False, {}, True),
     (ColorMode.ALWAYS, False, {"NO_COLOR": "1", "TERM": "dumb"}, True),
@@ -107,3 +110,15 @@ def test_an_unknown_word_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit) as e:
         main.main(["doctor", "--color", "sometimes"])
     assert e.value.code == 2 and "'sometimes' is not one of 'auto', 'always', 'never'" in capsys.readouterr().err
+
+
+def test_an_output_without_colours_does_not_import_rich() -> None:
+    """It takes a twentieth of a start's CPU time."""
+    lines = (
+        "import io, sys; from tracer import render",
+        "render.find(sys.argv[1])(io.StringIO(), io.StringIO()).begin([], '')",
+        "sys.exit('rich' in sys.modules)",
+    )
+    for form in ("oneline", "text"):
+        variables = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
+        assert subprocess.run([sys.executable, "-c", "\n".join(lines), form], env=variables, check=False).returncode == 0, form

@@ -19,7 +19,7 @@ from tracer.render._finding import block
 from tracer.render._format import cause_style
 from tracer.render._joined import joined_lines
 from tracer.render._packet import MARGIN, TIME, PacketLines
-from tracer.render._style import STYLES, Styler, plain
+from tracer.render._style import Styler, plain, styled
 from tracer.util.escape import escaped_line
 
 
@@ -94,4 +94,4 @@ class _PaneStyler(Styler):
             file=io.StringIO(), width=columns, force_terminal=True, color_system="standard", highlight=False, soft_wrap=True
         )
         self._folds = True
-        self._around = {name: self._codes(look) for name, look in STYLES.items()}
+        self._around = styled(self._console)
