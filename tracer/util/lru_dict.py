@@ -17,6 +17,10 @@ D = TypeVar("D")
 class LruDict(MutableMapping[K, V]):
     """An LRU dictionary with at most `most` entries.
 
+    A look-up counts as a use when at least half of the entries are there: keeping the order costs as much as finding the value,
+    and only a full dictionary needs it. So an entry is evicted when at least `most / 2` others were added since it was used, or
+    set, for the last time.
+
     Args:
         most: Largest number of entries.
         name: What the entries are, a plural noun phrase; evictions are counted under it, and docs/bounds.md lists it.
@@ -28,12 +32,15 @@ class LruDict(MutableMapping[K, V]):
 
     def __init__(self, most: int, name: str = "", on_evicted: Callable[[K, V], None] | None = None) -> None:
         self.most, self.name, self.evicted = most, name, 0
-        self._on_evicted = on_evicted
+        self._ordered_from, self._on_evicted = most // 2, on_evicted
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __getitem__(self, key: K) -> V:
-        self._entries.move_to_end(key)
-        return self._entries[key]
+        entries = self._entries
+        found = entries[key]
+        if len(entries) >= self._ordered_from:
+            entries.move_to_end(key)
+        return found
 
     @overload
     def get(self, key: K, default: None = None, /) -> V | None: ...
@@ -43,10 +50,12 @@ class LruDict(MutableMapping[K, V]):
     def get(self, key: K, default: D, /) -> V | D: ...
     def get(self, key: K, default: D | V | None = None, /) -> D | V | None:
         """The value of a key, which becomes the most recently used one; `default` if there is none."""
-        found = self._entries.get(key)
-        if found is None and key not in self._entries:
+        entries = self._entries
+        found = entries.get(key)
+        if found is None and key not in entries:
             return default
-        self._entries.move_to_end(key)
+        if len(entries) >= self._ordered_from:
+            entries.move_to_end(key)
         return found
 
     @overload
@@ -65,8 +74,10 @@ class LruDict(MutableMapping[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         entries = self._entries
+        before = len(entries)
         entries[key] = value
-        entries.move_to_end(key)
+        if len(entries) == before:
+            entries.move_to_end(key)
         while len(entries) > self.most:
             self.evict()
 

@@ -48,6 +48,22 @@ def test_the_longest_unused_entry_is_evicted_first_and_counted() -> None:
     assert (dict(kept), kept.evicted) == ({"d": 4, "e": 5}, 2)
 
 
+def test_an_entry_is_kept_while_half_as_many_others_are_added_since_its_last_use() -> None:
+    """A look-up in a dictionary that is less than half full does not change the order: it would cost as much as the look-up."""
+    for used_at in range(1, 9):
+        kept: LruDict[int, str] = LruDict(8)
+        for key in range(9 if used_at < 4 else used_at + 7):
+            kept[key] = str(key)
+            if key + 1 == used_at:
+                assert kept.get(0) == "0" and kept[0] == "0"
+        assert (0 in kept) == (used_at >= 4), used_at
+    full: LruDict[int, None] = LruDict(8)
+    for key in range(9):
+        full[key] = None
+        assert full.get(0, "missing") is None
+    assert 0 in full and 1 not in full
+
+
 def test_what_is_evicted_can_be_seen() -> None:
     seen: list[tuple[str, int]] = []
     kept: LruDict[str, int] = LruDict(1, "numbers", lambda key, value: seen.append((key, value)))
