@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,10 @@ from tracer.util.line_folding import folded, terminal_columns
 if TYPE_CHECKING:
     from tracer.model.prediction import PredictedPath
     from tracer.model.prediction_check import PredictionCheck
+
+
+FLUSH_SECONDS = 0.02
+"""Longest time that results of a batch wait in the buffer of their stream, as long as others follow, s."""
 
 
 class LostEvents(Protocol):
@@ -53,8 +58,8 @@ class Output(ABC):
     The order of calls is: begin, any number of packet, finding, lost and note, in batches, then summary. `doctor` is called
     alone.
 
-    Results go to `out`. Each one is flushed, so that the reader of a pipe sees a packet as soon as it is closed. Notes go to
-    `err`. Write errors, such as a broken pipe, reach the caller.
+    Results go to `out`, and are flushed at the end of their batch, and before that after FLUSH_SECONDS, so that the reader of a
+    pipe sees a packet soon after it is closed. Notes go to `err`. Write errors, such as a broken pipe, reach the caller.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Output(ABC):
         self.out, self.err, self.verbose = out or sys.stdout, err or sys.stderr, verbose
         self.times, self.node, self.has_nodes = times, "", False
         self.lost_by_probe: Counter[str] = Counter()
+        self._flush_at = 0.0
 
     def __init_subclass__(cls) -> None:
         """A format with its own `packet` and without its own `repeat` gets all packets whole, whatever it inherits."""
@@ -170,8 +176,8 @@ class Output(ABC):
         return
 
     def begin_batch(self) -> None:
-        """The results of a batch follow; `end_batch` will be called. Optional for a format."""
-        return
+        """The results of a batch follow; `end_batch` will be called. Optional for a format, which calls this one, too."""
+        self._flush_at = time.monotonic() + FLUSH_SECONDS
 
     def settled(self, until: int) -> None:
         """All packets up to this time have been given, ns, CLOCK_MONOTONIC: the time of the batch, or less while rules are
@@ -179,8 +185,13 @@ class Output(ABC):
         return
 
     def end_batch(self, now: int) -> None:
-        """All results of a batch have been given. now: time of the batch, ns, CLOCK_MONOTONIC. Optional for a format."""
-        return
+        """All results of a batch have been given. Optional for a format, which calls this one, too.
+
+        Args:
+            now: Time of the batch, ns, CLOCK_MONOTONIC.
+        """
+        self._flush_at = 0.0
+        self.out.flush()
 
     @abstractmethod
     def summary(self, summary: RunSummary) -> None:
@@ -226,8 +237,10 @@ class Output(ABC):
     def note(self, text: str) -> None:
         """Writes one line for the user, which is not part of the results; a terminal gets it folded at blanks.
 
-        On a full disk it is written with a later line.
+        On a full disk it is written with a later line. Results that were given before are written before it.
         """
+        if self._flush_at:
+            self.out.flush()
         try:
             text = f"{self.node}: {text}" if self.node else text
             self.err.write(escaped_line(folded(text, terminal_columns(self.err), 2)) + "\n")
@@ -249,14 +262,22 @@ class Output(ABC):
     def put_escaped(self, line: str) -> None:
         """Writes one line of results in which nothing has to be escaped any more."""
         self.out.write(f"{self._marked(line) if self.node else line}\n")
-        self.out.flush()
+        self._flush_when_due()
 
     def put(self, *lines: str) -> None:
         """Writes lines of results. Each one stays a single line, whatever characters it contains."""
         written = [escaped_line(line) for line in lines]
         written[:1] = map(self._marked, written[:1])
         self.out.write("".join(f"{line}\n" for line in written))
-        self.out.flush()
+        self._flush_when_due()
+
+    def _flush_when_due(self) -> None:
+        """Flushes results, in a batch at most every FLUSH_SECONDS: a system call for each line takes longer than the line."""
+        now = time.monotonic()
+        if now >= self._flush_at:
+            self.out.flush()
+            if self._flush_at:
+                self._flush_at = now + FLUSH_SECONDS
 
 
 def hang_up(out: TextIO) -> None:

@@ -180,11 +180,13 @@ class TextOutput(Output):
         self._found[which] = finding
 
     def begin_batch(self) -> None:
+        super().begin_batch()
         self._is_in_batch = True
 
     def end_batch(self, now: int) -> None:
         self._is_in_batch = False
         self.release()
+        super().end_batch(now)
 
     def release(self) -> None:
         """Writes what waits for the cause of a refused SYN, which comes in the batch of the SYN, or not at all."""
