@@ -41,6 +41,19 @@ def kernel() -> Btf:
     return Btf(vmlinux().blob())
 
 
+@pytest.mark.parametrize("count", range(1, 20))
+def test_each_type_is_found(count: int) -> None:
+    """For numbers of types around those that are skipped at once, and names around the length by which they are sorted."""
+    b = BtfBuilder()
+    names = [("x" * (n % 12)) + f"{n:x}" for n in range(count)]
+    for n, name in enumerate(names):
+        b.struct(name, n, {"a": (b.integer(f"i{n}", 4), 0)} if n % 3 else {})
+    kernel = Btf(b.blob())
+    assert [kernel.structure_size(name) for name in names] == list(range(count))
+    assert kernel.structure_size("x") is None and kernel.structure_size("x" * 8) is None
+    assert kernel._end == 1 + count + sum(n % 3 > 0 for n in range(count))
+
+
 @pytest.mark.parametrize(
     ("struct", "path", "expected"),
     [
