@@ -23,6 +23,7 @@ from tracer.node.namespaces import NamespaceNames, Namespaces
 from tracer.node.node import HostReader
 from tracer.node.processes import Processes, SocketOwners
 from tracer.packets.program_drops import AttachedPrograms
+from tracer.pipeline.answer_period import AnswerPeriod
 from tracer.pipeline.assembly import Assembler, AssemblyParts, KernelNames, packet_assembler
 from tracer.pipeline.budget_keeper import BudgetKeeper
 from tracer.pipeline.environment import RunStart
@@ -50,7 +51,7 @@ class LiveEnvironment:
     session: Session
 
     def __init__(self, limits: BudgetLimits | None = None) -> None:
-        self._limits = limits
+        self._limits, self._period = limits, AnswerPeriod()
 
     def attach(self, kernel: Kernel, session: Session) -> None:
         self.kernel, self.session = kernel, session
@@ -95,10 +96,10 @@ class LiveEnvironment:
         return EntryEvents()
 
     def assembler(self, parts: AssemblyParts) -> Assembler:
-        return packet_assembler(parts)
+        return packet_assembler(self._period.hold(parts), version=lambda: self._period.number)
 
     def source(self, kube: OwnerResolver) -> LiveSource:
-        return LiveSource(self.session, kube, self.budget())
+        return LiveSource(self.session, kube, self.budget(), self._period)
 
     def budget(self) -> BudgetKeeper | None:
         """What limits the reading of the probes; None = nothing."""

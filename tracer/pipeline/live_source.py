@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tracer.model.filter import Filter
     from tracer.model.loss import Loss
     from tracer.pipeline.budget_keeper import BudgetKeeper
+from tracer.pipeline.answer_period import AnswerPeriod
 from tracer.pipeline.source import Batch, RunProgress
 
 POLL_SECONDS = 0.05
@@ -38,12 +39,20 @@ class LiveSource:
         session: the attached probes.
         kube: gives notes and renewed filters.
         budget: limits what is read; None = no limit.
+        period: time in which answers of this machine stay the same; it ends before each batch, and after each chunk of packets.
     """
 
     explains_backlog = False
 
-    def __init__(self, session: Session, kube: OwnerResolver | None = None, budget: BudgetKeeper | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        kube: OwnerResolver | None = None,
+        budget: BudgetKeeper | None = None,
+        period: AnswerPeriod | None = None,
+    ) -> None:
         self.session, self._kube, self._budget = session, kube, budget
+        self._period = period or AnswerPeriod()
         self.seconds = 0.0
         self._events = self._last = 0
         if kube:
@@ -75,6 +84,7 @@ class LiveSource:
 
     def read(self, last: bool = False) -> Batch:
         """The next batch. last: it is the last one."""
+        self._period.end()
         now = time.monotonic_ns()
         batch = record.unpack(self._drained(now)) if self._budget else self.session.events()
         self._return_memory(len(batch))
@@ -97,6 +107,7 @@ class LiveSource:
         self._events, self._last = self._events + events, events
 
     def poll_losses(self) -> None:
+        self._period.end()
         self.session.poll_losses()
 
     def notes(self) -> list[str]:
