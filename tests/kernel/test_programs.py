@@ -30,7 +30,7 @@ from tracer.commands import doctor
 from tracer.findings import Findings
 from tracer.kernel import bpf_syscall
 from tracer.kernel.program_watcher import ProgramWatcher
-from tracer.model.bpf_program import AttachPoint, ProgramDrop
+from tracer.model.bpf_program import AttachPoint, ProgramAction
 from tracer.model.filter import Filter
 from tracer.model.packet import Outcome, Packet
 
@@ -84,7 +84,7 @@ def send_from(sock: socket.socket, address: str, count: int = PACKETS) -> None:
             time.sleep(0.01)
 
 
-def drops(packets: list[Packet]) -> list[ProgramDrop]:
+def drops(packets: list[Packet]) -> list[ProgramAction]:
     """What is known of the programs that dropped these packets."""
     return [p.drop.program for p in packets if p.drop and p.drop.program]
 

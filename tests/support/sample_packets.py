@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_args
 
-from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramAction
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Drop, Handshake, Hop, HopKind, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, RewriteHop, Socket
@@ -123,7 +123,7 @@ def rejected() -> Packet:
 def dropped_by_program(*candidates: AttachedProgram) -> Packet:
     """A SYN that an eBPF program of tc dropped; several candidates: it is not known which."""
     doubt = "" if len(candidates) == 1 else "which of them is not known"
-    known = ProgramDrop(AttachPoint.TC_INGRESS, "eth0", candidates, doubt)
+    known = ProgramAction(AttachPoint.TC_INGRESS, "eth0", candidates, doubt)
     drop = hop(0, "drop", in_iface="eth0", verdict="DROP", drop=Drop("TC_INGRESS", "__netif_receive_skb_core", program=known))
     verdict = f"DROPPED {known.text}"
     return replace(full_queue(), hops=(drop,), flow=None, verdict=verdict, outcome=Outcome.DROPPED, complete=True)

@@ -11,7 +11,7 @@ import shlex
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import check_of_candidates, last_ends, packet_proof, policy_proofs
 from tracer.kube.policies.policy_candidates import PolicyCandidates, candidates, own_maps
-from tracer.model.bpf_program import CGROUP_POINTS, AttachedProgram, AttachPoint, ProgramDrop, ProgramKind, policy_loader
+from tracer.model.bpf_program import CGROUP_POINTS, AttachedProgram, AttachPoint, ProgramAction, ProgramKind, policy_loader
 from tracer.model.finding import Finding, FindingEvidence
 from tracer.model.hop import DropHop
 from tracer.model.namespace_name import is_host
@@ -53,17 +53,17 @@ def find(packet: Packet, context: FindingContext) -> Finding | None:
     )
 
 
-def _policy_loader(found: ProgramDrop) -> str:
+def _policy_loader(found: ProgramAction) -> str:
     """As policy_loader; no policy is carried out by choosing a socket."""
     return "" if found.point is AttachPoint.SK_LOOKUP else policy_loader(found)
 
 
-def _policy(found: ProgramDrop, policies: PolicyCandidates | None) -> str:
+def _policy(found: ProgramAction, policies: PolicyCandidates | None) -> str:
     """That the policy is unknown, as a sentence behind another one; "" = the loader is not known to carry out policies."""
     return f" {policies.sentence(own_maps(found.candidates[0]))}" if policies else ""
 
 
-def _subject(found: ProgramDrop) -> str:
+def _subject(found: ProgramAction) -> str:
     verb = "refuses" if found.point is AttachPoint.SK_LOOKUP else "drops"
     if program := found.program:
         clauses = "".join(f", {each}" for each in (program.origin, found.caveat) if each)
@@ -84,7 +84,7 @@ def _described(program: AttachedProgram) -> str:
     return ", ".join(filter(None, known))
 
 
-def _check(found: ProgramDrop, where: str) -> str:
+def _check(found: ProgramAction, where: str) -> str:
     """The commands that show what is attached."""
     device = shlex.quote(found.iface or "INTERFACE")
     place = f"{where.strip()}: ".capitalize() if where else ""
@@ -105,7 +105,7 @@ def _check(found: ProgramDrop, where: str) -> str:
     return f"{place}{'; '.join(shown)}."
 
 
-def _cure(found: ProgramDrop, source: str, target: str) -> str:
+def _cure(found: ProgramAction, source: str, target: str) -> str:
     if found.program and (loader := _policy_loader(found)):
         return (
             f"If {loader} carries out a NetworkPolicy there, one that allows {source} to reach {target}; {loader}'s own log or"

@@ -116,8 +116,8 @@ class ProgramPeriod:
 
 
 @dataclass(frozen=True)
-class ProgramDrop:
-    """What is known of the program that dropped a packet.
+class ProgramAction:
+    """What is known of the program that acted on a packet.
 
     Attributes:
         point: Where.
@@ -162,7 +162,7 @@ class ProgramDrop:
         return f"at {self.place}, {which}: {self.doubt}" if len(names) == 1 else f"at {self.place}, {which}; {self.doubt}"
 
 
-def policy_loader(found: ProgramDrop) -> str:
+def policy_loader(found: ProgramAction) -> str:
     """The loader of all programs that may have dropped the packet, if it carries out NetworkPolicies; "" = none, or several."""
     loaders = {each.loader for each in found.candidates}
     return next(iter(loaders)) if len(loaders) == 1 and loaders <= POLICY_LOADERS else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, final
 
-from tracer.model.bpf_program import ProgramDrop
+from tracer.model.bpf_program import ProgramAction
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.namespace_name import Netns
@@ -134,7 +134,7 @@ class Drop:
     reason: str
     function: str
     after_socket: bool = False
-    program: ProgramDrop | None = None
+    program: ProgramAction | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
 from tracer.events.record import CUT, SUBSYSTEM_SHIFT, DetailEvent, Event, Flag, Kind
-from tracer.model.bpf_program import CGROUP_POINTS, ProgramDrop
+from tracer.model.bpf_program import CGROUP_POINTS, ProgramAction
 from tracer.model.evidence import Evidence
 from tracer.model.hop import (
     ChainHop,
@@ -238,7 +238,7 @@ class HopBuilder:
             detail = replace(detail, facts={**detail.facts, "chosen": chosen.text})
         return DetailHop(detail=detail, **step)
 
-    def _replacing(self, e: DetailEvent) -> ProgramDrop | None:
+    def _replacing(self, e: DetailEvent) -> ProgramAction | None:
         """What is known of the program that replaced the address that a socket asked for; None = nothing."""
         place = replacing_place(e.detail)
         if not e.detail.object:
@@ -253,7 +253,7 @@ class HopBuilder:
         program = self._program(e, step["in_iface"], reason, function)
         return DropHop(verdict=Verdict.DROP, drop=Drop(reason, function, after_socket, program), **step)
 
-    def _program(self, e: Event, iface: str, reason: str, function: str) -> ProgramDrop | None:
+    def _program(self, e: Event, iface: str, reason: str, function: str) -> ProgramAction | None:
         """What is known of the program that dropped the packet; None = nothing, or no program did."""
         place = place_of(reason, function, e.manip)
         key = place_key(place, e.netns, e.in_ifindex, e.table) if place else None

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tracer.events import record
 from tracer.events.detail_row import DecisionDetailRow
-from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramDrop, ProgramKind, ProgramPeriod
+from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramAction, ProgramKind, ProgramPeriod
 
 NO_REASON = ("", "NOT_SPECIFIED")
 """What a kernel without drop reasons gives, and what a caller of plain kfree_skb gives."""
@@ -150,15 +150,15 @@ def place_key(place: DropPlace, netns: int, ifindex: int, table: bytes) -> tuple
     return (netns, ifindex) if ifindex else None
 
 
-def lookup_decision(time: int, periods: Sequence[ProgramPeriod] | None) -> ProgramDrop:
+def lookup_decision(time: int, periods: Sequence[ProgramPeriod] | None) -> ProgramAction:
     """Which program of sk_lookup decided. time, periods: as for program_drop."""
     found = program_drop(LOOKUP, "", time, periods) if periods else None
-    return found or ProgramDrop(LOOKUP.point, "", (), UNREAD)
+    return found or ProgramAction(LOOKUP.point, "", (), UNREAD)
 
 
 def program_drop(
     place: DropPlace, iface: str, time: int, periods: Sequence[ProgramPeriod], is_filtered: bool = False
-) -> ProgramDrop | None:
+) -> ProgramAction | None:
     """Which program dropped a packet; None = nothing is known of it.
 
     Args:
@@ -182,4 +182,4 @@ def program_drop(
         reasons = (CHANGED, doubt)
     if place.is_guess and not candidates:
         return None
-    return ProgramDrop(place.point, iface, candidates, "; ".join(filter(None, reasons)), caveat)
+    return ProgramAction(place.point, iface, candidates, "; ".join(filter(None, reasons)), caveat)

@@ -9,7 +9,7 @@ from tests.support import findings as f
 from tests.support import policies
 from tests.support.policies import pod, policy
 from tracer.kube.catalog import ClusterView
-from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramAction
 from tracer.model.endpoints import Endpoints
 from tracer.model.finding import Finding
 from tracer.model.hop import Drop, DropHop
@@ -30,7 +30,7 @@ def found(
     cluster: ClusterView | None = None,
     reason: str = "TC_INGRESS",
 ) -> list[Finding]:
-    drop = Drop(reason, "__netif_receive_skb_core", program=ProgramDrop(point, iface, candidates, doubt))
+    drop = Drop(reason, "__netif_receive_skb_core", program=ProgramAction(point, iface, candidates, doubt))
     hop = DropHop(0, netns, in_iface=iface, verdict=Verdict.DROP, drop=drop)
     findings = f.findings_of([f.packet([hop], ENDS)], cluster or ClusterView(), f.FakeNode())[1]
     return [x for x in findings if x.name == "dropped_by_program"]

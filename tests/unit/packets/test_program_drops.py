@@ -13,7 +13,7 @@ import pytest
 from tests.support.builders import FUNCTIONS, NODE, REASONS, Names, Owners, Trail
 from tests.unit.events.test_decision_detail import row
 from tracer.events.record import DROP_FILTERED, DROP_LOOKUP
-from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop, ProgramPeriod
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramAction, ProgramPeriod
 from tracer.model.hop import DetailHop, DropHop
 from tracer.model.packet import Outcome, Packet
 from tracer.packets.assembler import PacketAssembler
@@ -60,7 +60,7 @@ def test_drops_of_others(reason: str, function: str) -> None:
     assert place_of(reason, function) is None
 
 
-def at(time: int, *periods: ProgramPeriod) -> ProgramDrop:
+def at(time: int, *periods: ProgramPeriod) -> ProgramAction:
     found = program_drop(INGRESS, "eth0", time, periods)
     assert found
     return found

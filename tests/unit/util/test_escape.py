@@ -28,7 +28,7 @@ from tracer.commands import read as reading
 from tracer.errors import BadOption
 from tracer.events.record import NOTHING
 from tracer.export.pcapng import as_shown
-from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramAction
 from tracer.model.check import CheckResult
 from tracer.model.connection import ConnectionKey
 from tracer.model.counter_mismatch import CounterMismatch
@@ -80,8 +80,8 @@ SKIPPED = {"ruleset"}
 """Fields that no format shows: all rules of a table; the rules of a packet are in its rule trace."""
 
 PROGRAM = AttachedProgram("tc", 42, "cil_x", "ab", "Cilium", "pin", "/sys/fs/bpf/x", "agent (pid 1)", "/kubepods")
-NAMED = ProgramDrop(AttachPoint.TC_INGRESS, "eth0", (PROGRAM,))
-AT_CGROUP = ProgramDrop(AttachPoint.CGROUP_EGRESS, "", (PROGRAM,))
+NAMED = ProgramAction(AttachPoint.TC_INGRESS, "eth0", (PROGRAM,))
+AT_CGROUP = ProgramAction(AttachPoint.CGROUP_EGRESS, "", (PROGRAM,))
 VERDICT = at_a_listener.verdicts(at_a_listener.syn(*at_a_listener.at_listener(True)), at_a_listener.synack())[0]
 TOTALS = RunSummary(
     2, 1, 9, 3, {"dropped": 2}, 1.0, [FOUND], {"accepted": 1}, [CounterMismatch(Netns("pod-a"), "ListenDrops", 2, 1)],

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tracer.model.bpf_program import AttachPoint, ProgramDrop
+from tracer.model.bpf_program import AttachPoint, ProgramAction
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
 from tracer.model.hop import Drop, HandshakeHop
@@ -70,7 +70,7 @@ def classify(attempt: ConnectionAttempt, inspector: NamespaceInspector) -> Cause
     return Cause("dropped", f"dropped {at}{attempt.where}: {_reason(drop)}")
 
 
-def _by_program(attempt: ConnectionAttempt, drop: Drop, program: ProgramDrop) -> Cause:
+def _by_program(attempt: ConnectionAttempt, drop: Drop, program: ProgramAction) -> Cause:
     """The cause where a program or a filter of tc dropped the SYN, or where only the function suggests it."""
     is_refusal = program.point is AttachPoint.SK_LOOKUP  # a probe saw that
     is_known = is_refusal or drop.reason in REASONS or program.program is not None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tracer.model.bpf_program import ProgramDrop
+from tracer.model.bpf_program import ProgramAction
 from tracer.model.evidence import Evidence
 from tracer.model.hop import Hop, RewriteHop, RuleHop, trace_of, verdict_of
 from tracer.model.kube import UNKNOWN, Owner
@@ -44,13 +44,13 @@ def deciding_hop(packet: Packet) -> Hop | None:
     return _decided_in(own, packet.outcome) or _decided_in(packet.hops, packet.outcome)
 
 
-def deciding_program(packet: Packet) -> ProgramDrop | None:
+def deciding_program(packet: Packet) -> ProgramAction | None:
     """What is known of the program that dropped a packet about which no rule decided; None = no program did."""
     drop = packet.drop
     return drop.program if drop and packet.outcome in BAD and deciding_hop(packet) is None else None
 
 
-def program_owner(found: ProgramDrop) -> Owner:
+def program_owner(found: ProgramAction) -> Owner:
     """The owner of the program that dropped a packet: its loader, unless only its name tells it."""
     program = found.program
     is_known = program is not None and program.loader_evidence in ("pin", "process")

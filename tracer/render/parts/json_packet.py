@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from tracer.model.bpf_program import AttachedProgram, ProgramDrop
+from tracer.model.bpf_program import AttachedProgram, ProgramAction
 from tracer.model.endpoints import Endpoints
 from tracer.model.hop import (
     DecidingHop,
@@ -203,7 +203,7 @@ def _drop(drop: Drop) -> Object:
     return out | ({"program": _program_drop(drop.program)} if drop.program else {})
 
 
-def _program_drop(found: ProgramDrop) -> Object:
+def _program_drop(found: ProgramAction) -> Object:
     """Returns the program that dropped the packet, or the candidates and why none of them is named."""
     out: Object = {"point": found.point.value}
     if found.iface:

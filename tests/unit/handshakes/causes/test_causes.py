@@ -29,7 +29,7 @@ from tests.support.syns import (  # fmt: skip
 )
 from tracer.handshakes import _cause_helpers, causes
 from tracer.handshakes.analyzer import HandshakeAnalyzer
-from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramDrop
+from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramAction
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.handshake import Cause, ConnectionAttempt
@@ -311,14 +311,14 @@ def test_a_queue(detail: dict[str, Any], function: str, text: str, evidence: str
 def test_programs(
     reason: str, point: AttachPoint, candidates: tuple[AttachedProgram, ...], doubt: str, name: str, evidence: str
 ) -> None:
-    known = ProgramDrop(point, "eth0", candidates, doubt)
+    known = ProgramAction(point, "eth0", candidates, doubt)
     result = cause(syn(DropHop(20, HOST, verdict=Verdict.DROP, drop=Drop(reason, "f", program=known))))
     assert result == (name, f"dropped {known.text}", evidence)
 
 
 @pytest.mark.parametrize(("candidates", "evidence"), [((PROGRAM,), "derived"), ((PROGRAM, PROGRAM), "observed")])
 def test_a_refusal_by_sk_lookup_is_no_missing_listener(candidates: tuple[AttachedProgram, ...], evidence: str) -> None:
-    known = ProgramDrop(AttachPoint.SK_LOOKUP, "", candidates, "" if len(candidates) == 1 else "which of them is not known")
+    known = ProgramAction(AttachPoint.SK_LOOKUP, "", candidates, "" if len(candidates) == 1 else "which of them is not known")
     result = cause(syn(DropHop(20, HOST, verdict=Verdict.DROP, drop=Drop("NO_SOCKET", "tcp_v4_rcv", program=known))))
     assert result == ("sk_lookup", f"refused {known.text}", evidence)
 
