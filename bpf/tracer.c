@@ -34,6 +34,7 @@
 #include "probes/socket_connect.h"
 
 #include "probes/netfilter_hook.h"
+#include "probes/ebpf_programs.h"
 #include "probes/reject.h"
 #include "probes/iptables_generation.h"
 #include "probes/iptables_steps.h"

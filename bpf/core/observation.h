@@ -26,6 +26,7 @@ struct observation {
     u8 returned;   /* the hook has returned */
     u8 by_loopback;
     u8 parsed;     /* the header must be parsed, whatever is known of it */
+    u8 at_data;    /* the header is where the packet's data begins: the stack has not set network_header yet */
     u8 raw[RAW_BYTES] __attribute__((aligned(8)));
 };
 
@@ -43,8 +44,13 @@ static __always_inline struct observation *observation_of(struct call *c)
 static __always_inline int parse_header_called(struct call *c)
 {
     struct observation *s = (void *)c->arg[1];
+#ifdef WATCHES_PROGRAMS
+    int at_data = s->at_data;
+#else
+    int at_data = 0;
+#endif
 
-    return parse_packet(c, (void *)c->arg[0], &s->packet, &s->tuple[HEADER], s->raw);
+    return parse_packet(c, (void *)c->arg[0], at_data, &s->packet, &s->tuple[HEADER], s->raw);
 }
 FUNCTION(parse_header)
 
@@ -87,8 +93,8 @@ static __always_inline int wants_tcp_flags(struct filter *f, struct observation 
 }
 
 /* 0 if the packet has no options or extensions and its ports are unwanted; without a connection it is then unwanted. This is
- * the cheapest check. */
-static __always_inline int ports_may_match(struct call *c, struct sk_buff *skb, struct filter *f)
+ * the cheapest check. at_data: a constant, as of parse_packet. */
+static __always_inline int ports_may_match(struct call *c, struct sk_buff *skb, struct filter *f, int at_data)
 {
     struct {
         u8 ip[20];
@@ -100,7 +106,10 @@ static __always_inline int ports_may_match(struct call *c, struct sk_buff *skb, 
 
     if (!(f->wanted & (AT_EITHER_END | AT_SOURCE | AT_DESTINATION)))
         return 1;
-    at += READ(c, skb, network_header);
+    if (at_data)
+        at = READ(c, skb, data);
+    else
+        at += READ(c, skb, network_header);
     if (copy_words(c, (u64 *)&h, sizeof(h), (u64)at) || h.ip[0] != 0x45)
         return 1;
     set = ports.lookup(&zero);

@@ -198,11 +198,11 @@ static __always_inline u32 past_extensions(struct packet *p, struct tuple *t, vo
 #define RAW_BYTES 56
 #define FIRST_BYTES 40 /* an IPv6 header, or one of IPv4 and the next 20 bytes */
 
-/* Fills *p and *t from the skb's network header; raw is the buffer for it. Returns 0 if the skb holds no IP packet. */
-static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, struct packet *p, struct tuple *t,
-                                                 u8 *raw)
+/* Fills *p and *t from the skb's network header, or with at_data from its data; raw is the buffer for it. Returns 0 if the skb holds
+ * no IP packet. */
+static __always_inline int parse_packet(struct call *c, struct sk_buff *skb, int at_data, struct packet *p, struct tuple *t, u8 *raw)
 {
-    u64 head = (u64)READ(c, skb, head), network = READ(c, skb, network_header);
+    u64 head = (u64)READ(c, skb, head), network = at_data ? (u64)READ(c, skb, data) - head : READ(c, skb, network_header);
     struct extent end = extent_of(c, skb, head, network);
     void *at = (void *)head + network;
     u32 transport;

@@ -403,7 +403,7 @@ static __always_inline int excluded_by_ports(struct call *c, struct sk_buff *skb
     if (e || s->nfct & NFCT_POINTER)
         return 0;
     f = filters.lookup(&zero);
-    if (!f || ports_may_match(c, skb, f))
+    if (!f || ports_may_match(c, skb, f, 0))
         return 0;
     s->has_flow = 0;
     decide_against((u64)skb, s, f);

@@ -159,6 +159,9 @@ static __always_inline int chain_returned(struct call *c)
             write_stolen(c, (u64)skb, state);
         return 0;
     }
+#ifdef WATCHES_PROGRAMS
+    forget_before((u64)skb, READ(c, state, pf));
+#endif
     if (in_negative_cache(READ(c, skb, _nfct)))
         return 0;
     s = observation_of(c);

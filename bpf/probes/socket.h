@@ -67,6 +67,9 @@ static __always_inline int socket_entered(struct call *c)
             tracked_skbs.delete(&key);
         return 0;
     }
+#ifdef WATCHES_PROGRAMS
+    compare_at_socket(c, skb, e, s);
+#endif
     e->flags |= FLAG_AT_SOCKET;
     e->cgroup = socket_cgroup(c, sk);
 #ifdef HAVE_sock_sk_filter

@@ -29,6 +29,8 @@ enum event_kind {
     EVENT_STEPS = 13,   /* matches and targets called in one run of an iptables table: struct table_trace, see table_trace.h */
     EVENT_RULESET = 14, /* a legacy table was looked up or replaced: struct table_generation in records/table_trace.h */
     EVENT_RAW = 15,     /* bytes of the packet, with --snaplen: struct payload_record in records/payload.h */
+    EVENT_REDIRECT = 16, /* an eBPF program redirected the packet, or a copy of it: skb_do_redirect and others */
+    EVENT_REWRITE = 17, /* eBPF programs at an interface have rewritten the header: see probes/ebpf_programs.h */
     EVENT_CLUE = 20,    /* what the kernel knew when it decided: struct decision_detail in records/decision_detail.h */
 };
 
@@ -42,6 +44,20 @@ enum event_flag {
     FLAG_REJECT = 32,  /* TABLE, CHAIN: an ICMP error or a TCP reset answered the packet; see reason */
     FLAG_SAME = 128,   /* a short event: from `protocol` on, the fields are those of the packet's last whole event. A table run
                           does not parse the header again; the hook around it does */
+};
+
+enum program_place {
+    PLACE_UNKNOWN = 0,
+    PLACE_TC_INGRESS = 1, /* REWRITE: also generic XDP, which runs before */
+    PLACE_TC_EGRESS = 2,
+    PLACE_XDP = 3, /* generic XDP */
+};
+
+enum redirect_way {
+    REDIRECT_INGRESS = 1,   /* as received by the target */
+    REDIRECT_NEIGHBOUR = 2, /* by the target, to a neighbour that the kernel finds: bpf_redirect_neigh */
+    REDIRECT_PEER = 4,      /* as received by the other end of the target: bpf_redirect_peer */
+    REDIRECT_COPY = 8,      /* a copy: bpf_clone_redirect */
 };
 
 enum ipvs_act {
@@ -58,7 +74,8 @@ struct event {
     u64 time;          /* ns, CLOCK_MONOTONIC */
     u64 packet;        /* identity of the tracked packet: time when first seen, ns << 8 | CPU */
     u64 object;        /* DROP: code address; SOCKET, SYN, ACCEPT: socket inode; TABLE: the rule blob; CHAIN: the chain;
-                          IPVS: the IPVS connection; its addresses are in the fields of conntrack */
+                          IPVS: the IPVS connection; its addresses are in the fields of conntrack; REDIRECT: id of the program,
+                          0 = not known; REWRITE has the header before in src to dport, the new one in orig_* */
     u32 netns;         /* inode of the network namespace */
     u32 in_ifindex;    /* interface it came in by, 0 = none */
     u32 out_ifindex;   /* interface it leaves by, 0 = none */
@@ -76,9 +93,9 @@ struct event {
     u8 ct_info;        /* enum ip_conntrack_info; IPVS: how the connection is forwarded, IP_VS_CONN_F_* */
     u8 manip;          /* NAT, IPVS: 0 source 1 destination, +2 in the reply direction; CHAIN: 1 the table's name is cut,
                           +2 the chain's name is cut; TABLE: TABLE_* bits of the connection when the table returned;
-                          DROP: DROP_*, or-ed */
+                          DROP: DROP_*, or-ed; REDIRECT: enum redirect_way, or-ed */
     u8 state;          /* SOCKET: TCP state of the socket; TABLE: STEPS_* bits, see records/table_trace.h; CHAIN: family of the
-                          table, 1 inet 2 ip 10 ip6; IPVS: enum ipvs_act */
+                          table, 1 inet 2 ip 10 ip6; IPVS: enum ipvs_act; REDIRECT, REWRITE: enum program_place */
     char table[32];    /* TABLE, CHAIN: table name; IPVS: name of the scheduler; DROP: first 8 bytes: id of the socket's cgroup,
                           0 = not known */
     u8 protocol;       /* 6 TCP, 17 UDP, 1 ICMP, 58 ICMPv6, 132 SCTP ... */
@@ -96,7 +113,9 @@ struct event {
     u64 joint2;        /* zero: here begins the third slot */
     u32 length;        /* bytes from the IP header on */
     u32 ack;           /* TCP acknowledgement number */
-    u32 accept_len;    /* SOCKET, SYN, ACCEPT: length of the accept queue, connections; CHAIN: lower half of its run */
+    u32 accept_len;    /* SOCKET, SYN, ACCEPT: length of the accept queue, connections; CHAIN: lower half of its run;
+                          REDIRECT: number of the target interface, 0 = not known; REWRITE: interface at which the packet
+                          was then, if it is another one */
     u32 accept_max;    /* SOCKET, SYN, ACCEPT: the listener's backlog; CHAIN: upper half of its run */
     u32 syn_len;       /* SOCKET, SYN, ACCEPT: half-open connections of the listener */
     u16 sport;         /* source port, or ICMP id */
@@ -107,7 +126,7 @@ struct event {
     u16 reply_dport;   /* conntrack, reply direction */
     char in_name[16];  /* name of in_ifindex */
     char out_name[16]; /* name of out_ifindex */
-    char chain[32];    /* CHAIN: base chain name */
+    char chain[32];    /* CHAIN: base chain name; REDIRECT, REWRITE: name of the interface in accept_len */
 };
 
 #define SHORT_EVENT 96 /* bytes before joint1 */

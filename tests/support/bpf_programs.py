@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""eBPF programs for tests, as a CNI attaches them: each drops one of three packets to a UDP port, and counts what it does.
+"""eBPF programs for tests, as a CNI attaches them: each drops, redirects or rewrites one of three packets to a UDP port, and
+counts what it does.
 
 They are raw instructions, loaded by the tracer's own bpf(2), and attached by netlink or bpf(2), so that no compiler and no
 other tool is needed. What a test attaches goes with its descriptors, or with its network namespace.
@@ -40,8 +41,8 @@ def _op(code: int, dst: int = 0, src: int = 0, offset: int = 0, value: int = 0) 
     return struct.pack("=BBhi", code, src << 4 | dst, offset, value)
 
 
-def _instructions(kind: int, counters: int, port: int, nth: int) -> bytes:
-    """The program: of IPv4 UDP packets to `port` counts all in element 0, drops each `nth` one and counts it in element 1."""
+def _instructions(kind: int, counters: int, port: int, nth: int, act: list[bytes]) -> bytes:
+    """The program: of IPv4 UDP packets to `port` counts all in element 0, acts on each `nth` one and counts it in element 1."""
     at_data, at_end = (0, 4) if kind == XDP else (76, 80)
     ip = _HEADER[kind]
     check = [
@@ -59,7 +60,7 @@ def _instructions(kind: int, counters: int, port: int, nth: int) -> bytes:
         _op(0x97, 7, value=nth), (0x55, 7, 0),  # if r7 % nth: pass
         *_count(counters, 1),
         _op(0x79, 7, 0, 0), _op(0x07, 7, value=1), _op(0x7B, 0, 7, 0),
-        _op(0xB7, value=_DROP[kind]), _op(0x95),
+        *act, _op(0x95),
     ]  # fmt: skip
     code = [*check, *count]
     places = [sum(len(each) // 8 if isinstance(each, bytes) else 1 for each in code[:at]) for at in range(len(code) + 1)]
@@ -85,6 +86,49 @@ def _count(counters: int, key: int) -> list[bytes | tuple[int, int, int]]:
     ]  # fmt: skip
 
 
+def redirecting(target: int, is_ingress: bool = False) -> list[bytes]:
+    """Redirects a packet by bpf_redirect(). target: number of the interface. is_ingress: as received there."""
+    return [_op(0xB7, 1, value=target), _op(0xB7, 2, value=int(is_ingress)), _op(0x85, value=23)]
+
+
+def redirecting_to_peer(target: int) -> list[bytes]:
+    """Redirects a packet by bpf_redirect_peer()."""
+    return [_op(0xB7, 1, value=target), _op(0xB7, 2), _op(0x85, value=155)]
+
+
+def redirecting_to_neighbour(target: int) -> list[bytes]:
+    """Redirects a packet by bpf_redirect_neigh()."""
+    return [_op(0xB7, 1, value=target), *(_op(0xB7, register) for register in (2, 3, 4)), _op(0x85, value=152)]
+
+
+def copying(target: int) -> list[bytes]:
+    """Sends a copy of a packet by bpf_clone_redirect(), and lets the packet pass."""
+    return [
+        _op(0xBF, 1, 6), _op(0xB7, 2, value=target), _op(0xB7, 3), _op(0x85, value=13), _op(0xB7, value=_PASS[SCHED_CLS]),
+    ]  # fmt: skip
+
+
+def rewriting(old: str, new: str, port: int) -> list[bytes]:
+    """Rewrites destination address and port of a packet, and lets it pass: TC_ACT_OK."""
+    before, after = (struct.unpack("=i", socket.inet_aton(each))[0] for each in (old, new))
+    ip = _HEADER[SCHED_CLS]
+    return [
+        # bpf_l3_csum_replace(), bpf_skb_store_bytes(); a UDP checksum of 0 is none.
+        _op(0xBF, 1, 6), _op(0xB7, 2, value=ip + 10), _op(0xB4, 3, value=before), _op(0xB4, 4, value=after),
+        _op(0xB7, 5, value=4), _op(0x85, value=10),
+        *_store(ip + 16, after, 4), *_store(ip + 22, socket.htons(port), 2), *_store(ip + 26, 0, 2),
+        _op(0xB7),
+    ]  # fmt: skip
+
+
+def _store(offset: int, value: int, size: int) -> list[bytes]:
+    """Stores a value of 2 or 4 bytes in a packet."""
+    return [
+        _op(0x62, 10, value=value, offset=-8), _op(0xBF, 1, 6), _op(0xB7, 2, value=offset), _op(0xBF, 3, 10),
+        _op(0x07, 3, value=-8), _op(0xB7, 4, value=size), _op(0xB7, 5), _op(0x85, value=9),
+    ]  # fmt: skip
+
+
 @dataclass
 class TestProgram:
     """A loaded program.
@@ -107,7 +151,7 @@ class TestProgram:
 
     @property
     def dropped(self) -> int:
-        """Packets that it dropped."""
+        """Packets that it dropped, redirected or rewrote."""
         return self._count(1)
 
     def _count(self, key: int) -> int:
@@ -118,10 +162,14 @@ class TestProgram:
         os.close(self.fd)
 
 
-def load(name: str, kind: int, port: int, nth: int = 3, attach_type: int = 0) -> TestProgram:
-    """Loads a program. Raises OSError: bpf(2) is not allowed here."""
+def load(name: str, kind: int, port: int, nth: int = 3, attach_type: int = 0, act: list[bytes] | None = None) -> TestProgram:
+    """Loads a program. act: what it does with each `nth` packet, and its result; None = it drops it.
+
+    Raises:
+        OSError: bpf(2) is not allowed here.
+    """
     counters = BpfMap(MapDefinition("counters", ARRAY, 4, 8, 2, 0))
-    code = _instructions(kind, counters.fd, port, nth)
+    code = _instructions(kind, counters.fd, port, nth, act or [_op(0xB7, value=_DROP[kind])])
     fd = bpf_syscall.load_program(name, code, "GPL", ProgramTarget(kind, attach_type))
     return TestProgram(fd, bpf_syscall.program_info(fd).number, counters)
 

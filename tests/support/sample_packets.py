@@ -9,7 +9,20 @@ from typing import Any, get_args
 from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramAction
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.hop import Drop, Handshake, Hop, HopKind, IpvsDecision, IpvsNatHop, IpvsRefusalHop, Nat, RewriteHop, Socket
+from tracer.model.hop import (
+    Drop,
+    Handshake,
+    Hop,
+    HopKind,
+    IpvsDecision,
+    IpvsNatHop,
+    IpvsRefusalHop,
+    Nat,
+    Redirect,
+    RedirectHelper,
+    RewriteHop,
+    Socket,
+)
 from tracer.model.namespace_name import HOST, Netns
 from tracer.model.netfilter import decode_hook, decode_verdict
 from tracer.model.packet import Flow, Outcome, Packet
@@ -127,6 +140,16 @@ def dropped_by_program(*candidates: AttachedProgram) -> Packet:
     drop = hop(0, "drop", in_iface="eth0", verdict="DROP", drop=Drop("TC_INGRESS", "__netif_receive_skb_core", program=known))
     verdict = f"DROPPED {known.text}"
     return replace(full_queue(), hops=(drop,), flow=None, verdict=verdict, outcome=Outcome.DROPPED, complete=True)
+
+
+def changed_by_program(*candidates: AttachedProgram, is_observed: bool = False) -> Packet:
+    """A packet that programs may have rewritten, and then redirected."""
+    doubt = {0: "none was attached there", 1: ""}.get(len(candidates), "which of them is not known")
+    known = ProgramAction(AttachPoint.TC_INGRESS, "eth0", candidates, doubt, is_observed=is_observed)
+    nat = Nat("rewritten", Endpoints(*CLIENT, *NODE), Endpoints(*CLIENT, *POD))
+    redirect = Redirect("eth1", RedirectHelper.PLAIN, True, known)
+    hops = (hop(0, "nat", nat=nat, program=known), hop(1, "redirect", in_iface="eth0", redirect=redirect))
+    return replace(full_queue(), hops=hops, flow=None, verdict=f"redirected {redirect.text}", outcome=Outcome.UNKNOWN)
 
 
 def full_queue() -> Packet:

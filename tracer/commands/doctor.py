@@ -264,7 +264,8 @@ def probes(
     types: KernelTypes, symbols: Symbols, can: KernelAbilities | None, modules: set[str], has_ipv6: bool
 ) -> list[CheckResult]:
     """Returns a result for each row of the probe table, in its order. can: None if the attach methods are unknown."""
-    planned, refused = plan(types, symbols, can or KernelAbilities(False, False), verbose=True, lookups=bool(lookup_links()))
+    abilities = can or KernelAbilities(False, False)
+    planned, refused = plan(types, symbols, abilities, verbose=True, lookups=bool(lookup_links()), programs=True)
     results = {row.probe.name: _unavailable_result(row, modules, has_ipv6) for row in refused}
     results |= {row.probe.name: _attached_result(row, is_method_known=can is not None) for row in planned}
     return [results[probe.name] for probe in PROBES if probe.name in results]
@@ -285,4 +286,4 @@ def _unavailable_result(row: UnavailableProbe, modules: set[str], has_ipv6: bool
     unloaded = probe.module and probe.module not in modules and row.why.endswith("is not loaded")
     if unloaded or (probe.name.endswith("6") and not has_ipv6):
         return CheckResult(subject, "ok", f"not needed: {row.why}")
-    return CheckResult(subject, "missing", f"{row.why}; not shown: {probe.shows}", 0 if probe.verbose else 1)
+    return CheckResult(subject, "missing", f"{row.why}; not shown: {probe.shows}", 0 if probe.verbose or probe.programs else 1)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tracer.commands import doctor
 from tracer.commands.start_notes import StartNotes
 from tracer.kernel.attach_plan import UnavailableProbe
+from tracer.kernel.program_watcher import is_any_attached
 from tracer.kernel.session import Announcements, Kernel, Session
 from tracer.kube.owner_resolver import ObjectSource, OwnerResolver
 from tracer.kube.selectors import Selectors
@@ -122,9 +123,11 @@ def trace(
         notes.report("reading Kubernetes objects")
         stack.enter_context(kube)
         announcements = Announcements(notes.report, notes.warn)
+        has_programs = is_any_attached()
         probes = Session(
-            kernel, kube.filter(), verbose, attach, rules=not no_rules, snaplen=snaplen or 0, announcements=announcements
-        )
+            kernel, kube.filter(), verbose, attach, rules=not no_rules, snaplen=snaplen or 0, programs=has_programs,
+            announcements=announcements,
+        )  # fmt: skip
         session = stack.enter_context(probes)
         give_up()
         notes.report("reading rules", rules_read.phrase)

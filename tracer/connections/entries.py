@@ -19,6 +19,8 @@ from tracer.model.hop import (
     IpvsNatHop,
     IpvsRefusalHop,
     Nat,
+    NatHop,
+    RedirectHop,
     RewriteHop,
     RuleHop,
     SocketHop,
@@ -122,7 +124,8 @@ def _format_hop(hop: Hop) -> str:
         case RewriteHop():
             derived = " (derived)" if hop.evidence is Evidence.DERIVED else ""
             owner = "" if is_from_conntrack(hop) else _format_owner(hop)
-            return f"{hop.hook} {_format_translation(hop)} {format_rewrite(hop.nat)}{derived}{owner}"
+            program = f", {hop.program.text}" if isinstance(hop, NatHop) and hop.program else ""
+            return f"{hop.hook} {_format_translation(hop)} {format_rewrite(hop.nat)}{program}{derived}{owner}".lstrip()
         case IpvsRefusalHop():
             return f"{hop.hook} IPVS has no real server for it: {_format_verdict(hop)}"
         case HandshakeHop(handshake=handshake) if handshake.stage != "request":
@@ -135,6 +138,8 @@ def _format_hop(hop: Hop) -> str:
             if drop.program:
                 return f"drop {drop.program.text}"
             return f"drop {drop.reason or 'without a reason'} in {drop.function or 'an unknown function'}"
+        case RedirectHop(redirect=redirect):
+            return f"redirected {redirect.text}"
         case DetailHop(detail=detail):
             return _format_detail(detail)
         case RuleHop() if hop.is_decisive:

@@ -48,6 +48,8 @@ class Kind(IntEnum):
     EVENT_STEPS = 13
     EVENT_RULESET = 14
     EVENT_RAW = 15
+    EVENT_REDIRECT = 16
+    EVENT_REWRITE = 17
     EVENT_CLUE = 20
 
 
@@ -63,6 +65,26 @@ class Flag(IntEnum):
     FLAG_AT_SOCKET = 64
     FLAG_REJECT = 32
     FLAG_SAME = 128
+
+
+@cstruct.enumeration("records/event.h", "program_place")
+class ProgramPlace(IntEnum):
+    """Where an eBPF program ran, in `state` of a REDIRECT or REWRITE."""
+
+    PLACE_UNKNOWN = 0
+    PLACE_TC_INGRESS = 1
+    PLACE_TC_EGRESS = 2
+    PLACE_XDP = 3
+
+
+@cstruct.enumeration("records/event.h", "redirect_way")
+class RedirectWay(IntEnum):
+    """How a packet was redirected, bits of `manip` of a REDIRECT."""
+
+    REDIRECT_INGRESS = 1
+    REDIRECT_NEIGHBOUR = 2
+    REDIRECT_PEER = 4
+    REDIRECT_COPY = 8
 
 
 @cstruct.structure("records/event.h", "event")

@@ -21,6 +21,8 @@ from tracer.model.hop import (
     HandshakeHop,
     Hop,
     IpvsRefusalHop,
+    NatHop,
+    RedirectHop,
     RouteHop,
     RuleHop,
     SocketHop,
@@ -204,6 +206,10 @@ def _arguments(packet: Packet, hop: Hop) -> Arguments:
             found |= {"drop.reason": hop.drop.reason, "drop.function": hop.drop.function}
             if hop.drop.program:
                 found["drop.program"] = hop.drop.program.text
+        case NatHop() if hop.program:
+            found["program"] = hop.program.text
+        case RedirectHop():
+            found["redirect"] = hop.redirect.text
         case RouteHop():
             found["route"] = hop.route
     if is_from_conntrack(hop):

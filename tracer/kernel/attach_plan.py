@@ -78,6 +78,11 @@ class PlannedProbe:
         return ((self.program, self.way), *entry)
 
     @property
+    def is_direct(self) -> bool:
+        """Whether fields are read by plain loads."""
+        return self.way in DIRECT and self.probe.typed
+
+    @property
     def number(self) -> int:
         return PROBES.index(self.probe)
 
@@ -118,12 +123,17 @@ def plan(
     verbose: bool,
     rules: bool = True,
     lookups: bool = False,
+    programs: bool = False,
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
-    """Splits the probe table into available and unavailable rows; verbose, rules, lookups include the rows of that kind."""
+    """Splits the probe table into available and unavailable rows.
+
+    Rows of a kind are included by verbose, rules, lookups and programs.
+    """
+    is_wanted = {"verbose": verbose, "rules": rules, "lookups": lookups, "programs": programs}
     planned: list[PlannedProbe] = []
     refused: list[UnavailableProbe] = []
     for probe in PROBES:
-        if (probe.verbose and not verbose) or (probe.rules and not rules) or (probe.lookups and not lookups):
+        if any(getattr(probe, kind) and not wanted for kind, wanted in is_wanted.items()):
             continue
         why = can_run(probe, types, symbols)
         row = None if why else _choose(probe, types, symbols, abilities)
@@ -209,7 +219,7 @@ COPIES = {"direct": True, "copied": False}
 
 def functions(planned: list[PlannedProbe]) -> str:
     """A part of plan.h: the copies of FUNCTIONS that the rows need, and the numbers in calls of them."""
-    needed = {p.way in DIRECT for p in planned if p.probe.name not in CALLING_NONE}
+    needed = {p.is_direct for p in planned if p.probe.name not in CALLING_NONE}
     lines = [f"#define {copy.upper()}_FUNCTIONS" for copy, is_direct in COPIES.items() if is_direct in needed]
     names = [f"{name}_{copy}" for name in FUNCTIONS for copy in COPIES]
     return "".join(f"{line}\n" for line in lines + [f"#define CALL_{name} {call_number(name):#x}ULL" for name in names])
@@ -246,10 +256,12 @@ def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
             args = ", ".join(_get(wanted, p) for wanted, p in zip(probe.args, row.positions, strict=True))
             lines.append(f"#define NUMBER_{name} {given}\n#define PROGRAM_{name} {row.program}")
             lines.append(f"#define ARGS_{name}(GET, ctx) {{ {args} }}")
-            lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.way in DIRECT)}")
+            lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.is_direct)}")
     lines.append(f"#define RULE_STEPS {int('table4_begin' in rows or 'table6_begin' in rows)}")
     lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")
     lines.append(f"#define QUEUE_CALLERS_SEEN {int(rows.keys() >= QUEUE_CALLERS)}")
+    if any(row.probe.programs for row in planned):
+        lines.append("#define WATCHES_PROGRAMS")
     if "drop" in rows and rows["drop"].positions[2]:
         lines.append("#define DROP_REASONS")
     return "\n".join(lines) + "\n" + functions(planned)

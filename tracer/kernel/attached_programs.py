@@ -133,6 +133,17 @@ def read(catalog: ProgramCatalog, elsewhere: netkit_programs.Elsewhere | None = 
     Raises:
         OSError: It cannot be read, or it changed meanwhile.
     """
+    found = read_numbers(elsewhere)
+    described = catalog.describe(each for attached in found.values() for each in attached.programs)
+    return {place: replace(each, programs=_described(each.programs, described)) for place, each in found.items()}
+
+
+def read_numbers(elsewhere: netkit_programs.Elsewhere | None = None) -> dict[Place, Attached]:
+    """As `read`, but programs have their ids only.
+
+    Raises:
+        OSError: It cannot be read, or it changed meanwhile.
+    """
     found: dict[Place, Attached] = {}
     with Rtnetlink() as route:
         links = route.dump(GETLINK, link_request())
@@ -157,8 +168,7 @@ def read(catalog: ProgramCatalog, elsewhere: netkit_programs.Elsewhere | None = 
                     before = found.get((ifindex, point), Attached())
                     # tcx runs first, and its programs may leave the packet to the filters.
                     found[ifindex, point] = replace(before, programs=before.programs + filters)
-    described = catalog.describe(each for attached in found.values() for each in attached.programs)
-    return {place: replace(each, programs=_described(each.programs, described)) for place, each in found.items()}
+    return found
 
 
 def is_unchanged(place: Place, before: Attached, elsewhere: netkit_programs.Elsewhere | None = None) -> bool:

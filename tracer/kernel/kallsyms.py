@@ -23,8 +23,8 @@ import numpy.typing as npt
 from tracer.kernel.cache_directory import BadEntry
 from tracer.kernel.symbol_cache import SymbolAnswers, SymbolCache
 
-VARIABLES = frozenset({"nf_tables_net_id", "page_offset_base", "vmemmap_base"})
-"""Variables that `bpf/` reads by address: ADDRESS_name in C."""
+VARIABLES = frozenset({"nf_tables_net_id", "page_offset_base", "vmemmap_base", "bpf_redirect_info", "__per_cpu_offset"})
+"""Variables that `bpf/` reads by address: ADDRESS_name in C. That of bpf_redirect_info is an offset in each CPU's area."""
 
 
 MAX_FUNCTION_BYTES = 1 << 16
@@ -34,7 +34,7 @@ CHECK_SECONDS = 1.0
 
 _KIND, _NAME = 17, 19
 """Offsets of a symbol's kind and name in its line: 16 digits, a space, the kind, a space, the name."""
-_FUNCTION_KINDS, _VARIABLE_KINDS = b"tTwW", b"bBdDrR"
+_FUNCTION_KINDS, _VARIABLE_KINDS = b"tTwW", b"bBdDrRA"
 _PREFIX_BYTES = 8
 """Length of the part of a name by which lines are sorted, bytes."""
 _TAB, _NEWLINE = 9, 10

@@ -27,6 +27,8 @@ class Probe:
         verbose: Only attached if every hook is shown.
         rules: Only attached if rules are resolved.
         lookups: Only attached if a program of sk_lookup is attached in any network namespace.
+        programs: Only attached if eBPF programs are attached to interfaces when a run starts.
+        typed: The arguments are pointers of known type; False = they are numbers, so what they point to is copied.
         requires: Structures that must be described by BTF.
         like: Row with the same C code; its program is compiled once for both, where both are attached in the same way.
     """
@@ -42,11 +44,15 @@ class Probe:
     verbose: bool = False
     rules: bool = False
     lookups: bool = False
+    programs: bool = False
+    typed: bool = True
     requires: tuple[str, ...] = field(default=())
     like: str = ""
 
 
 ENTRY, RETURN, TRACEPOINT = "entry", "return", "tracepoint"
+U64 = "long long unsigned int"
+"""Type of the arguments of a helper function of BPF."""
 
 PROBES = (
     Probe("hook", ("nf_hook_slow",), RETURN, ("sk_buff *", "nf_hook_state *"), "netfilter hooks and their verdicts",
@@ -178,5 +184,21 @@ PROBES = (
     Probe("pcopy", ("__pskb_copy_fclone",), RETURN, ("sk_buff *",), "copies of followed packets", like="clone"),
     Probe("tap", ("packet_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets"),
     Probe("tap_ring", ("tpacket_rcv",), ENTRY, ("sk_buff *",), "which copies were made for packet sockets", like="tap"),
+    # What programs of tc and XDP do beside dropping: docs/programs.md. The first two see packets before and behind those at
+    # ingress, the next two at egress.
+    Probe("arrival", ("netif_receive_skb",), TRACEPOINT, ("sk_buff *",), "packets before programs at ingress",
+          programs=True),
+    Probe("hook_begin", ("nf_hook_slow",), ENTRY, ("sk_buff *", "nf_hook_state *"), "packets that programs at ingress rewrite",
+          programs=True),
+    Probe("transmit", ("__dev_queue_xmit",), ENTRY, ("sk_buff *",), "packets before programs at egress",
+          programs=True),
+    Probe("outgoing", ("net_dev_queue",), TRACEPOINT, ("sk_buff *",), "packets that programs at egress rewrite",
+          programs=True),
+    Probe("redirect", ("skb_do_redirect",), ENTRY, ("sk_buff *",), "packets that programs of tc redirect",
+          programs=True),
+    Probe("clone_redirect", ("bpf_clone_redirect",), ENTRY, (U64, f"{U64}#2", f"{U64}#3"),
+          "copies of packets that programs of tc redirect", programs=True, typed=False),
+    Probe("xdp_redirect", ("xdp_do_generic_redirect",), ENTRY, ("sk_buff *", "bpf_prog *"),
+          "packets that programs of generic XDP redirect", programs=True),
 )  # fmt: skip
 """Rows in the order in which a packet may meet them. The index of a row is its number in the counters of missed returns."""

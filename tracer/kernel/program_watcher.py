@@ -14,7 +14,7 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic_ns
@@ -52,6 +52,10 @@ MOST_PAUSE_SECONDS = 2.0
 """Longest such pause, s."""
 TRIES = 3
 """Readings in a row that a change may disturb."""
+LATE = (
+    "eBPF programs were attached to interfaces after this run began: which packets they redirect or rewrite is not shown. Start"
+    " again to see it."
+)
 END_SECONDS = 1.0
 """Longest wait at the end of a run for the thread, s."""
 
@@ -78,9 +82,12 @@ class ProgramWatcher:
     Args:
         catalog: Describes programs.
         listens: Whether changes are watched for.
+        is_expecting: The probes for what programs do beside dropping are attached. Without them, one sentence is said when
+            a program is found.
     """
 
-    def __init__(self, catalog: ProgramCatalog | None = None, listens: bool = True) -> None:
+    def __init__(self, catalog: ProgramCatalog | None = None, listens: bool = True, is_expecting: bool = True) -> None:
+        self._is_expecting = is_expecting
         self._catalog = catalog or ProgramCatalog()
         self._lock = threading.RLock()
         self._namespaces: LruDict[int, _Namespace] = LruDict(NAMESPACES_KEPT, "namespaces with eBPF programs")
@@ -219,6 +226,9 @@ class ProgramWatcher:
         self, inode: int, space: _Namespace, found: dict[Place, Attached], changed: set[int], began: int, ended: int
     ) -> None:
         """Joins a reading with the earlier ones. changed: interfaces with announced changes between them."""
+        if not self._is_expecting and has_programs(found):
+            self._is_expecting = True
+            user_warnings.add(LATE)
         last = space.last
         if not space.first:
             space.first = ended
@@ -237,19 +247,8 @@ class ProgramWatcher:
         space.last = began
 
     def _inside(self, inode: int, work: Callable[[], T]) -> T:
-        """Calls `work` in a namespace.
-
-        Raises:
-            OSError: It cannot be entered or read.
-            LookupError: It does not exist any more.
-        """
-        if inode == self._own:
-            return work()
-        fd = netns.open_path(netns.find(inode), inode)
-        try:
-            return netns.inside(fd, work)
-        finally:
-            os.close(fd)
+        """As the function of that name."""
+        return _inside(self._own, inode, work)
 
     def _elsewhere(self, number: int, work: Callable[[], T]) -> T:
         """Calls `work` in the tracer's own namespace, if it is the one with this number in this thread's namespace.
@@ -301,6 +300,44 @@ class ProgramWatcher:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def is_any_attached(seconds: float = START_SECONDS) -> bool:
+    """Whether an eBPF program is attached to an interface of the tracer's namespace, that of the node, or one with a name.
+
+    Args:
+        seconds: Longest time for namespaces other than the tracer's, s.
+    """
+    own, until = _own_inode(), monotonic_ns() + int(seconds * 1e9)
+    for inode in dict.fromkeys([own, *_named()]):
+        if inode != own and monotonic_ns() > until:
+            break
+        with suppress(OSError, LookupError):
+            found = _inside(own, inode, attached_programs.read_numbers)
+            if has_programs(found):
+                return True
+    return False
+
+
+def has_programs(found: Mapping[Place, Attached]) -> bool:
+    """Whether there is an eBPF program among what is attached."""
+    return any(program.number for attached in found.values() for program in attached.programs)
+
+
+def _inside(own: int, inode: int, work: Callable[[], T]) -> T:
+    """Calls `work` in a namespace. own: that of this thread.
+
+    Raises:
+        OSError: It cannot be entered or read.
+        LookupError: It does not exist any more.
+    """
+    if inode == own:
+        return work()
+    fd = netns.open_path(netns.find(inode), inode)
+    try:
+        return netns.inside(fd, work)
+    finally:
+        os.close(fd)
 
 
 def _listener() -> ChangeListener | None:

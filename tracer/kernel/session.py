@@ -110,7 +110,13 @@ def possible_cpus() -> int:
 
 
 def choose(
-    kernel: Kernel, supported: KernelAbilities, verbose: bool, only: str = "", rules: bool = True, lookups: bool = False
+    kernel: Kernel,
+    supported: KernelAbilities,
+    verbose: bool,
+    only: str = "",
+    rules: bool = True,
+    lookups: bool = False,
+    programs: bool = False,
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe]]:
     """Plans the probes for this kernel.
 
@@ -121,6 +127,7 @@ def choose(
         only: "kprobe" = no fentry, as on a kernel without it.
         rules: Include the probes that show which rules acted.
         lookups: Include the probes that show what programs of sk_lookup decide.
+        programs: Include the probes that show what eBPF programs at interfaces do.
 
     Returns:
         Rows that run, and rows that do not.
@@ -129,7 +136,7 @@ def choose(
         NoProbe: A row that every run needs is unavailable.
     """
     supported = KPROBES_ONLY if only == "kprobe" else supported
-    planned, refused = attach_plan.plan(kernel.types, kernel.symbols, supported, verbose, rules, lookups)
+    planned, refused = attach_plan.plan(kernel.types, kernel.symbols, supported, verbose, rules, lookups, programs)
     for row in refused:
         if row.probe.needed:
             raise NoProbe(f"Tracing needs {row.probe.shows}, but {row.why}.")
@@ -159,6 +166,7 @@ class Session:
         only: "kprobe" = no fentry.
         ring_bytes: Size of the ring's data, bytes.
         rules: Attach the probes that show which rules acted.
+        programs: Attach the probes that show which packets eBPF programs at interfaces redirect or rewrite.
         snaplen: Bytes of each packet that are copied, 0 = none.
         announcements: Where to say what is being done.
 
@@ -180,6 +188,7 @@ class Session:
         ring_bytes: int = RING_BYTES,
         rules: bool = True,
         snaplen: int = 0,
+        programs: bool = False,
         announcements: Announcements | None = None,
     ) -> None:
         says, library = announcements or Announcements(), installed()
@@ -192,10 +201,10 @@ class Session:
 
         def start(supported: KernelAbilities) -> list[UnavailableProbe]:
             """Plans, loads and attaches the probes. Returns the rows that do not run."""
-            planned, refused = choose(kernel, supported, verbose, only, rules, lookups)
+            planned, refused = choose(kernel, supported, verbose, only, rules, lookups, programs)
             watched = xt_extensions.plan(kernel.types, kernel.symbols, supported) if rules else []
-            programs = [*(row.programs for row in planned), *(row.programs for row in watched)]
-            require_descriptors(FILES + 2 * sum(map(len, programs)))
+            needed = [*(row.programs for row in planned), *(row.programs for row in watched)]
+            require_descriptors(FILES + 2 * sum(map(len, needed)))
             texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
             modules = {row.module for row in planned} | {row.module for row in watched} | {row.module for row in LAYOUTS}
             source = ProgramSource(texts, kernel.types.digests(modules), library, cache, says.warn, says.report)

@@ -33,8 +33,10 @@ LAYOUTS = (
     ),
     StructLayout("skb_shared_info", "nr_frags frags", needed=False),
     StructLayout("page", "flags", needed=False),
-    StructLayout("net_device", "ifindex flags name nd_net.net"),
-    StructLayout("net", "ns.inum net_cookie nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"),
+    StructLayout("net_device", "ifindex flags name nd_net.net index_hlist"),
+    StructLayout(
+        "net", "ns.inum dev_index_head net_cookie nft.base_seq gen ipv4.sysctl_tcp_syncookies ipv4.sysctl_max_syn_backlog"
+    ),
     StructLayout("nf_hook_state", "hook pf in out net"),
     StructLayout(
         "sock",
@@ -85,6 +87,15 @@ LAYOUTS = (
     StructLayout("nft_rule_dp", "handle", "nf_tables", needed=False),
     StructLayout("nft_rule", "handle", "nf_tables", needed=False),
     StructLayout("nftables_pernet", "base_seq", "nf_tables", needed=False),
+    StructLayout("hlist_head", "first", needed=False),
+    StructLayout("hlist_node", "next", needed=False),
+    StructLayout("bpf_prog", "aux", needed=False),
+    StructLayout("bpf_prog_aux", "id", needed=False),
+    # Where a program redirects a packet to: of the running task since 6.11, kernel commit 401cb7dae813 ("net: Reference
+    # bpf_redirect_info via task_struct on PREEMPT_RT."); before, of the CPU.
+    StructLayout("task_struct", "bpf_net_context", needed=False),
+    StructLayout("bpf_net_context", "ri.tgt_index ri.flags ri.map_id", needed=False),
+    StructLayout("bpf_redirect_info", "tgt_index flags map_id map", needed=False),
     StructLayout("pt_regs", "di si dx cx r8 r9 ax sp bp ip regs pc", needed=False),
 )
 """The structures. pt_regs has the fields of x86 and of arm64; each architecture has only its own."""

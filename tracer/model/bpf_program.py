@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""eBPF programs at interfaces and cgroups, and what is known of them where the kernel dropped a packet."""
+"""eBPF programs at interfaces and cgroups, and what is known of them where one dropped, redirected or rewrote a packet."""
 
 from __future__ import annotations
 
@@ -117,15 +117,16 @@ class ProgramPeriod:
 
 @dataclass(frozen=True)
 class ProgramAction:
-    """What is known of the program that acted on a packet.
+    """What is known of the program that dropped, redirected or rewrote a packet.
 
     Attributes:
         point: Where.
         iface: The interface; of netkit, the end that would have received the packet; "" = the place is a cgroup, or it is not
             known.
-        candidates: The programs that may have dropped it.
-        doubt: Why none of them is named; "" = there is one, and it dropped the packet.
+        candidates: The programs that may have done it.
+        doubt: Why none of them is named; "" = there is one, and it did.
         caveat: What else may have freed the packet, as a clause; "" = nothing.
+        is_observed: The kernel gave the id of the program.
     """
 
     point: AttachPoint
@@ -133,10 +134,11 @@ class ProgramAction:
     candidates: tuple[AttachedProgram, ...]
     doubt: str = ""
     caveat: str = ""
+    is_observed: bool = False
 
     @property
     def program(self) -> AttachedProgram | None:
-        """The program that dropped the packet; None = it is not certain."""
+        """The program that did it; None = it is not certain."""
         return None if self.doubt or len(self.candidates) != 1 else self.candidates[0]
 
     @property
@@ -151,7 +153,7 @@ class ProgramAction:
 
     @property
     def text(self) -> str:
-        """Which program, as a clause behind "dropped"."""
+        """Which program, as a clause behind "dropped", "redirected" or "rewritten"."""
         if program := self.program:
             return ", ".join(filter(None, (f"by {program.text} at {self.place}", program.origin, self.caveat)))
         has_cgroups = len({each.cgroup for each in self.candidates}) > 1

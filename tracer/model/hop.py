@@ -37,6 +37,7 @@ class HopKind(StrEnum):
     HANDSHAKE = "handshake"
     DETAIL = "clue"
     DROP = "drop"
+    REDIRECT = "redirect"
     ROUTE = "route"
 
 
@@ -135,6 +136,45 @@ class Drop:
     function: str
     after_socket: bool = False
     program: ProgramAction | None = None
+
+
+class RedirectHelper(StrEnum):
+    """How an eBPF program redirected a packet: the function that it called, or the result of a program of XDP."""
+
+    PLAIN = "bpf_redirect"
+    NEIGHBOUR = "bpf_redirect_neigh"
+    PEER = "bpf_redirect_peer"
+    COPY = "bpf_clone_redirect"
+    XDP = "XDP_REDIRECT"
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """A redirection by an eBPF program.
+
+    Attributes:
+        target: The interface that the program named; "" = not known.
+        helper: How.
+        is_ingress: The target gets the packet as if it had received it; of PEER, the other end of the target does.
+        program: What is known of the program; None = nothing.
+    """
+
+    target: str
+    helper: RedirectHelper
+    is_ingress: bool = False
+    program: ProgramAction | None = None
+
+    @property
+    def text(self) -> str:
+        """Where to, and by which program: "to eth1, by eBPF program x (id 42) at tc ingress of veth-a, loader unknown"."""
+        target = self.target or "an unknown interface"
+        what = {
+            RedirectHelper.NEIGHBOUR: f"to {target}, to a neighbour",
+            RedirectHelper.PEER: f"to the other end of {target}",
+            RedirectHelper.COPY: f"a copy to {target}",
+        }.get(self.helper, f"to {target}")
+        received = " as received there" if self.is_ingress and self.helper is not RedirectHelper.PEER else ""
+        return what + received + (f", {self.program.text}" if self.program else ", program unknown")
 
 
 @dataclass(frozen=True)
@@ -298,17 +338,19 @@ class RewriteHop(HopBase):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatHop(RewriteHop):
-    """A translation by conntrack.
+    """A translation by conntrack, or a header that something else rewrote.
 
     Attributes:
         rule_trace: Rules that decided it; None = not requested.
         from_conntrack: An earlier packet of the connection decided it.
+        program: What is known of the eBPF program that rewrote it; None = none did, or it is not known.
     """
 
     kind = HopKind.NAT
 
     rule_trace: RuleTrace | None = None
     from_conntrack: bool = False
+    program: ProgramAction | None = None
 
 
 @final
@@ -397,6 +439,21 @@ class DropHop(VerdictHop):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RedirectHop(HopBase):
+    """An eBPF program redirected the packet, or a copy of it."""
+
+    kind = HopKind.REDIRECT
+
+    redirect: Redirect
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether a copy went there, and the packet itself went on."""
+        return self.redirect.helper is RedirectHelper.COPY
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteHop(HopBase):
     """A routing decision, in predicted paths only. route: The kernel's answer."""
 
@@ -408,7 +465,18 @@ class RouteHop(HopBase):
 H = TypeVar("H", bound=HopBase)
 IpvsHop: TypeAlias = IpvsNatHop | IpvsRefusalHop
 Hop: TypeAlias = (
-    HookHop | NatHookHop | TableHop | ChainHop | NatHop | IpvsHop | SocketHop | HandshakeHop | DetailHop | DropHop | RouteHop
+    HookHop
+    | NatHookHop
+    | TableHop
+    | ChainHop
+    | NatHop
+    | IpvsHop
+    | SocketHop
+    | HandshakeHop
+    | DetailHop
+    | DropHop
+    | RedirectHop
+    | RouteHop
 )
 OwnedHop: TypeAlias = DecidingHop | RewriteHop
 """A hop that a rule or a virtual server decided."""

@@ -36,8 +36,8 @@ def complete_events(events: list[Event], whole: Event | None = None) -> tuple[li
                 continue
             e = record.completed(e, whole) if whole else e._replace(flags=e.flags | Flag.FLAG_NO_HEADER)
         elif not e.flags & (Flag.FLAG_NO_HEADER | Flag.FLAG_CLONE):
-            # An IPVS event carries the IPVS connection, not that of conntrack: no other event may be completed from it.
-            whole = None if e.kind == Kind.EVENT_IPVS else e
+            # These events carry other addresses in the fields of conntrack: no other event may be completed from them.
+            whole = None if e.kind in (Kind.EVENT_IPVS, Kind.EVENT_REWRITE) else e
         if whole and e.kind == Kind.EVENT_NAT and not e.flags & Flag.FLAG_CLONE:
             whole = record.rewritten(e)
         out.append(e)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple, TypedDict
 
 from tracer.events import decision_detail, record
-from tracer.events.record import CUT, SUBSYSTEM_SHIFT, DetailEvent, Event, Flag, Kind
+from tracer.events.record import CUT, SUBSYSTEM_SHIFT, DetailEvent, Event, Flag, Kind, RedirectWay
 from tracer.model.bpf_program import CGROUP_POINTS, ProgramAction
 from tracer.model.evidence import Evidence
 from tracer.model.hop import (
@@ -27,6 +27,8 @@ from tracer.model.hop import (
     Nat,
     NatHookHop,
     NatHop,
+    Redirect,
+    RedirectHop,
     Socket,
     SocketHop,
     TableHop,
@@ -36,6 +38,7 @@ from tracer.model.netfilter import AnyVerdict, Hook, Verdict
 from tracer.model.rule import NFT_FAMILIES
 from tracer.node.namespaces import NamespaceNames
 from tracer.node.processes import SocketOwners
+from tracer.packets import program_steps
 from tracer.packets.ipvs_connections import IpvsConnections
 from tracer.packets.lookups import Lookups
 from tracer.packets.program_drops import (
@@ -138,6 +141,8 @@ class HopBuilder:
             Kind.EVENT_ACCEPT: self._accept,
             Kind.EVENT_REQUEST: self._request,
             Kind.EVENT_DROP: self._drop,
+            Kind.EVENT_REDIRECT: self._redirect,
+            Kind.EVENT_REWRITE: self._program_rewrite,
             Kind.EVENT_CLUE: self._detail,
         }
 
@@ -252,6 +257,21 @@ class HopBuilder:
         function = self.lookups.function(e.object)
         program = self._program(e, step["in_iface"], reason, function)
         return DropHop(verdict=Verdict.DROP, drop=Drop(reason, function, after_socket, program), **step)
+
+    def _redirect(self, e: Event, step: _Step, rules: ResolvedRules) -> RedirectHop:
+        target = _text(e.chain) or (f"interface {e.accept_len}" if e.accept_len else "")
+        way = program_steps.helper(e), bool(e.manip & RedirectWay.REDIRECT_INGRESS)
+        return RedirectHop(redirect=Redirect(target, *way, self._acting(e)), **step)
+
+    def _program_rewrite(self, e: Event, step: _Step, rules: ResolvedRules) -> NatHop:
+        nat = Nat(program_steps.REWRITTEN, record.header(e), record.original(e))
+        return NatHop(nat=nat, program=self._acting(e), **step)
+
+    def _acting(self, e: Event) -> ProgramAction | None:
+        """What is known of the program that redirected or rewrote the packet; None = nothing."""
+        asked = program_steps.questions(e)
+        answers = [self.lookups.programs(netns, ifindex, point, e.time) for netns, ifindex, point in asked]
+        return program_steps.acting_program(e, asked, answers)
 
     def _program(self, e: Event, iface: str, reason: str, function: str) -> ProgramAction | None:
         """What is known of the program that dropped the packet; None = nothing, or no program did."""

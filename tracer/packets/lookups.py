@@ -108,5 +108,5 @@ class Lookups:
         return found
 
     def programs(self, netns: int, ifindex: int, point: AttachPoint, time: int) -> Sequence[ProgramPeriod] | None:
-        """The eBPF programs at a place of an interface. Only for a drop there: a dropped packet is explained once."""
+        """The eBPF programs at a place of an interface. Only for what they did: such a packet is explained once."""
         return self._programs.periods(netns, ifindex, point, time)

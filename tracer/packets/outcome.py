@@ -20,6 +20,8 @@ from tracer.model.hop import (
     HookHop,
     Hop,
     IpvsRefusalHop,
+    RedirectHelper,
+    RedirectHop,
     RewriteHop,
     RuleHop,
     SocketHop,
@@ -232,6 +234,17 @@ def stolen(packet: Packet, hops: list[Hop]) -> Ending:
     return (f"taken over in {hop.hook}: queued or stolen{_where(hop)}", Outcome.STOLEN) if held else None
 
 
+def redirected(packet: Packet, hops: list[Hop]) -> Ending:
+    own = [h for h in hops if not (isinstance(h, RedirectHop) and h.is_copy)]
+    hop = own[-1] if own else None
+    if not isinstance(hop, RedirectHop):
+        return None
+    sentence = f"redirected {hop.redirect.text}{_where(hop)}"
+    if hop.redirect.is_ingress or hop.redirect.helper is RedirectHelper.PEER:
+        return f"{sentence}; no later event seen", Outcome.UNKNOWN
+    return sentence, Outcome.FORWARDED if any(h.in_iface for h in hops if h.netns == hop.netns) else Outcome.SENT
+
+
 def forwarded_or_sent(packet: Packet, hops: list[Hop]) -> Ending:
     # A hook without a verdict belongs to a device: a rule there may have taken over the packet.
     hop = next((h for h in reversed(hops) if isinstance(h, HookHop) and h.verdict), None)
@@ -258,5 +271,5 @@ def last_hook_seen(packet: Packet, hops: list[Hop]) -> Ending:
 
 RULES = (
     refused_by_ipvs, rejected, dropped_by_rules, handshake_refused, repeated_syn, no_listener, closing, other_host, dropped,
-    dropped_by_hook, delivered, freed_unread, stolen, forwarded_or_sent, accepted_in_input, last_hook_seen,
+    dropped_by_hook, delivered, freed_unread, stolen, redirected, forwarded_or_sent, accepted_in_input, last_hook_seen,
 )  # fmt: skip

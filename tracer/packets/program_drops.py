@@ -14,7 +14,14 @@ from typing import Protocol
 
 from tracer.events import record
 from tracer.events.detail_row import DecisionDetailRow
-from tracer.model.bpf_program import CGROUP_POINTS, AttachPoint, ProgramAction, ProgramKind, ProgramPeriod
+from tracer.model.bpf_program import (
+    CGROUP_POINTS,
+    AttachedProgram,
+    AttachPoint,
+    ProgramAction,
+    ProgramKind,
+    ProgramPeriod,
+)
 
 NO_REASON = ("", "NOT_SPECIFIED")
 """What a kernel without drop reasons gives, and what a caller of plain kfree_skb gives."""
@@ -156,6 +163,18 @@ def lookup_decision(time: int, periods: Sequence[ProgramPeriod] | None) -> Progr
     return found or ProgramAction(LOOKUP.point, "", (), UNREAD)
 
 
+def attached_at(periods: Sequence[ProgramPeriod], time: int) -> tuple[AttachedProgram, ...] | None:
+    """The programs that were attached at a time, ns, CLOCK_MONOTONIC; None = it is not known."""
+    now = [p for p in periods if p.since <= time and (not p.until or time <= p.until)]
+    return now[-1].programs if now else None
+
+
+def attached_around(periods: Sequence[ProgramPeriod], time: int) -> tuple[AttachedProgram, ...]:
+    """The programs of the last period before a time and of the first one after it."""
+    around = [p for p in periods if p.until and p.until < time][-1:] + [p for p in periods if p.since > time][:1]
+    return tuple(dict.fromkeys(each for period in around for each in period.programs))
+
+
 def program_drop(
     place: DropPlace, iface: str, time: int, periods: Sequence[ProgramPeriod], is_filtered: bool = False
 ) -> ProgramAction | None:
@@ -170,15 +189,14 @@ def program_drop(
     """
     caveat = place.caveat
     doubt = place.filter_doubt if is_filtered and place.filter_doubt else place.doubt
-    now = [p for p in periods if p.since <= time and (not p.until or time <= p.until)]
-    if now:
-        candidates = now[-1].programs
+    now = attached_at(periods, time)
+    if now is not None:
+        candidates = now
         if len(candidates) == 2 and candidates[1].kind == ProgramKind.NETKIT_POLICY:
             candidates, caveat = candidates[:1], f"{caveat} or {LEFT_TO_POLICY}"
         reasons = (SEVERAL if len(candidates) > 1 else "", doubt) if candidates else (NONE,)
     else:
-        around = [p for p in periods if p.until and p.until < time][-1:] + [p for p in periods if p.since > time][:1]
-        candidates = tuple(dict.fromkeys(each for period in around for each in period.programs))
+        candidates = attached_around(periods, time)
         reasons = (CHANGED, doubt)
     if place.is_guess and not candidates:
         return None

@@ -87,7 +87,8 @@ class LiveEnvironment:
         return rule_resolver(self.session, namespaces, stack)
 
     def programs(self, stack: ExitStack) -> AttachedPrograms:
-        return stack.enter_context(ProgramWatcher())
+        is_expecting = any(row.probe.programs for row in self.session.planned)
+        return stack.enter_context(ProgramWatcher(is_expecting=is_expecting))
 
     def change_log(self) -> ChangeLog:
         return ChangeLog()

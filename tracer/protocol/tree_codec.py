@@ -48,7 +48,7 @@ CLASSES: Mapping[str, type] = {
         packets.Packet, packets.Flow, endpoints.Endpoints, kube.Owner,
         hop.HookHop, hop.NatHookHop, hop.TableHop, hop.ChainHop, hop.NatHop, hop.IpvsNatHop, hop.IpvsRefusalHop, hop.SocketHop,
         hop.HandshakeHop, hop.DetailHop, hop.DropHop, hop.RouteHop, hop.Nat, hop.Handshake, hop.Socket, hop.DecisionDetail,
-        hop.Drop, hop.IpvsDecision, bpf_program.ProgramAction, bpf_program.AttachedProgram,
+        hop.Drop, hop.IpvsDecision, hop.RedirectHop, hop.Redirect, bpf_program.ProgramAction, bpf_program.AttachedProgram,
         rule.RuleTrace, rule.RuleHit, rule.RuleLocation, rule.Rule,
         finding.Finding, finding.FindingEvidence, handshake.HandshakeVerdict, handshake.ConnectionAttempt, handshake.Cause,
         timeline.Timeline, timeline.TimelineEntry, timeline.PathStep, connection.ConnectionKey, loss.Loss,

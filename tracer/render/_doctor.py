@@ -31,6 +31,9 @@ TOPICS = {
     "routes and neighbours": ("no_route", "neighbour"),
     "drops": ("drop",),
     "copies": ("clone", "copy", "pcopy", "tap", "tap_ring"),
+    "eBPF programs that redirect or rewrite": (
+        "arrival", "hook_begin", "transmit", "outgoing", "redirect", "clone_redirect", "xdp_redirect",
+    ),
 }  # fmt: skip
 """What the output shows, and the probes that it needs."""
 ACTIONS = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tracer.model.bpf_program import ProgramAction
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
 from tracer.model.hop import (
     DecisionDetail,
     DetailHop,
-    Drop,
     DropHop,
     Handshake,
     HandshakeHop,
@@ -21,6 +21,7 @@ from tracer.model.hop import (
     Nat,
     NatHookHop,
     NatHop,
+    RedirectHop,
     RewriteHop,
     RouteHop,
     RuleHop,
@@ -149,7 +150,7 @@ class PacketLines:
             case IpvsNatHop():
                 return _ipvs.describe(hop)
             case NatHop():
-                return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat)
+                return hop.nat.kind.replace("reverse MASQUERADE", "reverse MASQ"), _rewrite(hop.nat) + _program(hop.program)
             case HandshakeHop():
                 subject, good, detail = _handshake(hop.handshake)
                 return subject, ink("good" if good else "doubt" if good is None else "bad", detail)
@@ -164,7 +165,9 @@ class PacketLines:
             case DropHop():
                 places = (hop.drop.reason, f"in{KEEP}{hop.drop.function}" if hop.drop.function else "")
                 what = ink("bad", " ".join(p for p in places if p) or "no reason given")
-                return "drop", what + _program(hop.drop)
+                return "drop", what + _program(hop.drop.program)
+            case RedirectHop():
+                return hop.kind.value, plain(hop.redirect.text) + _derived(hop.redirect.program)
             case RouteHop():
                 return hop.kind.value, ink("doubt", hop.route)
             case RuleHop():
@@ -240,11 +243,13 @@ def _fitting(style: str, outcome: Outcome) -> str:
     return "quiet" if style == "good" and outcome in BAD else style
 
 
-def _program(drop: Drop) -> str:
-    """Which eBPF program dropped the packet, behind the kernel's reason; the kernel does not say it."""
-    if not drop.program:
-        return ""
-    return f", {plain(drop.program.text)}" + f"{KEEP}(derived)" * (drop.program.program is not None)
+def _program(found: ProgramAction | None) -> str:
+    """Which eBPF program dropped or rewrote the packet, behind what it did; the kernel does not say it."""
+    return f", {plain(found.text)}{_derived(found)}" if found else ""
+
+
+def _derived(found: ProgramAction | None) -> str:
+    return f"{KEEP}(derived)" * (found is not None and found.program is not None and not found.is_observed)
 
 
 def _verdict_style(verdict: AnyVerdict) -> str:

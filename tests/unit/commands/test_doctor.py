@@ -48,7 +48,7 @@ class FakeBtf:
 
     def parameters(self, function: str) -> list[tuple[str, str]] | None:
         probe = FUNCTIONS.get(function)
-        return [("", kind.split("|")[0]) for kind in probe.args] if probe else None
+        return [("", kind.split("|")[0].partition("#")[0]) for kind in probe.args] if probe else None
 
     def tracepoint_parameters(self, name: str) -> list[tuple[str, str]] | None:
         return [("", "sk_buff *"), ("", "void *"), ("", "enum skb_drop_reason")][: 2 + self._reasons]

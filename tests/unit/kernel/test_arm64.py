@@ -21,7 +21,7 @@ def texts() -> dict[str, str]:
     data = copy.deepcopy(recorded_kernels.load("6.12"))
     data["structures"]["pt_regs"] = ["vmlinux", 336, REGISTERS]
     k, can = recorded_kernels.kernel(data), attach_plan.KernelAbilities(fentry=False, module_fentry=False)
-    planned, refused = attach_plan.plan(k.types, k.symbols, can, verbose=True, lookups=True)
+    planned, refused = attach_plan.plan(k.types, k.symbols, can, verbose=True, lookups=True, programs=True)
     assert not refused
     return generated_headers.headers(k.types, k.symbols, planned, xt_extensions.plan(k.types, k.symbols, can), 4096, 2)
 

@@ -29,12 +29,14 @@ def kernel(version: str, without: tuple[str, ...] = ()) -> Kernel:
     return recorded_kernels.kernel(recorded_kernels.without(recorded_kernels.load(version), *without))
 
 
-def planned(k: Kernel, can: KernelAbilities, verbose: bool = True) -> dict[str, PlannedProbe]:
-    return {row.probe.name: row for row in attach_plan.plan(k.types, k.symbols, can, verbose, lookups=True)[0]}
+def planned(k: Kernel, can: KernelAbilities, verbose: bool = True, programs: bool = True) -> dict[str, PlannedProbe]:
+    found = attach_plan.plan(k.types, k.symbols, can, verbose, lookups=True, programs=programs)[0]
+    return {row.probe.name: row for row in found}
 
 
 def refused(k: Kernel, can: KernelAbilities, verbose: bool = True) -> dict[str, str]:
-    return {row.probe.name: row.why for row in attach_plan.plan(k.types, k.symbols, can, verbose, lookups=True)[1]}
+    found = attach_plan.plan(k.types, k.symbols, can, verbose, lookups=True, programs=True)[1]
+    return {row.probe.name: row.why for row in found}
 
 
 POSITIONS = {
@@ -47,7 +49,8 @@ POSITIONS = {
     "ipvs_in": (2,),
     "cookie4": (1,), "cookie6": (1,), "listener": (3, 4), "time_wait": (1, 2), "answer_reset4": (1, 2, 3),
     "answer_reset6": (1, 2, 3), "neighbour": (1, 2), "no_route": (1,), "table_full": (1,), "confirm": (1,),
-    "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,),
+    "clone": (1,), "copy": (1,), "pcopy": (1,), "tap": (1,), "tap_ring": (1,), "arrival": (1,), "hook_begin": (1, 2),
+    "transmit": (1,), "outgoing": (1,), "redirect": (1,), "clone_redirect": (1, 2, 3), "xdp_redirect": (2, 4),
 }  # fmt: skip
 """Positions of the arguments since 5.16, by row. A row that is not here is only compared with the recorded types."""
 INLINED = {f"lookup{n}": f"the kernel has no function inet{n.replace('4', '')}_lookup_run_sk_lookup" for n in ("4", "6")}
@@ -208,6 +211,25 @@ def test_verbose_rows_only_when_requested() -> None:
     k = kernel("6.12")
     assert set(planned(k, NEW, verbose=True)) - set(planned(k, NEW, verbose=False)) == {"nat_hook"}
     assert refused(k, NEW, verbose=False) == {}
+
+
+def test_rows_of_programs_only_where_there_are_some() -> None:
+    """A node without eBPF programs at interfaces has not one probe, nor one instruction, more."""
+    k = kernel("6.12")
+    more = {p.name for p in PROBES if p.programs}
+    assert set(planned(k, NEW)) - set(planned(k, NEW, programs=False)) == more and len(more) == 7
+    assert not {row.probe.name for row in choose(k, NEW, verbose=True)[0]} & more
+    assert {row.probe.name for row in choose(k, NEW, verbose=True, programs=True)[0]} >= more
+    for has_programs in (True, False):
+        rows, _ = attach_plan.plan(k.types, k.symbols, NEW, verbose=True, programs=has_programs)
+        assert ("#define WATCHES_PROGRAMS\n" in attach_plan.header(rows, 8, 2)) is has_programs
+
+
+def test_arguments_that_are_numbers_are_no_typed_pointers() -> None:
+    rows = planned(kernel("6.12"), NEW)
+    assert rows["clone_redirect"].way == "FENTRY" and not rows["clone_redirect"].is_direct and rows["redirect"].is_direct
+    assert "#define DIRECT_clone_redirect 0\n" in attach_plan.header(list(rows.values()), 8, 2)
+    assert "#define COPIED_FUNCTIONS" in attach_plan.functions(list(rows.values()))
 
 
 def test_arguments_at_unknown_positions_are_refused(tmp_path: Path) -> None:

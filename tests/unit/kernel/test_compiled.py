@@ -30,7 +30,7 @@ def planned(
 ) -> tuple[list[PlannedProbe], list[UnavailableProbe], dict[str, str]]:
     """The rows that run on a recorded kernel, the rows that do not run, and the generated headers."""
     k = recorded_kernels.kernel(data)
-    rows, refused = attach_plan.plan(k.types, k.symbols, can, verbose=True, lookups=True)
+    rows, refused = attach_plan.plan(k.types, k.symbols, can, verbose=True, lookups=True, programs=True)
     return (
         rows,
         refused,

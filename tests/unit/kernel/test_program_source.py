@@ -105,7 +105,7 @@ def test_compiling_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def texts_of(kernel: str) -> dict[str, str]:
     k, can = recorded_kernels.kernel(recorded_kernels.load(kernel)), KernelAbilities(True, True)
-    rows, _ = attach_plan.plan(k.types, k.symbols, can, verbose=True)
+    rows, _ = attach_plan.plan(k.types, k.symbols, can, verbose=True, programs=True)
     return generated_headers.headers(k.types, k.symbols, rows, xt_extensions.plan(k.types, k.symbols, can), 256, 2)
 
 
@@ -127,7 +127,7 @@ def test_two_parts_have_all_programs_once() -> None:
 @pytest.mark.parametrize("kernel", ["6.12", "5.10"])
 def test_the_number_of_programs(kernel: str) -> None:
     k, can = recorded_kernels.kernel(recorded_kernels.load(kernel)), KernelAbilities(kernel == "6.12", kernel == "6.12")
-    rows, _ = attach_plan.plan(k.types, k.symbols, can, verbose=True)
+    rows, _ = attach_plan.plan(k.types, k.symbols, can, verbose=True, programs=True)
     extensions = xt_extensions.plan(k.types, k.symbols, can)
     texts = generated_headers.headers(k.types, k.symbols, rows, extensions, 256, 2)
     programs = [*(row.programs for row in rows), *(row.programs for row in extensions)]

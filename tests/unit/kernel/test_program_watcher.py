@@ -16,7 +16,7 @@ from tests.unit.kernel.test_attached_programs import inside
 from tracer.kernel import attached_programs, program_history, program_watcher
 from tracer.kernel.attached_programs import Attached, Place, ProgramCatalog
 from tracer.kernel.bpf_syscall import TCX_INGRESS
-from tracer.kernel.program_watcher import ProgramWatcher
+from tracer.kernel.program_watcher import ProgramWatcher, is_any_attached
 from tracer.model.bpf_program import AttachedProgram, AttachPoint, ProgramPeriod
 from tracer.packets.program_drops import place_of, program_drop
 
@@ -178,6 +178,33 @@ def test_a_reading_that_fails_does_not_hide_a_change(monkeypatch: pytest.MonkeyP
             assert names(watcher, inode, index, dropped) == (["cil_one"], UNCERTAIN)
 
     watched(monkeypatch, work)
+
+
+def test_whether_a_program_is_attached_when_a_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        assert not is_any_attached()
+        bpf_programs.attach_tc("v0", bpf_programs.load("cil_one", SCHED_CLS, 9))
+        assert is_any_attached()
+        bpf_programs.detach_tc("v0")
+        assert not is_any_attached()
+
+    watched(monkeypatch, work)
+
+
+@pytest.mark.parametrize("is_expecting", [False, True])
+def test_a_program_that_comes_later_is_said_once(monkeypatch: pytest.MonkeyPatch, is_expecting: bool) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("tracer.kernel.program_watcher.user_warnings.add", said.append)
+
+    def work(watcher: ProgramWatcher, inode: int, index: int) -> None:
+        with ProgramWatcher(listens=False, is_expecting=is_expecting) as late:
+            assert not said
+            bpf_programs.attach_tc("v0", bpf_programs.load("cil_one", SCHED_CLS, 9))
+            names(late, inode, index, time.monotonic_ns())
+            names(late, inode, index, time.monotonic_ns())
+
+    watched(monkeypatch, work)
+    assert said == ([] if is_expecting else [program_watcher.LATE])
 
 
 def test_the_thread_ends_at_once() -> None:

@@ -27,6 +27,9 @@ from tracer.model.hop import (
     Nat,
     NatHookHop,
     NatHop,
+    Redirect,
+    RedirectHelper,
+    RedirectHop,
     RouteHop,
     Socket,
     SocketHop,
@@ -64,6 +67,7 @@ EVERY: list[Hop] = [
     HandshakeHop(0, HOST, handshake=Handshake("SYN", False, 1, 1, 1)),
     DetailHop(0, HOST, detail=DecisionDetail("route", {})),
     DropHop(0, HOST, verdict=Verdict.DROP, drop=Drop("NO_SOCKET", "tcp_v4_rcv")),
+    RedirectHop(0, HOST, redirect=Redirect("eth1", RedirectHelper.PLAIN)),
     RouteHop(0, HOST, route="local"),
 ]
 
@@ -92,7 +96,7 @@ def test_what_is_asked_of_a_hop_of_any_kind() -> None:
     assert [hop for hop in EVERY if trace_of(hop)] == [hop for hop in EVERY if decision_of(hop) is HIT] == [TABLE, TRANSLATED]
     assert [hop for hop in EVERY if is_from_conntrack(hop)] == [TRANSLATED]
     without = [hop.kind for hop in EVERY if not verdict_of(hop)]
-    assert without == ["nat", "ipvs", "socket", "clue", "route"], "these kinds give no verdict"
+    assert without == ["nat", "ipvs", "socket", "clue", "redirect", "route"], "these kinds give no verdict"
 
 
 def test_an_undecided_trace_has_no_decision() -> None:
@@ -115,6 +119,7 @@ def test_an_undecided_trace_has_no_decision() -> None:
         (DetailHop(0, HOST, detail=DecisionDetail("queue-answer", {})), True),
         (DetailHop(0, HOST, detail=DecisionDetail("queue-refused", {})), True),
         (RouteHop(0, HOST, route="local"), True),
+        (RedirectHop(0, HOST, redirect=Redirect("eth1", RedirectHelper.COPY)), True),
     ],
 )
 def test_hops_that_only_let_the_packet_pass_are_not_decisive(hop: Hop, is_decisive: bool) -> None:

@@ -169,5 +169,6 @@ def test_every_kind_of_event_has_a_hop() -> None:
     assert hops_of == {
         "EVENT_HOOK": "hook", "EVENT_TABLE": "table", "EVENT_CHAIN": "chain", "EVENT_NAT": "nat",
         "EVENT_NAT_HOOK": "nat-hook", "EVENT_SOCKET": "socket", "EVENT_SYN": "handshake", "EVENT_ACCEPT": "handshake",
-        "EVENT_REQUEST": "handshake", "EVENT_DROP": "drop", "EVENT_IPVS": "ipvs",
+        "EVENT_REQUEST": "handshake", "EVENT_DROP": "drop", "EVENT_IPVS": "ipvs", "EVENT_REDIRECT": "redirect",
+        "EVENT_REWRITE": "nat",
     }  # fmt: skip

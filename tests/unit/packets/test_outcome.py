@@ -65,6 +65,7 @@ def no_listener(**fields: object) -> Trail:
 
 
 ICMP = {"protocol": 1, "tcp_flags": 0}
+NO_PROGRAM = "program unknown: what was attached at that moment is not known"
 CASES = {
     "reject": (rejected(), "REJECTED in filter/INPUT with icmp-port-unreachable", "rejected"),
     "no real server": (
@@ -136,6 +137,21 @@ CASES = {
         "taken over in INPUT: queued or stolen in pod-a", "stolen",
     ),
     "forwarded": (forwarded(), "forwarded to cni0", "forwarded"),
+    "redirected before the stack": (
+        Trail(REQUEST).add("REDIRECT", in_ifindex=2, in_name="eth0", chain="eth1", state=1),
+        f"redirected to eth1, at tc ingress of eth0, {NO_PROGRAM}", "forwarded",
+    ),
+    "redirected behind the stack": (
+        Trail(REQUEST, out_name="eth0").hook("OUTPUT").hook("POSTROUTING").add("REDIRECT", chain="eth1", state=2),
+        f"redirected to eth1, at tc egress of eth0, {NO_PROGRAM}", "sent",
+    ),
+    "redirected into another interface": (
+        Trail(REQUEST).add("REDIRECT", in_name="eth0", accept_len=7, state=1, manip=1),
+        f"redirected to interface 7 as received there, at tc ingress of eth0, {NO_PROGRAM}; no later event seen", "unknown",
+    ),
+    "a copy redirected": (
+        forwarded().add("REDIRECT", out_name="cni0", chain="eth1", state=2, manip=8), "forwarded to cni0", "forwarded",
+    ),
     "sent": (Trail(REQUEST, out_name="eth0").hook("OUTPUT").hook("POSTROUTING"), "sent to eth0", "sent"),
     "ping": (came(**ICMP).hook("INPUT"), "delivered to node's kernel", "delivered"),
     "let in": (came().hook("INPUT"), "accepted in INPUT, no socket took it while watched", "unknown"),
@@ -255,7 +271,7 @@ def test_sentences_are_one_line_and_outcomes_are_a_fixed_set() -> None:
     assert words == {"rejected", "dropped", "refused", "delivered", "stolen", "forwarded", "sent", "unknown"}
     assert words > BAD
     for _, sentence, word in CASES.values():
-        assert re.fullmatch(r"[^\n]{10,100}", sentence)
+        assert re.fullmatch(r"[^\n]{10,160}", sentence)
         assert bool(re.match(r"REJECTED|DROPPED|\w+ dropped:|no listener", sentence)) == (word in BAD)
 
 

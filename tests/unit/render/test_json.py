@@ -224,3 +224,18 @@ def test_the_program_that_dropped_a_packet() -> None:
     assert [each["id"] for each in found["candidates"]] == [42, 43]
     found = line(samples.dropped_by_program())["drop"]["program"]
     assert (found["evidence"], found["candidates"]) == ("unknown", [])
+
+
+def test_a_program_that_rewrote_and_redirected_a_packet() -> None:
+    program = AttachedProgram("tc", 42, "cil_x", loader="Cilium", loader_evidence="pin")
+    rewrite, redirect = line(samples.changed_by_program(program))["hops"]
+    known = {
+        "point": "tc ingress", "ifname": "eth0", "evidence": "derived", "kind": "tc", "id": 42, "name": "cil_x",
+        "loader": "Cilium", "loader_evidence": "pin",
+    }  # fmt: skip
+    assert rewrite["program"] == known and rewrite["nat"]["kind"] == "rewritten"
+    assert redirect["redirect"] == {"helper": "bpf_redirect", "to": "eth1", "ingress": True, "program": known}
+    _, redirect = line(samples.changed_by_program(program, is_observed=True))["hops"]
+    assert redirect["redirect"]["program"]["evidence"] == "observed"
+    _, redirect = line(samples.changed_by_program())["hops"]
+    assert redirect["redirect"]["program"]["evidence"] == "unknown"

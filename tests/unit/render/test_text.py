@@ -157,6 +157,16 @@ def test_the_program_that_dropped_a_packet() -> None:
     assert "2 candidates: eBPF program cil_from_container (id 42)" in several and "(derived)" not in several
 
 
+def test_a_program_that_rewrote_and_redirected_a_packet() -> None:
+    program = AttachedProgram("tc", 42, "cil_x", loader="Cilium", loader_evidence="process")
+    named = "by eBPF program cil_x (id 42) at tc ingress of eth0, loaded by Cilium"
+    text = " ".join(" ".join(written(samples.changed_by_program(program))).split())
+    assert f"rewritten 192.168.56.10:30285 -> 10.244.0.11:8080, {named} (derived)" in text
+    assert f"redirect to eth1 as received there, {named} (derived)" in text
+    assert f"=> redirected to eth1 as received there, {named}" in text
+    assert "(derived)" not in " ".join(written(samples.changed_by_program(program, is_observed=True)))
+
+
 def test_a_full_queue_and_an_incomplete_packet() -> None:
     text = "\n".join(written(samples.full_queue()))
     assert "socket       LISTEN, process not found (inode 48213)" in text

@@ -53,6 +53,9 @@ from tracer.model.hop import (
     Nat,
     NatHookHop,
     NatHop,
+    Redirect,
+    RedirectHelper,
+    RedirectHop,
     RouteHop,
     Socket,
     SocketHop,
@@ -129,6 +132,9 @@ MORE: list[Hop] = [
     DetailHop(6, HOST, detail=DecisionDetail(QUEUE_ANSWER, ANSWER)),
     DetailHop(6, HOST, detail=DecisionDetail(QUEUE_REFUSED, REFUSED)),
     RouteHop(6, HOST, out_iface="eth1", route="unicast"),
+    NatHop(7, HOST, nat=NAT, program=NAMED),
+    RedirectHop(8, HOST, redirect=Redirect("eth1", RedirectHelper.PLAIN, True, NAMED)),
+    RedirectHop(8, HOST, redirect=Redirect("eth1", RedirectHelper.COPY, False, replace(NAMED, doubt="not known"))),
 ]
 PRINTED: list[tuple[Any, Callable[[Output, Any], None]]] = [
     *((packet, Output.packet) for packet in (*samples.every(), OWNED, DETAILED, replace(samples.ping(), hops=tuple(MORE)))),

@@ -62,7 +62,7 @@ TABLE: TableSchema[_Row] = TableSchema(
         Column("hop", BIGINT, "Number of the hop in its packet, from 0", lambda r: r.index),
         *_packet_columns.times(lambda r: r.packet.time + r.after_ns, "Time of the hop"),
         Column("after_ns", BIGINT, "Time since the packet's first hop", lambda r: r.after_ns, "ns"),
-        Column("kind", VARCHAR, "hook, table, chain, nat, nat-hook, ipvs, socket, handshake, clue, drop",
+        Column("kind", VARCHAR, "hook, table, chain, nat, nat-hook, ipvs, socket, handshake, clue, drop, redirect",
                lambda r: r.hop.kind.value),
         Column("netns", VARCHAR, "Network namespace; `node` is the node's own", lambda r: text(r.hop.netns)),
         Column("hook", VARCHAR, "Netfilter hook; NULL outside of netfilter", lambda r: text(r.hop.hook)),

@@ -14,7 +14,7 @@ import numpy as np
 
 from tracer import findings
 from tracer.capture.cni_journal import RecordedCniCache
-from tracer.events import payload
+from tracer.events import payload, record
 from tracer.events.detail_row import DetailKind, read_row
 from tracer.events.record import EventArray, Kind
 from tracer.events.record import address as address_of
@@ -23,6 +23,7 @@ from tracer.model.bpf_program import AttachPoint
 from tracer.model.loss import Loss
 from tracer.model.packet import Packet
 from tracer.node.node_questions import Occasion
+from tracer.packets import program_steps
 from tracer.packets.program_drops import (
     LOOKUP,
     NO_INTERFACE,
@@ -79,6 +80,16 @@ def ask_of_sockets(events: EventArray, programs: AttachedPrograms) -> None:
         programs.periods(netns, number, point, at)
 
 
+def ask_of_programs(events: EventArray, programs: AttachedPrograms) -> None:
+    """Asks for the programs that may have redirected or rewritten packets."""
+    last: dict[program_steps.Question, int] = {}
+    for row in record.chosen(events, record.of_kinds(events, Kind.EVENT_REDIRECT, Kind.EVENT_REWRITE)):
+        e = record.event(row)
+        last.update(dict.fromkeys(program_steps.questions(e), e.time))
+    for (netns, ifindex, point), at in last.items():
+        programs.periods(netns, ifindex, point, at)
+
+
 class Prefetcher:
     """Asks the questions of a replay while they can be answered; the journal records the answers."""
 
@@ -114,6 +125,7 @@ class Prefetcher:
             self._namespaces.name(netns)
         ask_of_drops(events, self._names, self._programs)
         ask_of_sockets(events, self._programs)
+        ask_of_programs(events, self._programs)
         sockets = events[(events["kind"] == Kind.EVENT_SOCKET) & (events["object"] > 0)]
         listening = set(sockets["object"][(sockets["state"] == LISTEN) & (sockets["protocol"] == TCP)].tolist())
         found = []

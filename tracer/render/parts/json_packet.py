@@ -21,6 +21,9 @@ from tracer.model.hop import (
     IpvsDecision,
     IpvsNatHop,
     IpvsRefusalHop,
+    NatHop,
+    Redirect,
+    RedirectHop,
     RewriteHop,
     RouteHop,
     RuleHop,
@@ -108,6 +111,10 @@ def _hop(hop: Hop, began: int) -> Object:
             out["socket"] = _socket(hop.socket)
         case DropHop():
             out["drop"] = _drop(hop.drop)
+        case RedirectHop():
+            out["redirect"] = _redirect(hop.redirect)
+        case NatHop() if hop.program:
+            out["program"] = _program_action(hop.program)
         case DetailHop():
             out["clue"] = {"what": hop.detail.what, **hop.detail.facts}
     if owner := owner_of(hop):
@@ -200,17 +207,25 @@ def _socket(socket: Socket) -> Object:
 
 def _drop(drop: Drop) -> Object:
     out: Object = {key: text for key, text in (("reason", drop.reason), ("function", drop.function)) if text}
-    return out | ({"program": _program_drop(drop.program)} if drop.program else {})
+    return out | ({"program": _program_action(drop.program)} if drop.program else {})
 
 
-def _program_drop(found: ProgramAction) -> Object:
-    """Returns the program that dropped the packet, or the candidates and why none of them is named."""
+def _redirect(redirect: Redirect) -> Object:
+    out: Object = {"helper": redirect.helper.value}
+    for key, value in (("to", redirect.target), ("ingress", redirect.is_ingress)):
+        if value:
+            out[key] = value
+    return out | ({"program": _program_action(redirect.program)} if redirect.program else {})
+
+
+def _program_action(found: ProgramAction) -> Object:
+    """Returns the program that acted, or the candidates and why none of them is named."""
     out: Object = {"point": found.point.value}
     if found.iface:
         out["ifname"] = found.iface
     if found.program:
         caveat = {"caveat": found.caveat} if found.caveat else {}
-        return out | {"evidence": "derived", **caveat, **_program(found.program)}
+        return out | {"evidence": "observed" if found.is_observed else "derived", **caveat, **_program(found.program)}
     return out | {"evidence": "candidate" if found.candidates else "unknown", "doubt": found.doubt,
                   "candidates": [_program(each) for each in found.candidates]}  # fmt: skip
 
