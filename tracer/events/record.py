@@ -157,6 +157,8 @@ DROP_FILTERED, DROP_LOOKUP = (cstruct.define("records/event.h", f"DROP_{name}") 
 SLOT = cstruct.define("records/event.h", "SHORT_EVENT") + 8
 """Size of a ring slot, bytes: a short event with its ring header."""
 _WHOLE, DISCARDED = DTYPE.itemsize, 1 << 30
+_SLOTS = (_WHOLE + 8) // SLOT
+"""Ring slots of a whole event."""
 CUT = "…"
 """Mark at the end of a name that a record had to cut."""
 NO_HOOK = 255
@@ -189,13 +191,17 @@ def unpack(slots: Slots) -> EventArray:
     """
     lengths = slots[:, :4].view("<u4").ravel()
     starts = np.flatnonzero((lengths != 0) & (lengths < DISCARDED))
-    out = np.zeros(len(starts), DTYPE)
-    fields = out.view(np.uint8).reshape(len(starts), _WHOLE)
-    fields[:, : SLOT - 8] = slots[starts, 8:]
-    whole = np.flatnonzero(lengths[starts] == _WHOLE)
-    for n in range(1, (_WHOLE + 8) // SLOT):
-        fields[whole, n * SLOT - 8 : (n + 1) * SLOT - 8] = slots[starts[whole] + n]
-    return out
+    # Each row is one copy of the bytes behind its ring header. At the end there may be fewer than a whole event has.
+    fields = np.zeros((0, _WHOLE), np.uint8)
+    complete = int(np.searchsorted(starts, len(slots) - _SLOTS, "right"))
+    if complete:
+        fields = np.ndarray((len(slots) - _SLOTS + 1, _WHOLE), np.uint8, np.ascontiguousarray(slots), 8, (SLOT, 1))[starts[:complete]]
+    if complete < len(starts):
+        rest = np.zeros((len(starts) - complete, _WHOLE), np.uint8)
+        rest[:, : SLOT - 8] = slots[starts[complete:], 8:]
+        fields = np.concatenate([fields, rest])
+    fields[lengths[starts] != _WHOLE, SLOT - 8 :] = 0
+    return fields.view(DTYPE).ravel()
 
 
 def of_kinds(rows: EventArray, *kinds: Kind) -> npt.NDArray[np.bool_]:

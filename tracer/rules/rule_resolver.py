@@ -392,8 +392,13 @@ class RuleResolver:
 def _generations(events: EventArray) -> set[tuple[int, int]]:
     """(namespace, generation) of all rule hits among these rows."""
     places = np.flatnonzero(record.of_kinds(events, Kind.EVENT_NFT_RULE))
-    columns = (events.view(HIT_DTYPE)[name].take(places).tolist() for name in ("netns", "cookie", "generation"))
-    return {(netns.identity(inode, cookie), generation) for inode, cookie, generation in set(zip(*columns, strict=True))}
+    if not len(places):
+        return set()
+    columns = [events.view(HIT_DTYPE)[name].take(places) for name in ("netns", "cookie", "generation")]
+    # Most rows have what the row before them has.
+    is_new = np.logical_or.reduce([np.append(True, column[1:] != column[:-1]) for column in columns])
+    met = set(zip(*(column[is_new].tolist() for column in columns), strict=True))
+    return {(netns.identity(inode, cookie), generation) for inode, cookie, generation in met}
 
 
 def translates(trace: RuleTrace) -> bool:
