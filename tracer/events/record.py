@@ -195,7 +195,9 @@ def unpack(slots: Slots) -> EventArray:
     fields = np.zeros((0, _WHOLE), np.uint8)
     complete = int(np.searchsorted(starts, len(slots) - _SLOTS, "right"))
     if complete:
-        fields = np.ndarray((len(slots) - _SLOTS + 1, _WHOLE), np.uint8, np.ascontiguousarray(slots), 8, (SLOT, 1))[starts[:complete]]
+        fields = np.ndarray((len(slots) - _SLOTS + 1, _WHOLE), np.uint8, np.ascontiguousarray(slots), 8, (SLOT, 1))[
+            starts[:complete]
+        ]
     if complete < len(starts):
         rest = np.zeros((len(starts) - complete, _WHOLE), np.uint8)
         rest[:, : SLOT - 8] = slots[starts[complete:], 8:]

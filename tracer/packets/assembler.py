@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import TypeAlias
 
 from tracer.events import payload, record
@@ -279,17 +280,18 @@ class PacketAssembler:
         return {identity: signature for identity, signature in zip(may_share, found, strict=True) if signature}
 
     def _close(
-        self, identities: Iterable[int], early: Container[int], signatures: Mapping[int, PathSignature]
+        self, identities: Sequence[int], early: Container[int], signatures: Mapping[int, PathSignature]
     ) -> list[AnyPacket]:
         """Closes packets, and forgets all but what late events need. early: those that are closed before they are idle."""
         packets: list[AnyPacket] = []
-        lookups, has_payloads = self._hops.lookups, bool(self._bytes)
+        lookups, has_payloads, templates = self._hops.lookups, bool(self._bytes), self._templates
+        templates.refresh()
         for identity in identities:
             opened, signature = self._open.pop(identity), signatures.get(identity)
             self._open_events -= opened.count
             lookups.begin()
             signature = signature if self.is_sharing else None
-            shared = self._templates.find(identity, opened, signature) if signature else None
+            shared = templates.find(identity, opened, signature) if signature else None
             if shared and signature:
                 self.shared += 1
                 is_compared = self._compared_every and self.shared % self._compared_every == 0
@@ -298,10 +300,11 @@ class PacketAssembler:
             elif opened.has_event:
                 packet = self._packet(identity, opened, identity in early, signature)
                 packets += [packet] if packet else []
+                templates.refresh()
             if has_payloads:
                 self._bytes.pop(identity, None)
-            self._rules.forget(identity)
-        packets.sort(key=lambda p: p.time)
+        self._rules.forget(identities)
+        packets.sort(key=attrgetter("time"))
         for at, closed in enumerate(packets):
             self._number += 1
             if isinstance(closed, SharedPacket):
@@ -315,6 +318,7 @@ class PacketAssembler:
         shared = found.packet()
         self._hops.lookups.settle()
         own = self._packet(identity, opened, False, None)
+        self._templates.refresh()
         if own is not None and _is_same(own, shared):
             return found
         self.is_sharing = False

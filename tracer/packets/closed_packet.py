@@ -63,7 +63,7 @@ class ClosedSharedPacket(NamedTuple):
         """What is kept of a packet that was filled in from a template. order: places of its rows, in the order of time."""
         times, places = shared.times, shared.way.rows
         rows = opened.chosen([order[at] for at in places.late])
-        return cls(times[places.began], times[-1], len(times), shared.way.sample.endpoints, rows)
+        return cls._make((times[places.began], times[-1], len(times), shared.way.sample.endpoints, rows))
 
     def headers(self) -> ClosedPacket:
         """The packet with its headers."""

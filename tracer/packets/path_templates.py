@@ -10,7 +10,7 @@ matches that compare its ports. These are looked up for each packet. Any change 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from tracer.packets.outcome import BAD
 from tracer.packets.path_signature import PathSignature
 from tracer.packets.shared_packet import ConnectionPath, RowPlaces, SharedPacket
 from tracer.packets.shared_path import EndpointsPattern, HopPattern, Ports, SharedPath, place_of
-from tracer.rules.rule_resolver import ResolvedRules, RuleResolver, TranslationUse
+from tracer.rules.rule_resolver import ResolvedRules, RuleResolver, RulesKey, TranslationUse, rules_key
 from tracer.util.evictions import evictions
 from tracer.util.frozen import evolve
 from tracer.util.lru_dict import LruDict
@@ -132,7 +132,7 @@ class _Variant:
     """
 
     uses: tuple[_Use, ...]
-    templates: dict[Hashable, PathTemplate] = field(default_factory=dict)
+    templates: dict[RulesKey, PathTemplate] = field(default_factory=dict)
 
 
 class _PortRange(NamedTuple):
@@ -184,7 +184,7 @@ class _GroupConnection:
     uses: tuple[tuple[TranslationUse, int], ...]
     version: int | None
     sockets: tuple[int, ...]
-    ways: dict[Hashable, tuple[PathTemplate, ConnectionPath]] = field(default_factory=dict)
+    ways: dict[RulesKey, tuple[PathTemplate, ConnectionPath]] = field(default_factory=dict)
 
 
 class PathTemplates:
@@ -202,16 +202,22 @@ class PathTemplates:
         self._groups: LruDict[Hashable, _Group] = LruDict(PATHS_KEPT, "paths of packets")
         self._connections: LruDict[tuple[_Group, Ports], _GroupConnection] = LruDict(CONNECTIONS_KEPT, "connections on paths")
         self._changes, self._count = rules.changes, 0
+        self._version: int | None = None
+        self._replaced_at, self._touched = 0, tuple[int, ...]()
 
-    def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
-        """Finds the template of a packet; None = it has none. All side effects are those of explaining it on its own."""
+    def refresh(self) -> None:
+        """Takes what is known now. Call it before packets are looked up, and again when one was explained meanwhile."""
         rules = self._rules
         if rules.changes != self._changes:
             self._clear()
+        self._replaced_at, self._version, self._touched = rules.tables_replaced_at, self._hops.version, ()
+
+    def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
+        """Finds the template of a packet; None = it has none. All side effects are those of explaining it on its own."""
         key, ports, values, start, order = signature
-        group = self._groups.get((len(order), key, rules.fingerprint(identity)))
+        group = self._groups.get((len(order), key, self._rules.fingerprint(identity)))
         times = values.time[start : start + len(order)]
-        if group is None or not rules.is_current(times[0]):
+        if group is None or times[0] <= self._replaced_at:
             return None
         details = tuple([packet.detail(order[at]) for at in group.details]) if group.details else ()
         connection = self._connection(group, packet, signature, details)
@@ -220,8 +226,9 @@ class PathTemplates:
             self._hops.lookups.settle()
             return None
         template, way = found
-        for netns in template.tracked:
-            self._tracked[netns] = None
+        if template.tracked != self._touched:
+            self._tracked.update(dict.fromkeys(template.tracked))
+            self._touched = template.tracked
         return SharedPacket(identity, way, times[way.rows.began] + self._offset, times, values, start, details)
 
     def _connection(
@@ -229,11 +236,13 @@ class PathTemplates:
     ) -> _GroupConnection | None:
         """What is known of packets of this group and connection, if the same is looked up for this packet; None = nothing."""
         _, ports, values, start, _ = signature
-        version, known = self._hops.version, self._connections.get((group, ports))
+        version, known = self._version, self._connections.get((group, ports))
         inodes = tuple([values.object.item(start + place.row) for place in group.sockets]) if group.sockets else ()
         if known and version is not None and known.version == version and known.sockets == inodes:
             return known
         looked_up, is_lasting = self._looked_up(group, packet, signature, inodes, details)
+        if group.sockets:
+            self._version = self._hops.version  # a listener may have been noted
         variant = group.variants.get(looked_up)
         if variant is None:
             return None
@@ -247,8 +256,7 @@ class PathTemplates:
         self, connection: _GroupConnection, identity: int, times: Sequence[int], ports: Ports
     ) -> tuple[PathTemplate, ConnectionPath] | None:
         """Does what the packet does with translations. Returns its template for the rules behind them, None = none."""
-        repeat = self._rules.repeat
-        name = _rules_key([repeat(use, times[at], identity) for use, at in connection.uses])
+        name = self._rules.repeat(connection.uses, times, identity) if connection.uses else ()
         found = connection.ways.get(name)
         if found is None:
             template = connection.variant.templates.get(name)
@@ -270,7 +278,7 @@ class PathTemplates:
             events: Its events, completed, in order.
         """
         rows = sorted(opened.events, key=lambda e: e.time)
-        if self._rules.changes != self._changes or not self._rules.is_current(rows[0].time):
+        if self._rules.changes != self._changes or rows[0].time <= self._rules.tables_replaced_at:
             return
         uses, rules = [use for use, _ in self._rules.uses], tuple(resolved for _, resolved in self._rules.uses)
         lookups = self._hops.lookups
@@ -296,8 +304,7 @@ class PathTemplates:
         elif not _is_same_use(variant.uses, uses):
             return
         if len(variant.templates) < VARIANTS_KEPT:
-            rules_key = _rules_key([(resolved.trace, resolved.from_conntrack) for resolved in rules])
-            variant.templates[rules_key] = _template(packet, rows, events, signature.ports, rules)
+            variant.templates[rules_key(rules)] = _template(packet, rows, events, signature.ports, rules)
             self._count += 1
         if self._count >= TEMPLATES_KEPT:
             evictions.add("templates of packets", self._count)
@@ -452,11 +459,6 @@ def _is_same_use(before: Sequence[_Use], uses: Sequence[TranslationUse]) -> bool
     return len(before) == len(uses) and all(
         a is b or (a is not None and b is not None and a == b and a.ruleset is b.ruleset) for a, b in decided
     )
-
-
-def _rules_key(rules: Iterable[tuple[RuleTrace | None, bool]]) -> Hashable:
-    """The identities of the rules behind translations, and whether an earlier packet decided each."""
-    return tuple([(id(trace), from_conntrack) for trace, from_conntrack in rules])
 
 
 def _seen_owner(socket: Socket, evidence: Evidence) -> _SocketOwner:

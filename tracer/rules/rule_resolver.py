@@ -7,7 +7,7 @@ the rule is kept here by the connection's original tuple, zone and namespace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -112,6 +112,8 @@ class TranslationUse(NamedTuple):
     is_new: bool
 
 
+RulesKey: TypeAlias = tuple[tuple[int, bool], ...]
+"""The identities of the rules behind translations, and whether an earlier packet decided each."""
 NO_RULES = ResolvedRules()
 """The event is none of a table, a chain or a translation, or rules are not watched."""
 
@@ -300,13 +302,14 @@ class RuleResolver:
         """Changes with each change of what is known of rules."""
         return (self._legacy.changes if self._legacy else 0, self._nft.updates if self._nft else 0)
 
-    def is_current(self, time: int) -> bool:
-        """Whether no legacy table is known to have been replaced since a time, ns, CLOCK_MONOTONIC."""
-        return self._legacy is None or time > self._legacy.replaced_at
+    @property
+    def tables_replaced_at(self) -> int:
+        """Time of the last known replacement of a legacy table, ns, CLOCK_MONOTONIC; -1 = legacy tables are not watched."""
+        return self._legacy.replaced_at if self._legacy else -1
 
     def fingerprint(self, packet: int) -> bytes:
         """What the table traces of a packet say; equal for packets that took the same steps through legacy tables."""
-        traces = self._table_traces.get(packet)
+        traces = self._table_traces.get(packet) if self._legacy else None
         if not traces:
             return b""
         return traces[0].alike if len(traces) == 1 else b"".join([t.alike for t in traces])
@@ -318,22 +321,30 @@ class RuleResolver:
         """
         return reconstruct.map_keys(hits, self._nft) if self._nft else []
 
-    def repeat(self, use: TranslationUse, time: int, packet: int) -> tuple[RuleTrace | None, bool]:
-        """Does for another packet what `resolve` did at an event of a packet with the same path.
+    def repeat(self, uses: Sequence[tuple[TranslationUse, int]], times: Sequence[int], packet: int) -> RulesKey:
+        """Does for another packet what `resolve` did at the events of a packet with the same path.
 
         Args:
-            use: The use with the connection of the other packet. Its time does not count.
-            time: Time of the event of the other packet, ns, CLOCK_MONOTONIC.
+            uses: The uses with the connection of the other packet, with the place of the time of each. Their own time does not
+                count.
+            times: Times of the rows of the other packet, ns, CLOCK_MONOTONIC.
             packet: Identity of the other packet, which is whole.
 
         Returns:
-            The rules, and whether an earlier packet decided: the first two values of ResolvedRules.
+            The rules behind the uses, as `rules_key` gives them.
         """
         self._is_whole = True
-        if use.decided:
-            self._keep(use, time, packet, use.decided)
-            return use.decided, False
-        return self._translation(use, time, packet)
+        found, kept, losses = [], self._connections.get, self._loss_count
+        for use, at in uses:
+            if use.decided:
+                self._keep(use, times[at], packet, use.decided)
+                found.append((id(use.decided), False))
+            elif (decided := kept(use.side)) and decided.losses_before == losses:
+                found.append((id(decided.trace), decided.packet != packet))
+            else:
+                trace, is_earlier = self._translation(use, times[at], packet)
+                found.append((id(trace), is_earlier))
+        return tuple(found)
 
     def _translation(self, use: TranslationUse, time: int, packet: int) -> tuple[RuleTrace | None, bool]:
         """The rules that decided a translation which a packet carries out, and whether an earlier packet decided it."""
@@ -355,9 +366,11 @@ class RuleResolver:
         """From now on the rule of an earlier packet may have translated a connection that is not kept."""
         self._has_evicted_rule = self._has_evicted_rule or evicted.trace is not None
 
-    def forget(self, packet: int) -> None:
-        """Drops the table traces of a packet that has been explained."""
-        self._table_traces.pop(packet, None)
+    def forget(self, packets: Iterable[int]) -> None:
+        """Drops the table traces of packets that have been explained."""
+        if self._legacy:
+            for packet in packets:
+                self._table_traces.pop(packet, None)
 
     def add_losses(self, losses: Sequence[Loss]) -> None:
         """Takes losses: after one, a kept connection may have been replaced by another with the same addresses and ports."""
@@ -399,6 +412,11 @@ def _generations(events: EventArray) -> set[tuple[int, int]]:
     is_new = np.logical_or.reduce([np.append(True, column[1:] != column[:-1]) for column in columns])
     met = set(zip(*(column[is_new].tolist() for column in columns), strict=True))
     return {(netns.identity(inode, cookie), generation) for inode, cookie, generation in met}
+
+
+def rules_key(rules: Iterable[ResolvedRules]) -> RulesKey:
+    """What packets on one path are told apart by, if different rules translated them."""
+    return tuple([(id(resolved.trace), resolved.from_conntrack) for resolved in rules])
 
 
 def translates(trace: RuleTrace) -> bool:

@@ -187,7 +187,7 @@ def _traces(resolver: RuleResolver, events: list[EventRow], netns: frozenset[int
         for e in complete_events(own)[0]:
             trace = resolver.resolve(e).trace if e.kind in (Kind.EVENT_TABLE, Kind.EVENT_CHAIN) and e.netns in netns else None
             found += [(e, trace)] if trace else []
-        resolver.forget(packet)
+        resolver.forget([packet])
     yield from sorted(found, key=lambda each: each[0].time)
 
 

@@ -221,18 +221,11 @@ def test_a_replaced_table() -> None:
 
 def test_the_time_of_the_earliest_row_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet is compared with the last replacement of a table by its earliest row, in whatever order its rows come."""
-    asked: list[int] = []
-
-    def is_current(self: RuleResolver, time: int) -> bool:
-        asked.append(time)
-        return True
-
-    monkeypatch.setattr(RuleResolver, "is_current", is_current)
-    for n in (1, 2):
-        rows = delivered(n, 40000 + n).batch
-        asked.clear()
-        assembled([rows[::-1].copy()], True)
-        assert set(asked) == {int(rows["time"].min())}
+    batches = [delivered(n, 40000 + n).batch[::-1].copy() for n in (1, 2, 3)]
+    began = [int(rows["time"].min()) for rows in batches]
+    for replaced_at, shared in ((min(began) - 1, 2), (max(began), 0)):
+        monkeypatch.setattr(RuleResolver, "tables_replaced_at", replaced_at)
+        assert assembled(batches, True)[1].shared == shared
 
 
 def test_facts_of_a_decision_detail() -> None:
