@@ -8,6 +8,7 @@ that a client or a masquerading node chose. So one of them is explained, and the
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -43,12 +44,16 @@ HIT_VALUES = ("time", "packet", "run", "registers")
 PORTS = ("sport", "dport", "orig_sport", "orig_dport", "reply_sport", "reply_dport")
 DETAIL_VALUES = ("time", "packet", "values", "options")
 """Fields of a decision detail that are no part of a signature. Values and options are compared when they are decoded."""
-_HEAD = record.SLOT - 8
-"""Bytes of a row that every row has."""
 _SIZE = DTYPE.itemsize
-_BYTES = npt.NDArray[np.uint8]
+_WORDS = _SIZE // 8
+"""Length of a row, words of 8 bytes; a signature has one more word for each row."""
+assert _WORDS * 8 == _SIZE
+_Bytes = npt.NDArray[np.uint8]
+_Words = npt.NDArray[np.uint64]
+_MULTIPLIERS: _Words = np.array([secrets.randbits(64) | 1 for _ in range(_WORDS + 1)], np.uint64)
+"""Random numbers that make a digest of a row; other ones in each process, so that nobody can make rows with the same digest."""
 _HIT, _DETAIL, _CHAIN = map(int, (Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE, Kind.EVENT_CHAIN))
-_SHORT, _TRACKED, _WITHOUT_HEADER = map(int, (Flag.FLAG_SAME, Flag.FLAG_HAS_CT, Flag.FLAG_SAME | Flag.FLAG_NO_HEADER))
+_TRACKED, _WITHOUT_HEADER = map(int, (Flag.FLAG_HAS_CT, Flag.FLAG_SAME | Flag.FLAG_NO_HEADER))
 """Plain numbers: a comparison of an array with a member of an enumeration takes 5x as long."""
 
 
@@ -67,9 +72,9 @@ def _start(dtype: np.dtype[np.void], name: str) -> int:
 
 
 _DETAIL_KIND = _start(DETAIL_DTYPE, "what")
-_PORTS_START, _PORTS_END = _start(DTYPE, PORTS[0]) - _HEAD, _start(DTYPE, PORTS[-1]) + 2 - _HEAD
-"""Where the ports are in a tail, one behind the other."""
-assert [_start(DTYPE, name) - _HEAD for name in PORTS] == list(range(_PORTS_START, _PORTS_END, 2))
+_PORTS_START, _PORTS_END = _start(DTYPE, PORTS[0]), _start(DTYPE, PORTS[-1]) + 2
+"""Where the ports are in a row, one behind the other."""
+assert [_start(DTYPE, name) for name in PORTS] == list(range(_PORTS_START, _PORTS_END, 2))
 _ORIG_SPORT, _REPLY_DPORT = map(PORTS.index, ("orig_sport", "reply_dport"))
 _PORT_WEIGHTS = np.array([3**n for n in range(len(PORTS))], np.uint16)
 
@@ -104,6 +109,7 @@ class PathSignature(NamedTuple):
 
     Attributes:
         key: Equal for packets with the same path.
+        digest: Equal for equal keys, and shorter.
         ports: The source port of the connection, and the one that its answers go to; 0 = not tracked.
         values: Values of the rows of this packet and of others.
         start: Place of the packet's first row in `values`.
@@ -111,6 +117,7 @@ class PathSignature(NamedTuple):
     """
 
     key: bytes
+    digest: bytes
     ports: tuple[int, int]
     values: RowValues
     start: int
@@ -139,7 +146,6 @@ def _masks() -> npt.NDArray[np.uint8]:
 
 
 _MASKS = _masks()
-_HEAD_MASKS, _TAIL_MASKS = map(np.ascontiguousarray, np.split(_MASKS, [_HEAD], axis=1))
 
 
 def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
@@ -173,74 +179,64 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     refused |= is_whole & ~_HAS_PORTS[rows["protocol"]]
     is_refused = np.logical_or.reduceat(refused, starts)
 
-    is_long = (flags & _SHORT == 0) | is_hit | is_detail
-    long, long_count = np.flatnonzero(is_long), is_long.cumsum()
-    tails = octets[long, _HEAD:] & _TAIL_MASKS.take(kinds[long], axis=0)
-    ports, codes = _port_codes(rows, owner, starts, is_whole, is_whole & (flags & _TRACKED != 0), tails, long_count - 1)
-    extras = np.empty((len(rows), 3), np.uint16)
-    extras[:, 0] = codes
+    # The signed bytes of each row; then what the row shares with others of its packet.
+    signed = np.empty((len(rows), _WORDS + 1), np.uint64)
+    masks = _MASKS.view(np.uint64).take(kinds, axis=0)
+    np.bitwise_and(rows.view(np.uint64).reshape(-1, _WORDS), masks, out=signed[:, :_WORDS])
+    ports, codes = _port_codes(owner, starts, is_whole, is_whole & (flags & _TRACKED != 0), signed.view(np.uint8))
+    extras = signed[:, _WORDS:].view(np.uint16)
+    extras[:, 0], extras[:, 3] = codes, 0
     extras[:, 1] = (is_whole & (rows["length"] == 0)).astype(np.uint16) << 1
     extras[1:, 1] |= (times[1:] == times[:-1]) & ~is_first[1:]
     extras[:, 2] = _run_numbers(rows, owner, is_hit, is_hit | (kinds == _CHAIN))
-    heads = np.hstack([extras.view(np.uint8), octets[:, :_HEAD] & _HEAD_MASKS.take(kinds, axis=0)])
     values = RowValues(times.tolist(), *(rows[name] for name in RowValues._fields[1:]))
-    return _keys(is_refused, starts, ends, long_count[ends - 1], heads, tails, (order - starts[owner]).tolist(), ports, values)
+    return _found(is_refused.tolist(), starts.tolist(), ends.tolist(), (order - starts[owner]).tolist(), ports, values, signed)
 
 
-def _keys(
-    is_refused: npt.NDArray[np.bool_],
-    starts: npt.NDArray[np.intp],
-    ends: npt.NDArray[np.intp],
-    long_ends: npt.NDArray[np.intp],
-    heads: _BYTES,
-    tails: _BYTES,
+def _found(
+    is_refused: Sequence[bool],
+    starts: Sequence[int],
+    ends: Sequence[int],
     order: list[int],
-    ports: Iterable[Sequence[int]],
+    ports: Iterable[tuple[int, int]],
     values: RowValues,
+    signed: _Words,
 ) -> list[PathSignature | None]:
-    """The signatures, from the heads of all rows and the tails of whole rows."""
+    """The signatures, from the places of the rows of each packet and the signed bytes of all rows."""
     found: list[PathSignature | None] = []
-    head_octets, head_size, tail_octets, tail_size = heads.tobytes(), heads.shape[1], tails.tobytes(), tails.shape[1]
-    long_start = 0
-    bounds = zip(is_refused.tolist(), starts.tolist(), ends.tolist(), long_ends.tolist(), ports, strict=True)
-    for refused, start, end, long_end, (sport, reply_port) in bounds:
+    octets, digests, size = signed.tobytes(), (signed @ _MULTIPLIERS).tobytes(), signed.itemsize * signed.shape[1]
+    for refused, start, end, own in zip(is_refused, starts, ends, ports, strict=True):
         if refused:
             found.append(None)
         else:
-            head = head_octets[start * head_size : end * head_size]
-            key = head + tail_octets[long_start * tail_size : long_end * tail_size]
-            found.append(PathSignature(key, (sport, reply_port), values, start, order[start:end]))
-        long_start = long_end
+            key, digest = octets[start * size : end * size], digests[start * 8 : end * 8]
+            found.append(PathSignature(key, digest, own, values, start, order[start:end]))
     return found
 
 
 def _port_codes(
-    rows: EventArray,
     owner: npt.NDArray[np.intp],
     starts: npt.NDArray[np.intp],
     is_whole: npt.NDArray[np.bool_],
     is_tracked: npt.NDArray[np.bool_],
-    tails: _BYTES,
-    tail_of: npt.NDArray[np.intp],
-) -> tuple[list[list[int]], npt.NDArray[np.uint16]]:
-    """Finds the chosen ports of each packet, and removes them from the tails of its rows.
+    octets: _Bytes,
+) -> tuple[list[tuple[int, int]], npt.NDArray[np.uint16]]:
+    """Finds the chosen ports of each packet, and removes them from its rows.
 
     Args:
-        rows: The rows of all packets.
         owner: Number of the packet of each row.
         starts: Place of the first row of each packet.
-        is_whole: Rows with a header of their own, which have a tail.
+        is_whole: Rows with a header of their own.
         is_tracked: Those of them with a connection.
-        tails: The tails of long rows; their chosen ports become 0.
-        tail_of: Place of the tail of each long row in `tails`.
+        octets: The bytes of all rows; their chosen ports become 0.
 
     Returns:
         (ports, codes): two ports for each packet; for each row a number that says which of its ports are the first chosen port
         of the packet, and which are the second.
     """
     at = np.flatnonzero(is_whole)
-    tail_rows, packets = tail_of[at], owner[at]
-    fields = tails[tail_rows, _PORTS_START:_PORTS_END].view("<u2")
+    packets = owner[at]
+    fields = octets[at, _PORTS_START:_PORTS_END].view("<u2")
     chosen = np.zeros((len(starts), 2), np.uint16)
     tracked = np.flatnonzero(is_tracked[at])
     if len(tracked):
@@ -254,11 +250,11 @@ def _port_codes(
     own = chosen[packets]
     is_source = (fields == own[:, :1]) & (fields != 0)
     is_reply = ~is_source & (fields == own[:, 1:]) & (fields != 0)
-    codes = np.zeros(len(rows), np.uint16)
+    codes = np.zeros(len(owner), np.uint16)
     codes[at] = (is_source + is_reply * np.uint16(2)) @ _PORT_WEIGHTS
     fields[is_source | is_reply] = 0
-    tails[tail_rows, _PORTS_START:_PORTS_END] = fields.view(np.uint8)
-    return chosen.tolist(), codes
+    octets[at, _PORTS_START:_PORTS_END] = fields.view(np.uint8)
+    return [(source, reply) for source, reply in chosen.tolist()], codes
 
 
 def _has_ambiguous_port(

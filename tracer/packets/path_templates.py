@@ -148,6 +148,7 @@ class _Group:
     """Packets of one signature.
 
     Attributes:
+        key: Their signature.
         namespaces: Inodes of the namespaces in their rows, and how often explaining a packet asks for their names.
         functions: Addresses of kernel functions in their rows.
         sockets: Sockets that received them.
@@ -158,6 +159,7 @@ class _Group:
         variants: By what was looked up.
     """
 
+    key: bytes
     namespaces: tuple[tuple[int, int], ...]
     functions: tuple[int, ...]
     sockets: tuple[_SocketPlace, ...]
@@ -199,7 +201,7 @@ class PathTemplates:
 
     def __init__(self, hops: HopBuilder, rules: RuleResolver, tracked: LruDict[int, None], wall_offset: int) -> None:
         self._hops, self._rules, self._tracked, self._offset = hops, rules, tracked, wall_offset
-        self._groups: LruDict[Hashable, _Group] = LruDict(PATHS_KEPT, "paths of packets")
+        self._groups: LruDict[tuple[bytes, bytes], _Group] = LruDict(PATHS_KEPT, "paths of packets")
         self._connections: LruDict[tuple[_Group, Ports], _GroupConnection] = LruDict(CONNECTIONS_KEPT, "connections on paths")
         self._changes, self._count = rules.changes, 0
         self._version: int | None = None
@@ -214,10 +216,10 @@ class PathTemplates:
 
     def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
         """Finds the template of a packet; None = it has none. All side effects are those of explaining it on its own."""
-        key, ports, values, start, order = signature
-        group = self._groups.get((len(order), key, self._rules.fingerprint(identity)))
+        key, digest, ports, values, start, order = signature
+        group = self._groups.get((digest, self._rules.fingerprint(identity)))
         times = values.time[start : start + len(order)]
-        if group is None or times[0] <= self._replaced_at:
+        if group is None or group.key != key or times[0] <= self._replaced_at:
             return None
         details = tuple([packet.detail(order[at]) for at in group.details]) if group.details else ()
         connection = self._connection(group, packet, signature, details)
@@ -235,7 +237,7 @@ class PathTemplates:
         self, group: _Group, packet: OpenPacket, signature: PathSignature, details: tuple[DecisionDetail, ...]
     ) -> _GroupConnection | None:
         """What is known of packets of this group and connection, if the same is looked up for this packet; None = nothing."""
-        _, ports, values, start, _ = signature
+        ports, values, start = signature.ports, signature.values, signature.start
         version, known = self._version, self._connections.get((group, ports))
         inodes = tuple([values.object.item(start + place.row) for place in group.sockets]) if group.sockets else ()
         if known and version is not None and known.version == version and known.sockets == inodes:
@@ -290,8 +292,7 @@ class PathTemplates:
         keys = self._rules.map_keys([row for row in rows if isinstance(row, NftHit)])
         if keys is None:
             return
-        name = len(signature.order), signature.key, self._rules.fingerprint(identity)
-        group = self._group_of(name, rows, keys, events, signature.ports)
+        group = self._group_of(signature, self._rules.fingerprint(identity), rows, keys, events)
         if group is None:
             return
         looked_up = self._seen(group, opened, signature, packet)
@@ -317,22 +318,23 @@ class PathTemplates:
 
     def _group_of(
         self,
-        name: Hashable,
+        signature: PathSignature,
+        fingerprint: bytes,
         rows: Sequence[EventRow],
         keys: Sequence[tuple[NftHit, int, int]],
         events: Sequence[Event],
-        ports: Ports,
     ) -> _Group | None:
         """The group of a packet that was explained last, which may be new; None = it may have none."""
+        name, ports = (signature.digest, fingerprint), signature.ports
         tested = {
             _PortRange(place_of(t.port, ports), t.low, t.high) for t in self._rules.tested_ports if place_of(t.port, ports) >= 0
         }
         group = self._groups.get(name)
-        if group is None:
+        if group is None or group.key != signature.key:
             sockets = [e for e in events if e.kind == Kind.EVENT_SOCKET]
             if len(sockets) > 1 and any(record.TCP_STATES[e.state : e.state + 1] == ("LISTEN",) for e in sockets):
                 return None  # a listener that was noted at one of them may be the owner of another
-            group = self._groups[name] = self._group(rows, keys, events, ports)
+            group = self._groups[name] = self._group(signature.key, rows, keys, events, ports)
         if not tested.issubset(group.tested):
             if len(tested.union(group.tested)) > PORT_RANGES_KEPT:
                 return None
@@ -343,7 +345,12 @@ class PathTemplates:
         return group
 
     def _group(
-        self, rows: Sequence[EventRow], keys: Sequence[tuple[NftHit, int, int]], events: Sequence[Event], ports: Ports
+        self,
+        key: bytes,
+        rows: Sequence[EventRow],
+        keys: Sequence[tuple[NftHit, int, int]],
+        events: Sequence[Event],
+        ports: Ports,
     ) -> _Group:
         places = {id(row): at for at, row in enumerate(rows)}
         at_socket = [row for row in rows if isinstance(row, Event) and row.kind == Kind.EVENT_SOCKET]
@@ -356,6 +363,7 @@ class PathTemplates:
         requests = Counter(e.netns for e in events)
         requests[next(e for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER).netns] += 1
         return _Group(
+            key,
             tuple(requests.items()),
             tuple(e.object for e in events if e.kind == Kind.EVENT_DROP),
             tuple(sockets),

@@ -39,7 +39,7 @@ from tracer.model.evidence import Evidence
 from tracer.model.hop import ChainHop, NatHop, SocketHop, nat_of
 from tracer.model.packet import Packet
 from tracer.packets import assembler as assembler_module
-from tracer.packets import path_templates
+from tracer.packets import path_signature, path_templates
 from tracer.packets.assembler import DIFFERENT, PacketAssembler
 from tracer.packets.shared_packet import AnyPacket, SharedPacket
 from tracer.rules import rule_resolver
@@ -226,6 +226,14 @@ def test_the_time_of_the_earliest_row_counts(monkeypatch: pytest.MonkeyPatch) ->
     for replaced_at, shared in ((min(began) - 1, 2), (max(began), 0)):
         monkeypatch.setattr(RuleResolver, "tables_replaced_at", replaced_at)
         assert assembled(batches, True)[1].shared == shared
+
+
+def test_equal_digests_of_different_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A digest only finds the path: the signatures are compared, too."""
+    monkeypatch.setattr(path_signature, "_MULTIPLIERS", np.zeros_like(path_signature._MULTIPLIERS))
+    trails = [delivered(n, 40000 + n, netns=netns) for n, netns in enumerate((7, 7, 8, 8, 7), 1)]
+    packets, shared = in_both_ways(rows_of(*trails))
+    assert len({packet.netns for packet in packets}) == 2 and shared == 2
 
 
 def test_facts_of_a_decision_detail() -> None:
