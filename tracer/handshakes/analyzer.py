@@ -7,12 +7,13 @@ from collections import Counter
 
 from tracer.handshakes.causes import cause_of
 from tracer.handshakes.correlator import HandshakeCorrelator
-from tracer.handshakes.counter_check import CounterCheck
-from tracer.handshakes.snat_clients import SnatClients
+from tracer.handshakes.counter_check import CounterCheck, explained_by
+from tracer.handshakes.snat_clients import SnatClients, find_snat
 from tracer.model.counter_mismatch import CounterMismatch
 from tracer.model.handshake import ConnectionAttempt, HandshakeVerdict
 from tracer.model.packet import Packet
 from tracer.node.namespace_questions import NamespaceInspector
+from tracer.packets.path_memo import PathMemo
 from tracer.packets.shared_packet import SharedPacket, hop_time
 
 
@@ -41,6 +42,7 @@ class HandshakeAnalyzer:
         self._correlator = HandshakeCorrelator(self._judge, partial, one_sided)
         self._counter_check = CounterCheck(self._inspector)
         self._snat_clients = SnatClients()
+        self._is_counted = PathMemo(lambda packet: any(explained_by(packet)) or find_snat(packet) is not None)
         self._verdicts: list[HandshakeVerdict] = []
         self._number = 0
         self.by_cause: Counter[str] = Counter()
@@ -56,8 +58,9 @@ class HandshakeAnalyzer:
         """Takes a packet on a shared path. Returns whether it was taken: an ICMP error has to be whole."""
         protocol = packet.way.sample.protocol
         if protocol == "TCP":
-            self._counter_check.feed(packet)
-            self._snat_clients.feed(packet)
+            if self._is_counted.of(packet):
+                self._counter_check.feed(packet)
+                self._snat_clients.feed(packet)
             self._correlator.repeat(packet)
         return not protocol.startswith("ICMP")
 

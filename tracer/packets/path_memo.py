@@ -11,6 +11,7 @@ from tracer.packets.shared_packet import AnyPacket, SharedPacket, whole
 from tracer.packets.shared_path import PathHops
 
 T = TypeVar("T")
+_MISSING = object()
 
 
 class PathMemo(Generic[T]):
@@ -31,6 +32,7 @@ class PathMemo(Generic[T]):
             path = packet.hops.path
         else:
             return self._compute(packet)
-        if self not in path.kept:
-            path.kept[self] = self._compute(whole(packet))
-        return path.kept[self]  # type: ignore[return-value] # what this memo keeps
+        found = path.kept.get(self, _MISSING)
+        if found is _MISSING:
+            found = path.kept[self] = self._compute(whole(packet))
+        return found  # type: ignore[return-value] # what this memo keeps

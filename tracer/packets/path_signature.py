@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ _Words = npt.NDArray[np.uint64]
 _MULTIPLIERS: _Words = np.array([secrets.randbits(64) | 1 for _ in range(_WORDS + 1)], np.uint64)
 """Random numbers that make a digest of a row; other ones in each process, so that nobody can make rows with the same digest."""
 _HIT, _DETAIL, _CHAIN = map(int, (Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE, Kind.EVENT_CHAIN))
-_TRACKED, _WITHOUT_HEADER = map(int, (Flag.FLAG_HAS_CT, Flag.FLAG_SAME | Flag.FLAG_NO_HEADER))
+_TRACKED, _NO_HEADER, _WITHOUT_HEADER = map(int, (Flag.FLAG_HAS_CT, Flag.FLAG_NO_HEADER, Flag.FLAG_SAME | Flag.FLAG_NO_HEADER))
 """Plain numbers: a comparison of an array with a member of an enumeration takes 5x as long."""
 
 
@@ -79,9 +79,6 @@ _ORIG_SPORT, _REPLY_DPORT = map(PORTS.index, ("orig_sport", "reply_dport"))
 _PORT_WEIGHTS = np.array([3**n for n in range(len(PORTS))], np.uint16)
 
 
-_Numbers = npt.NDArray[np.uint64] | npt.NDArray[np.uint32] | npt.NDArray[np.uint16]
-
-
 class RowValues(NamedTuple):
     """Values of the rows of many packets, by column. Rows of one packet are in the order of their times.
 
@@ -90,18 +87,16 @@ class RowValues(NamedTuple):
     Attributes:
         time: ns, CLOCK_MONOTONIC.
         object: Inodes of sockets, and addresses in the kernel.
-        seq: TCP sequence numbers.
-        ack: TCP acknowledgement numbers.
-        length: Bytes from the IP header on.
-        ident: IPv4 identifications.
     """
 
     time: list[int]
-    object: _Numbers
-    seq: _Numbers
-    ack: _Numbers
-    length: _Numbers
-    ident: _Numbers
+    object: npt.NDArray[np.uint64]
+
+
+HEADER_VALUES = ("length", "seq", "ack", "ident")
+"""Values of a packet that its first event with a header has."""
+HeaderValues: TypeAlias = tuple[int, int, int, int]
+"""Of these: bytes from the IP header on, TCP sequence and acknowledgement number, IPv4 identification."""
 
 
 class PathSignature(NamedTuple):
@@ -111,6 +106,7 @@ class PathSignature(NamedTuple):
         key: Equal for packets with the same path.
         digest: Equal for equal keys, and shorter.
         ports: The source port of the connection, and the one that its answers go to; 0 = not tracked.
+        header: Values of the packet's first event with a header.
         values: Values of the rows of this packet and of others.
         start: Place of the packet's first row in `values`.
         order: Positions of the packet's rows in the order of their times.
@@ -119,6 +115,7 @@ class PathSignature(NamedTuple):
     key: bytes
     digest: bytes
     ports: tuple[int, int]
+    header: HeaderValues
     values: RowValues
     start: int
     order: list[int]
@@ -189,8 +186,11 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
     extras[:, 1] = (is_whole & (rows["length"] == 0)).astype(np.uint16) << 1
     extras[1:, 1] |= (times[1:] == times[:-1]) & ~is_first[1:]
     extras[:, 2] = _run_numbers(rows, owner, is_hit, is_hit | (kinds == _CHAIN))
-    values = RowValues(times.tolist(), *(rows[name] for name in RowValues._fields[1:]))
-    return _found(is_refused.tolist(), starts.tolist(), ends.tolist(), (order - starts[owner]).tolist(), ports, values, signed)
+    has_header = np.flatnonzero(~is_hit & ~is_detail & (flags & _NO_HEADER == 0))
+    headers = np.append(has_header, 0).take(np.searchsorted(has_header, starts))
+    own = zip(ports, zip(*(rows[name].take(headers).tolist() for name in HEADER_VALUES), strict=True), strict=True)
+    values = RowValues(times.tolist(), rows["object"].copy())
+    return _found(is_refused.tolist(), starts.tolist(), ends.tolist(), (order - starts[owner]).tolist(), own, values, signed)
 
 
 def _found(
@@ -198,19 +198,19 @@ def _found(
     starts: Sequence[int],
     ends: Sequence[int],
     order: list[int],
-    ports: Iterable[tuple[int, int]],
+    own: Iterable[tuple[tuple[int, int], HeaderValues]],
     values: RowValues,
     signed: _Words,
 ) -> list[PathSignature | None]:
     """The signatures, from the places of the rows of each packet and the signed bytes of all rows."""
     found: list[PathSignature | None] = []
     octets, digests, size = signed.tobytes(), (signed @ _MULTIPLIERS).tobytes(), signed.itemsize * signed.shape[1]
-    for refused, start, end, own in zip(is_refused, starts, ends, ports, strict=True):
+    for refused, start, end, (ports, header) in zip(is_refused, starts, ends, own, strict=True):
         if refused:
             found.append(None)
         else:
             key, digest = octets[start * size : end * size], digests[start * 8 : end * 8]
-            found.append(PathSignature(key, digest, own, values, start, order[start:end]))
+            found.append(PathSignature(key, digest, ports, header, values, start, order[start:end]))
     return found
 
 

@@ -216,7 +216,7 @@ class PathTemplates:
 
     def find(self, identity: int, packet: OpenPacket, signature: PathSignature) -> SharedPacket | None:
         """Finds the template of a packet; None = it has none. All side effects are those of explaining it on its own."""
-        key, digest, ports, values, start, order = signature
+        key, digest, ports, header, values, start, order = signature
         group = self._groups.get((digest, self._rules.fingerprint(identity)))
         times = values.time[start : start + len(order)]
         if group is None or group.key != key or times[0] <= self._replaced_at:
@@ -231,7 +231,7 @@ class PathTemplates:
         if template.tracked != self._touched:
             self._tracked.update(dict.fromkeys(template.tracked))
             self._touched = template.tracked
-        return SharedPacket(identity, way, times[way.rows.began] + self._offset, times, values, start, details)
+        return SharedPacket(identity, way, times[way.rows.began] + self._offset, times, values, start, details, header)
 
     def _connection(
         self, group: _Group, packet: OpenPacket, signature: PathSignature, details: tuple[DecisionDetail, ...]
@@ -490,7 +490,7 @@ def _template(
         _path(packet, times, sockets, ports),
         EndpointsPattern.of(packet.endpoints, ports),
         (EndpointsPattern.of(packet.flow.orig, ports), EndpointsPattern.of(packet.flow.reply, ports)),
-        RowPlaces(own[0], with_header, tuple(sorted({with_header, *_completing(rows, own)}))),
+        RowPlaces(own[0], tuple(sorted({with_header, *_completing(rows, own)}))),
         tuple(dict.fromkeys(e.netns for e in events if e.flags & Flag.FLAG_HAS_CT and not e.flags & Flag.FLAG_NO_HEADER)),
         rules,
     )

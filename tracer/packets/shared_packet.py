@@ -14,7 +14,7 @@ from tracer.packets.shared_path import PathHops, Ports, SharedPath
 from tracer.util.frozen import evolve
 
 if TYPE_CHECKING:
-    from tracer.packets.path_signature import RowValues
+    from tracer.packets.path_signature import HeaderValues, RowValues
 
 
 class RowPlaces(NamedTuple):
@@ -22,12 +22,10 @@ class RowPlaces(NamedTuple):
 
     Attributes:
         began: The first event.
-        header: The first event with a header.
         late: The rows that late events of the packet need.
     """
 
     began: int
-    header: int
     late: tuple[int, ...]
 
 
@@ -66,6 +64,7 @@ class SharedPacket:
         values: Values of its rows and of others.
         start: Place of its first row in `values`.
         details: Its decision details, in order.
+        header: Values of its first event with a header.
 
     Attributes:
         identity: Identity of the packet.
@@ -74,9 +73,15 @@ class SharedPacket:
         times: Times of its rows, ns, CLOCK_MONOTONIC.
         details: Its decision details, in order.
         number: Order in which packets ended; 0 = not known yet.
+        length: Bytes from the IP header on.
+        seq: TCP sequence number.
+        ack: TCP acknowledgement number.
+        ident: IPv4 identification.
     """
 
-    __slots__ = ("_start", "_values", "_whole", "details", "identity", "number", "time", "times", "way")
+    __slots__ = (
+        "_start", "_values", "_whole", "ack", "details", "ident", "identity", "length", "number", "seq", "time", "times", "way",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -87,34 +92,16 @@ class SharedPacket:
         values: RowValues,
         start: int,
         details: tuple[DecisionDetail, ...],
+        header: HeaderValues,
     ) -> None:
         self.identity, self.way, self.time, self.times, self.details = identity, way, time, times, details
+        self.length, self.seq, self.ack, self.ident = header
         self._values, self._start, self.number = values, start, 0
         self._whole: Packet | None = None
 
     def move(self, way: ConnectionPath) -> None:
         """From now on the packet has the statements of another one about its path, as owners."""
         self.way, self._whole = way, None
-
-    @property
-    def length(self) -> int:
-        """Bytes from the IP header on."""
-        return self._values.length.item(self._start + self.way.rows.header)
-
-    @property
-    def seq(self) -> int:
-        """TCP sequence number."""
-        return self._values.seq.item(self._start + self.way.rows.header)
-
-    @property
-    def ack(self) -> int:
-        """TCP acknowledgement number."""
-        return self._values.ack.item(self._start + self.way.rows.header)
-
-    @property
-    def ident(self) -> int:
-        """IPv4 identification."""
-        return self._values.ident.item(self._start + self.way.rows.header)
 
     @property
     def sockets(self) -> tuple[int, ...]:

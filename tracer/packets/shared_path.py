@@ -110,7 +110,7 @@ class PathHops(SharedHops):
         details: Its decision details.
     """
 
-    __slots__ = ("_hops", "details", "path", "ports", "sockets", "times")
+    __slots__ = ("_hops", "_single", "details", "path", "ports", "sockets", "times")
 
     def __init__(
         self,
@@ -122,6 +122,7 @@ class PathHops(SharedHops):
     ) -> None:
         self.path, self.times, self.ports, self.sockets, self.details = path, times, ports, sockets, details
         self._hops: tuple[Hop, ...] | None = None
+        self._single: dict[int, Hop] = {}
 
     def on(self, path: SharedPath) -> PathHops:
         """The hops of the same packet on the path with other statements."""
@@ -151,7 +152,10 @@ class PathHops(SharedHops):
     def __getitem__(self, at: slice[int | None, int | None, int | None]) -> tuple[Hop, ...]: ...
     def __getitem__(self, at: int | slice[int | None, int | None, int | None]) -> Hop | tuple[Hop, ...]:
         if self._hops is None and isinstance(at, int):
-            return self._hop(self.path.hops[at])
+            found = self._single.get(at)
+            if found is None:
+                found = self._single[at] = self._hop(self.path.hops[at])
+            return found
         return self._made()[at]
 
     def __iter__(self) -> Iterator[Hop]:

@@ -131,7 +131,7 @@ class Run:
         self._output.end_batch(batch.now)
 
     def _feed_stages(self, packet: AnyPacket) -> None:
-        if self.is_limit_reached:
+        if self.limits.count and self.is_limit_reached:
             return
         output = self._output
         for stage in self._stages:

@@ -37,7 +37,7 @@ def test_values_are_left_open() -> None:
     assert len(set(keys(*same))) == 1
     values = [s for s in signed(*same) if s]
     assert [s.ports for s in values] == [(40000 + n, 0) for n in range(1, 5)]
-    assert [s.values.length[s.start] for s in values] == [61, 62, 63, 64]
+    assert [s.header for s in values] == [(60 + n, n, n, n) for n in range(1, 5)]
     assert [s.values.object[s.start + 2] for s in values] == [51, 52, 53, 54]
 
 

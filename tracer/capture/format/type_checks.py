@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
+from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 MIN_NUMBER, MAX_NUMBER = -(1 << 63), (1 << 64) - 1
 """Range of numbers: the numbers of the kernel and of SQLite have 64 bits."""
@@ -34,8 +35,8 @@ def fits(value: Any, hint: Any, is_json: bool = False) -> bool:
         return value is None
     if isinstance(hint, TypeVar):
         return True
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin is UnionType or str(origin) == "typing.Union":
+    origin, inside = _parts(hint)
+    if origin in (UnionType, Union):
         return any(fits(value, one, is_json) for one in inside)
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in inside)
@@ -48,6 +49,12 @@ def fits(value: Any, hint: Any, is_json: bool = False) -> bool:
         return type(value) is origin and all(fits(v, inside[0], is_json) for v in value)
     # The fields of a data class were checked when it was created.
     return type(value) is hint
+
+
+@lru_cache(1024)
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The unsubscripted type, and what is in its brackets."""
+    return get_origin(hint), get_args(hint)
 
 
 def _tuple(value: Any, inside: tuple[Any, ...], is_json: bool) -> bool:

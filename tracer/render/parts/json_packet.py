@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
@@ -39,6 +39,7 @@ from tracer.model.packet import Flow, Packet
 from tracer.model.rule import Rule, RuleHit, RuleTrace, format_path
 
 Object = dict[str, Any]
+_OWNER_FIELDS = tuple(field.name for field in fields(Owner))
 
 
 def packet_object(packet: Packet) -> Object:
@@ -161,7 +162,7 @@ def _rule(rule: Rule) -> Object:
 
 def _owner(owner: Owner) -> Object:
     """Returns the fields of an owner by the model's names, and the phrase of the text format."""
-    return {key: text for key, text in asdict(owner).items() if text} | {"text": owner.text}
+    return {key: text for key in _OWNER_FIELDS if (text := getattr(owner, key))} | {"text": owner.text}
 
 
 def endpoints(ends: Endpoints) -> Object:
