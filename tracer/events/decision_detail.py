@@ -27,6 +27,7 @@ CONNECT = "connect"
 """The kind of detail of a socket that is connected to another address than it asked for, or sends a datagram to another one."""
 LOOKUP = "lookup"
 """The kind of detail of a packet of which a program of sk_lookup chose the socket."""
+_NAMES = {int(kind): kind.name.removeprefix("DETAIL_").lower().replace("_", "-") for kind in DetailKind}
 _TIME_WAIT_STATES = {5: "FIN_WAIT2", 6: "TIME_WAIT"}
 
 
@@ -43,8 +44,7 @@ def read(e: Event) -> DecisionDetail:
 
 def of_row(row: Row) -> DecisionDetail:
     """Decodes a row."""
-    kind = DetailKind(row.what).name.removeprefix("DETAIL_")
-    return DecisionDetail(kind.lower().replace("_", "-"), _READERS[row.what](row))
+    return DecisionDetail(_NAMES[row.what], _READERS[row.what](row))
 
 
 def tcp_options(raw: bytes) -> Iterator[tuple[int, bytes]]:

@@ -62,7 +62,7 @@ class ClosedSharedPacket(NamedTuple):
     def of(cls, shared: SharedPacket, opened: OpenPacket, order: Sequence[int]) -> ClosedSharedPacket:
         """What is kept of a packet that was filled in from a template. order: places of its rows, in the order of time."""
         times, places = shared.times, shared.way.rows
-        rows = opened.chosen([order[at] for at in places.late])
+        rows = opened.chosen(places.late, order)
         return cls._make((times[places.began], times[-1], len(times), shared.way.sample.endpoints, rows))
 
     def headers(self) -> ClosedPacket:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -67,10 +67,10 @@ class OpenPacket:
         """All rows."""
         return np.frombuffer(self.octets, DTYPE)
 
-    def chosen(self, places: Iterable[int]) -> bytes:
-        """The bytes of the rows at these places in `rows`."""
+    def chosen(self, places: Iterable[int], order: Sequence[int]) -> bytes:
+        """The bytes of some rows. places: in the order of time; order: the place in `rows` of each of these."""
         octets = self.octets
-        return b"".join([octets[at * _SIZE : (at + 1) * _SIZE] for at in places])
+        return b"".join([octets[order[at] * _SIZE : (order[at] + 1) * _SIZE] for at in places])
 
     def row(self, at: int) -> bytes:
         """The bytes of the row at a place in `rows`."""

@@ -222,7 +222,8 @@ class PathTemplates:
         if group is None or group.key != key or times[0] <= self._replaced_at:
             return None
         details = tuple([packet.detail(order[at]) for at in group.details]) if group.details else ()
-        connection = self._connection(group, packet, signature, details)
+        sockets = tuple([values.object.item(start + place.row) for place in group.sockets]) if group.sockets else ()
+        connection = self._connection(group, packet, signature, sockets, details)
         found = self._way(connection, identity, times, ports) if connection else None
         if found is None:
             self._hops.lookups.settle()
@@ -231,15 +232,19 @@ class PathTemplates:
         if template.tracked != self._touched:
             self._tracked.update(dict.fromkeys(template.tracked))
             self._touched = template.tracked
-        return SharedPacket(identity, way, times[way.rows.began] + self._offset, times, values, start, details, header)
+        return SharedPacket(identity, way, times[way.rows.began] + self._offset, times, sockets, details, header)
 
     def _connection(
-        self, group: _Group, packet: OpenPacket, signature: PathSignature, details: tuple[DecisionDetail, ...]
+        self,
+        group: _Group,
+        packet: OpenPacket,
+        signature: PathSignature,
+        inodes: tuple[int, ...],
+        details: tuple[DecisionDetail, ...],
     ) -> _GroupConnection | None:
         """What is known of packets of this group and connection, if the same is looked up for this packet; None = nothing."""
-        ports, values, start = signature.ports, signature.values, signature.start
-        version, known = self._version, self._connections.get((group, ports))
-        inodes = tuple([values.object.item(start + place.row) for place in group.sockets]) if group.sockets else ()
+        ports, version = signature.ports, self._version
+        known = self._connections.get((group, ports))
         if known and version is not None and known.version == version and known.sockets == inodes:
             return known
         looked_up, is_lasting = self._looked_up(group, packet, signature, inodes, details)
@@ -484,10 +489,9 @@ def _template(
     times = [row.time for row in rows]
     own = [at for at, row in enumerate(rows) if isinstance(row, Event)]
     with_header = next(at for at in own if not rows[at].flags & Flag.FLAG_NO_HEADER)
-    sockets = [at for at in own if rows[at].kind == Kind.EVENT_SOCKET]
     return PathTemplate(
         packet,
-        _path(packet, times, sockets, ports),
+        _path(packet, times, ports),
         EndpointsPattern.of(packet.endpoints, ports),
         (EndpointsPattern.of(packet.flow.orig, ports), EndpointsPattern.of(packet.flow.reply, ports)),
         RowPlaces(own[0], tuple(sorted({with_header, *_completing(rows, own)}))),
@@ -502,7 +506,7 @@ def _completing(rows: Sequence[EventRow], own: Sequence[int]) -> Sequence[int]:
     return [at for at in own if at == last or (at > last and rows[at].kind == Kind.EVENT_NAT)]
 
 
-def _path(packet: Packet, times: Sequence[int], sockets: Sequence[int], ports: Ports) -> SharedPath:
+def _path(packet: Packet, times: Sequence[int], ports: Ports) -> SharedPath:
     ends: dict[Endpoints, int] = {}
     hops = []
     socket = detail = -1
@@ -515,7 +519,7 @@ def _path(packet: Packet, times: Sequence[int], sockets: Sequence[int], ports: P
         socket += isinstance(hop, SocketHop)
         detail += isinstance(hop, DetailHop)
         hops.append(HopPattern(hop, times.index(hop.time), before, after, socket, detail))
-    return SharedPath(tuple(hops), tuple(EndpointsPattern.of(each, ports) for each in ends), tuple(sockets))
+    return SharedPath(tuple(hops), tuple(EndpointsPattern.of(each, ports) for each in ends))
 
 
 def _use(use: TranslationUse, times: Sequence[int], ports: Ports) -> _Use:

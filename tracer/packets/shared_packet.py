@@ -14,7 +14,7 @@ from tracer.packets.shared_path import PathHops, Ports, SharedPath
 from tracer.util.frozen import evolve
 
 if TYPE_CHECKING:
-    from tracer.packets.path_signature import HeaderValues, RowValues
+    from tracer.packets.path_signature import HeaderValues
 
 
 class RowPlaces(NamedTuple):
@@ -61,8 +61,7 @@ class SharedPacket:
         way: What it shares with other packets of its connection.
         time: Time of its first event, ns since the epoch.
         times: Times of its rows, ns, CLOCK_MONOTONIC.
-        values: Values of its rows and of others.
-        start: Place of its first row in `values`.
+        sockets: Inodes of the sockets that received it, in order.
         details: Its decision details, in order.
         header: Values of its first event with a header.
 
@@ -71,6 +70,7 @@ class SharedPacket:
         way: What it shares with other packets of its connection.
         time: Time of its first event, ns since the epoch.
         times: Times of its rows, ns, CLOCK_MONOTONIC.
+        sockets: Inodes of the sockets that received it, in order.
         details: Its decision details, in order.
         number: Order in which packets ended; 0 = not known yet.
         length: Bytes from the IP header on.
@@ -80,7 +80,7 @@ class SharedPacket:
     """
 
     __slots__ = (
-        "_start", "_values", "_whole", "ack", "details", "ident", "identity", "length", "number", "seq", "time", "times", "way",
+        "_whole", "ack", "details", "ident", "identity", "length", "number", "seq", "sockets", "time", "times", "way",
     )  # fmt: skip
 
     def __init__(
@@ -89,28 +89,18 @@ class SharedPacket:
         way: ConnectionPath,
         time: int,
         times: list[int],
-        values: RowValues,
-        start: int,
+        sockets: tuple[int, ...],
         details: tuple[DecisionDetail, ...],
         header: HeaderValues,
     ) -> None:
-        self.identity, self.way, self.time, self.times, self.details = identity, way, time, times, details
+        self.identity, self.way, self.time, self.times = identity, way, time, times
+        self.sockets, self.details, self.number = sockets, details, 0
         self.length, self.seq, self.ack, self.ident = header
-        self._values, self._start, self.number = values, start, 0
         self._whole: Packet | None = None
 
     def move(self, way: ConnectionPath) -> None:
         """From now on the packet has the statements of another one about its path, as owners."""
         self.way, self._whole = way, None
-
-    @property
-    def sockets(self) -> tuple[int, ...]:
-        """Inodes of the sockets that received it, in order."""
-        places = self.way.path.sockets
-        if not places:
-            return ()
-        found, start = self._values.object, self._start
-        return tuple([found.item(start + at) for at in places])
 
     def packet(self) -> Packet:
         """The whole packet, with the number that it has now."""

@@ -68,28 +68,26 @@ class SharedPath:
     Args:
         hops: Its hops.
         ends: Patterns of the endpoints in it.
-        sockets: Places of the rows with the sockets that received the packet.
 
     Attributes:
         hops: Its hops.
         ends: Patterns of the endpoints in it.
-        sockets: Places of the rows with the sockets that received the packet.
         alike: The hops of the packet that was explained.
         places: Places of its hops by their class.
         kept: What stages and outputs keep for packets of this path, by stage or output. It is dropped together with the path.
     """
 
-    __slots__ = ("alike", "ends", "hops", "kept", "places", "sockets")
+    __slots__ = ("alike", "ends", "hops", "kept", "places")
 
-    def __init__(self, hops: tuple[HopPattern, ...], ends: tuple[EndpointsPattern, ...], sockets: tuple[int, ...]) -> None:
-        self.hops, self.ends, self.sockets = hops, ends, sockets
+    def __init__(self, hops: tuple[HopPattern, ...], ends: tuple[EndpointsPattern, ...]) -> None:
+        self.hops, self.ends = hops, ends
         self.alike = tuple(pattern.hop for pattern in hops)
         self.places: dict[type[HopBase], tuple[int, ...]] = {}
         self.kept: dict[object, object] = {}
 
     def with_hops(self, hops: Sequence[Hop]) -> SharedPath:
         """The same path with other statements about its hops, as their owners; values and rewrites are the same."""
-        return SharedPath(tuple(p._replace(hop=hop) for p, hop in zip(self.hops, hops, strict=True)), self.ends, self.sockets)
+        return SharedPath(tuple(p._replace(hop=hop) for p, hop in zip(self.hops, hops, strict=True)), self.ends)
 
 
 class PathHops(SharedHops):

@@ -98,7 +98,7 @@ def test_a_memo_computes_once_for_a_path() -> None:
 
 
 def test_what_is_kept_for_a_path_goes_with_it() -> None:
-    assert SharedPath((), (), ()).kept == {}
+    assert SharedPath((), ()).kept == {}
 
 
 Make = Callable[[random.Random, int], Trail]

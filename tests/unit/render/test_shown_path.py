@@ -61,7 +61,7 @@ def test_another_port_that_is_by_chance_the_one_that_a_connection_chose() -> Non
     assert hops
     chance = packets[2].endpoints.sport
     ends = [p._replace(ends=evolve(p.ends, dport=chance)) if p.ends.dport == POD_PORT else p for p in hops.path.ends]
-    path = SharedPath(hops.path.hops, tuple(ends), hops.path.sockets)
+    path = SharedPath(hops.path.hops, tuple(ends))
     for packet in packets[1:]:
         own = shared_hops(packet)
         assert own

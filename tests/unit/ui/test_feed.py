@@ -71,7 +71,7 @@ def with_ruleset(packet: Packet) -> Packet:
 def test_a_kept_packet_has_no_snapshot_of_rules() -> None:
     feed, packet = ScreenFeed(), with_ruleset(samples.node_port())
     before = trace_of(packet.hops[0])
-    path = SharedPath(tuple(HopPattern(hop, 0, -1, -1, -1, -1) for hop in packet.hops[:2]), (), ())
+    path = SharedPath(tuple(HopPattern(hop, 0, -1, -1, -1, -1) for hop in packet.hops[:2]), ())
     shared = replace(packet, hops=PathHops(path, [packet.hops[0].time], (0, 0), (), ()))
     feed.packet(packet)
     feed.packet(shared)
