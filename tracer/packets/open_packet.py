@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -22,9 +23,8 @@ _REGISTERS = slice(_FIRST, _FIRST + HIT_DTYPE["registers"].itemsize)
 assert DTYPE.names and DTYPE.names[0] == "time"
 
 
-def _time(octets: bytes, start: int) -> int:
-    """The time of the row that begins there."""
-    return int.from_bytes(octets[start : start + 8], "little")
+_TIME = struct.Struct("<Q")
+"""The time at the begin of a row."""
 
 
 class OpenPacket:
@@ -45,14 +45,15 @@ class OpenPacket:
 
     def __init__(self, octets: bytes, is_settled: bool = False) -> None:
         self._parts, self.is_settled = [octets], is_settled
-        self.began, self.last, self.count = _time(octets, 0), _time(octets, len(octets) - _SIZE), len(octets) // _SIZE
+        size = len(octets)
+        self.began, self.last, self.count = *_TIME.unpack_from(octets), *_TIME.unpack_from(octets, size - _SIZE), size // _SIZE
         self._events: list[EventRow] = []
 
     def add(self, octets: bytes, is_settled: bool = False) -> None:
         """Adds rows that came later. is_settled: no rules that acted at these rows are still to be read."""
         self._parts.append(octets)
         self.count += len(octets) // _SIZE
-        self.last = _time(octets, len(octets) - _SIZE)
+        (self.last,) = _TIME.unpack_from(octets, len(octets) - _SIZE)
         self.is_settled = self.is_settled and is_settled
 
     @property

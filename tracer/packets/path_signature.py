@@ -204,7 +204,11 @@ def _found(
 ) -> list[PathSignature | None]:
     """The signatures, from the places of the rows of each packet and the signed bytes of all rows."""
     found: list[PathSignature | None] = []
-    octets, digests, size = signed.tobytes(), (signed @ _MULTIPLIERS).tobytes(), signed.itemsize * signed.shape[1]
+    octets, digests, size = (
+        signed.tobytes(),
+        np.einsum("ij,j->i", signed, _MULTIPLIERS).tobytes(),
+        signed.itemsize * signed.shape[1],
+    )
     for refused, start, end, (ports, header) in zip(is_refused, starts, ends, own, strict=True):
         if refused:
             found.append(None)
@@ -236,46 +240,46 @@ def _port_codes(
     """
     at = np.flatnonzero(is_whole)
     packets = owner[at]
-    fields = octets[at, _PORTS_START:_PORTS_END].view("<u2")
-    chosen = np.zeros((len(starts), 2), np.uint16)
+    # By port, so that each comparison is one of two columns.
+    fields = np.ascontiguousarray(octets[at, _PORTS_START:_PORTS_END].view("<u2").T)
+    chosen = np.zeros((2, len(starts)), np.uint16)
     tracked = np.flatnonzero(is_tracked[at])
     if len(tracked):
         tracked_packets = packets[tracked]
         first = np.flatnonzero(np.append(True, tracked_packets[1:] != tracked_packets[:-1]))
-        chosen[tracked_packets[first], 0] = fields[tracked[first], _ORIG_SPORT]
+        chosen[0, tracked_packets[first]] = fields[_ORIG_SPORT, tracked[first]]
         # A node that masquerades the connection chooses another port, which no row before its POSTROUTING has.
-        masqueraded = tracked[fields[tracked, _REPLY_DPORT] != chosen[tracked_packets, 0]]
-        chosen[packets[masqueraded], 1] = fields[masqueraded, _REPLY_DPORT]
-    chosen[packets[_has_ambiguous_port(fields, is_tracked[at], chosen[packets])]] = 0
-    own = chosen[packets]
-    is_source = (fields == own[:, :1]) & (fields != 0)
-    is_reply = ~is_source & (fields == own[:, 1:]) & (fields != 0)
+        reply_ports = fields[_REPLY_DPORT, tracked]
+        masqueraded = np.flatnonzero(reply_ports != chosen[0, tracked_packets])
+        chosen[1, tracked_packets[masqueraded]] = reply_ports[masqueraded]
+    is_source, is_reply = _has_ports(fields, chosen[:, packets])
+    is_ambiguous = _has_ambiguous_port(is_source | is_reply, is_tracked[at])
+    if is_ambiguous.any():
+        chosen[:, packets[is_ambiguous]] = 0
+        is_source, is_reply = _has_ports(fields, chosen[:, packets])
+    is_reply &= ~is_source
     codes = np.zeros(len(owner), np.uint16)
-    codes[at] = (is_source + is_reply * np.uint16(2)) @ _PORT_WEIGHTS
+    codes[at] = _PORT_WEIGHTS @ (is_source + is_reply * np.uint16(2))
     fields[is_source | is_reply] = 0
-    octets[at, _PORTS_START:_PORTS_END] = fields.view(np.uint8)
-    return [(source, reply) for source, reply in chosen.tolist()], codes
+    octets[at, _PORTS_START:_PORTS_END] = np.ascontiguousarray(fields.T).view(np.uint8)
+    return list(zip(*chosen.tolist(), strict=True)), codes
 
 
-def _has_ambiguous_port(
-    fields: npt.NDArray[np.uint16], is_tracked: npt.NDArray[np.bool_], chosen: npt.NDArray[np.uint16]
-) -> npt.NDArray[np.bool_]:
+def _has_ports(fields: npt.NDArray[np.uint16], chosen: npt.NDArray[np.uint16]) -> list[npt.NDArray[np.bool_]]:
+    """For each of the two chosen ports, which fields have it. chosen: of the packet of each row, 0 = none."""
+    return [(fields == port) & (port != 0) for port in chosen]
+
+
+def _has_ambiguous_port(is_chosen: npt.NDArray[np.bool_], is_tracked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Whether a chosen port of a packet is also the port of its service, which is no value that packets may differ in.
 
     Args:
-        fields: The ports of whole rows.
+        is_chosen: Which ports of whole rows are a chosen port of the packet.
         is_tracked: Rows with a connection.
-        chosen: The two chosen ports of the packet of each row.
     """
-    source, destination, asked, answering = (fields[:, PORTS.index(n)] for n in ("sport", "dport", "orig_dport", "reply_sport"))
-    found = np.zeros(len(fields), bool)
-    ends = [np.zeros(len(fields), bool), np.zeros(len(fields), bool)]
-    for port in (chosen[:, 0], chosen[:, 1]):
-        is_chosen = port != 0
-        found |= is_tracked & is_chosen & ((asked == port) | (answering == port))
-        ends[0] |= is_chosen & (source == port)
-        ends[1] |= is_chosen & (destination == port)
-    return found | (ends[0] & ends[1])
+    source, destination, asked, answering = (is_chosen[PORTS.index(n)] for n in ("sport", "dport", "orig_dport", "reply_sport"))
+    found: npt.NDArray[np.bool_] = is_tracked & (asked | answering) | source & destination
+    return found
 
 
 def _run_numbers(
@@ -288,10 +292,15 @@ def _run_numbers(
         return numbers
     runs = rows["accept_len"].astype(np.uint64) | rows["accept_max"].astype(np.uint64) << np.uint64(32)
     runs[is_hit] = rows.view(HIT_DTYPE)["run"][is_hit]
-    own, order = owner[at], np.lexsort((runs[at], owner[at]))
-    sorted_runs, sorted_owner = runs[at][order], own[order]
-    is_new = np.concatenate(([True], (sorted_runs[1:] != sorted_runs[:-1]) | (sorted_owner[1:] != sorted_owner[:-1])))
-    number = np.cumsum(is_new)
-    first = number[np.searchsorted(sorted_owner, sorted_owner)]
-    numbers[at[order]] = (number - first + 1).astype(np.uint16)
+    own, own_runs = owner[at], runs[at]
+    # Most rows belong to the run of the row before: only the others are sorted.
+    is_new = np.append(True, (own_runs[1:] != own_runs[:-1]) | (own[1:] != own[:-1]))
+    begun = np.flatnonzero(is_new)
+    own, own_runs = own[begun], own_runs[begun]
+    order = np.lexsort((own_runs, own))
+    sorted_runs, sorted_owner = own_runs[order], own[order]
+    number = np.cumsum(np.append(True, (sorted_runs[1:] != sorted_runs[:-1]) | (sorted_owner[1:] != sorted_owner[:-1])))
+    found = np.empty(len(begun), np.uint16)
+    found[order] = number - number[np.searchsorted(sorted_owner, sorted_owner)] + 1
+    numbers[at] = found[np.cumsum(is_new) - 1]
     return numbers
