@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -59,6 +60,15 @@ def test_a_compression_bomb_is_not_unpacked() -> None:
     assert unpack(stored) == "x" * 100_000 and len(stored) < 1000
     with pytest.raises(MalformedRecord, match="has no end"):
         inflate(stored, 1000)
+
+
+def test_where_a_compressed_text_begins_and_ends() -> None:
+    """zlib's own check sum is not computed: that of the row is. But a text that lacks its end is damaged."""
+    stored = zlib.compress(b"text" * 100)
+    assert inflate(stored[:-4] + bytes(4)) == b"text" * 100
+    for damaged in (stored[:-1], stored[:4], b"", b"\x78\x00" + stored[2:], b"\x79" + stored[1:], stored[2:]):
+        with pytest.raises(MalformedRecord):
+            inflate(damaged)
 
 
 @pytest.mark.parametrize("stored", [b"", b"\x78", b"{", None, 5, b"\x78\x9c" + b"\0" * 30, b"[" * 100_000])
