@@ -15,7 +15,7 @@
  * An address of a socket is used again, so each entry has the socket's inode number. */
 
 #ifndef ENUM_CGROUP_INET4_CONNECT
-/* Until 5.15 the type is enum bpf_attach_type, whose numbers are fixed: kernel commit 6fc88c354f3a ("bpf: Migrate cgroup_bpf to
+/* Until 5.15 the type is enum bpf_attach_type; its numbers are fixed: kernel commit 6fc88c354f3a ("bpf: Migrate cgroup_bpf to
  * internal cgroup_bpf_attach_type enum"). */
 #define ENUM_CGROUP_INET4_CONNECT 10
 #define ENUM_CGROUP_INET6_CONNECT 11

@@ -44,7 +44,7 @@ def watch(node: None, request: pytest.FixtureRequest) -> Iterator[Watch]:
 
 @pytest.fixture
 def target() -> Iterator[int]:
-    """The number of an interface that sends to nobody."""
+    """The number of an interface that sends to no other one."""
     run(f"ip link add {TARGET} type dummy && ip link set {TARGET} up")
     try:
         yield socket.if_nametoindex(TARGET)

@@ -125,7 +125,7 @@ def test_an_answer_that_was_seen_is_certain() -> None:
     assert len(f.proofs(finding, "object")) == 1
 
 
-def test_a_drop_that_nobody_is_seen_to_answer() -> None:
+def test_a_drop_without_an_answer() -> None:
     (finding,) = found(WEB, CLIENT, DENY, since=(answered("DROP"),))
     assert not finding.certain and "The same is seen when that process ends" in finding.cause
 
