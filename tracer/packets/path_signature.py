@@ -51,7 +51,7 @@ assert _WORDS * 8 == _SIZE
 _Bytes = npt.NDArray[np.uint8]
 _Words = npt.NDArray[np.uint64]
 _MULTIPLIERS: _Words = np.array([secrets.randbits(64) | 1 for _ in range(_WORDS + 1)], np.uint64)
-"""Random numbers that make a digest of a row; other ones in each process: rows with the same digest cannot be made on purpose."""
+"""Random numbers that make a digest of a row, new in each process: nothing that is sent can be made to have the same digest."""
 _HIT, _DETAIL, _CHAIN = map(int, (Kind.EVENT_NFT_RULE, Kind.EVENT_CLUE, Kind.EVENT_CHAIN))
 _TRACKED, _NO_HEADER, _WITHOUT_HEADER = map(int, (Flag.FLAG_HAS_CT, Flag.FLAG_NO_HEADER, Flag.FLAG_SAME | Flag.FLAG_NO_HEADER))
 """Plain numbers: a comparison of an array with a member of an enumeration takes 5x as long."""
