@@ -245,7 +245,7 @@ static __always_inline int transmit_entered(struct call *c)
 
     if (!s || !holds_ip(c, skb) || in_negative_cache(READ(c, skb, _nfct)))
         return 0;
-    e = track_outside_hook(c, skb, s);
+    e = track_outside_hook(c, skb, s, PARSED);
     if (e)
         keep_before(c->arg[0], e, s, PLACE_TC_EGRESS);
     return 0;
@@ -323,7 +323,7 @@ static __always_inline int redirected(struct call *c, struct sk_buff *skb, struc
     if (!s || !dev || !holds_ip(c, skb))
         return 0;
     s->whole = 1;
-    e = track_outside_hook(c, skb, s);
+    e = track_outside_hook(c, skb, s, PARSED);
     if (!e)
         return 0;
     if (!place)

@@ -25,7 +25,7 @@ static __always_inline int lookup4_returned(struct call *c)
     s = observation_of(c);
     if (s)
         s->whole = 0;
-    e = track_outside_hook(c, skb, s);
+    e = track_outside_hook(c, skb, s, PARSED);
     if (e)
         e->lookup = c->ret >= (u64)-MAX_ERRNO ? LOOKUP_REFUSED : LOOKUP_CHOSE;
     return 0;

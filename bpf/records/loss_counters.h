@@ -3,7 +3,7 @@
  * Programs of one CPU may interrupt each other between reading and writing a counter; the counted events are rare. */
 
 #define COUNTER_KINDS 32
-#define COUNTER_ROWS 64
+#define COUNTER_ROWS 80
 #define PACKETS_SHED 31
 #define OPENINGS_SHED 30
 #define FAILURES_SHED 29

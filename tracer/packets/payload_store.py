@@ -22,9 +22,8 @@ class PayloadStore(LruDict[int, Pieces]):
     """
 
     def __init__(self) -> None:
-        super().__init__(PACKETS_KEPT, "payloads of packets", lambda _, pieces: self._count(pieces, -1))
+        super().__init__(PACKETS_KEPT, "payloads of packets", lambda _, pieces: self._count(pieces, -1), is_exact=True)
         self.octets = 0
-        self._ordered_from = 0  # it is full by its bytes, too
 
     def add(self, packet: int, first: int, piece: bytes) -> None:
         """Adds the bytes of a packet from offset `first` on."""

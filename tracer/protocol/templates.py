@@ -26,7 +26,9 @@ class TemplateStore(Generic[K, V]):
 
     def __init__(self) -> None:
         self._bytes = 0
-        self._templates: LruDict[K, tuple[int, V]] = LruDict(MOST_TEMPLATES, "packet templates of a stream", self._forget)
+        self._templates: LruDict[K, tuple[int, V]] = LruDict(
+            MOST_TEMPLATES, "packet templates of a stream", self._forget, is_exact=True
+        )
 
     def _forget(self, key: K, entry: tuple[int, V]) -> None:
         self._bytes -= entry[0]

@@ -120,7 +120,7 @@ class KeptConnections:
         self.packets = self.evicted_packets = 0
         self._count = 0
         self._aliases: dict[Hashable, Hashable] = {}
-        self._connections: LruDict[Hashable, KeptConnection] = LruDict(most, "connections of ui", self._evicted)
+        self._connections: LruDict[Hashable, KeptConnection] = LruDict(most, "connections of ui", self._evicted, is_exact=True)
 
     @property
     def evicted(self) -> int:

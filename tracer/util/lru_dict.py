@@ -25,14 +25,18 @@ class LruDict(MutableMapping[K, V]):
         most: Largest number of entries.
         name: What the entries are, a plural noun phrase; evictions are counted under it, and docs/bounds.md lists it.
         on_evicted: Called with the key and the value of each evicted entry.
+        is_exact: Each look-up counts as a use. For entries that are evicted before the dictionary is full, for their size, or
+            that another program has to evict in the same order.
 
     Attributes:
         evicted: Number of evicted entries.
     """
 
-    def __init__(self, most: int, name: str = "", on_evicted: Callable[[K, V], None] | None = None) -> None:
+    def __init__(
+        self, most: int, name: str = "", on_evicted: Callable[[K, V], None] | None = None, is_exact: bool = False
+    ) -> None:
         self.most, self.name, self.evicted = most, name, 0
-        self._ordered_from, self._on_evicted = most // 2, on_evicted
+        self._ordered_from, self._on_evicted = 0 if is_exact else most // 2, on_evicted
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def __getitem__(self, key: K) -> V:

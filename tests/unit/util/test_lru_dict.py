@@ -27,6 +27,8 @@ from tracer.node import namespaces
 from tracer.node import processes as node_processes
 from tracer.node.namespaces import Namespaces
 from tracer.node.processes import Processes
+from tracer.protocol.limits import MOST_TEMPLATE_BYTES
+from tracer.protocol.templates import TemplateStore
 from tracer.rules import rule_resolver
 from tracer.rules.nftables import namespace_snapshots, watcher
 from tracer.rules.nftables import snapshot as nftables_snapshot
@@ -62,6 +64,24 @@ def test_an_entry_is_kept_while_half_as_many_others_are_added_since_its_last_use
         full[key] = None
         assert full.get(0, "missing") is None
     assert 0 in full and 1 not in full
+
+
+def test_an_exact_order_counts_each_use() -> None:
+    kept: LruDict[str, int] = LruDict(100, is_exact=True)
+    kept["a"], kept["b"], kept["c"] = 1, 2, 3
+    assert (kept.get("a"), kept["b"]) == (1, 2)
+    kept.evict()
+    assert list(kept) == ["a", "b"]
+
+
+def test_the_template_of_a_stream_that_was_used_longest_ago_is_dropped_for_its_bytes() -> None:
+    """Both ends of a stream drop the same ones, whatever version they are."""
+    store: TemplateStore[int, str] = TemplateStore()
+    for key in (1, 2):
+        store.put(key, "template", MOST_TEMPLATE_BYTES // 2)
+    assert store.get(1) == "template"
+    store.put(3, "template", MOST_TEMPLATE_BYTES // 2)
+    assert (store.get(1), store.get(2), store.get(3)) == ("template", None, "template")
 
 
 def test_what_is_evicted_can_be_seen() -> None:
