@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from scenes import netns, nfqueue
+from scenes import netns, nfqueue, traffic
 from scenes.netns import Child
 from scenes.nfqueue import ACCEPT, DROP, REPEAT, Options
 from scenes.topology import CLIENT, DRAIN4, NODE4, PODS
@@ -257,8 +257,12 @@ def test_conntrack_drops_what_the_process_accepted(watch: Watch) -> None:
         with open(limit, "w", encoding="ascii") as file:
             file.write(text)
 
-    with table(("prerouting priority -300", TO_QUEUE)), bound():
-        set_limit("1")
+    with netns.entered(POD.name):
+        listener = socket.create_server((POD.addr4, PORT))
+    # Established connections: no entry can be evicted for the datagrams.
+    kept = traffic.connections(POD.addr4, PORT, 3)
+    with listener, kept, table(("prerouting priority -300", TO_QUEUE)), bound():
+        set_limit("2")
         try:
             with watch(Filter(ports=(PORT,)), nft=True) as seen:
                 send(3)
