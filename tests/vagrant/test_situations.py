@@ -34,4 +34,4 @@ def test_each_fault_of_a_service_has_a_healthy_twin() -> None:
     every = service_situations.every()
     assert len({s.text for s in every}) == len(every) and not every[-1].packets
     faults = {s.packets for s in every} - {""}
-    assert sum(not s.packets for s in every) >= len(faults) == 11
+    assert sum(not s.packets for s in every) >= len(faults) == 12
