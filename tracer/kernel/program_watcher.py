@@ -53,8 +53,8 @@ MOST_PAUSE_SECONDS = 2.0
 TRIES = 3
 """Readings in a row that a change may disturb."""
 LATE = (
-    "eBPF programs were attached to interfaces after this run began: which packets they redirect or rewrite is not shown. Start"
-    " again to see it."
+    "eBPF programs are attached to interfaces, and none was found when this run began: which packets they redirect or rewrite is"
+    " not shown. Start again to see it."
 )
 END_SECONDS = 1.0
 """Longest wait at the end of a run for the thread, s."""
@@ -134,8 +134,8 @@ class ProgramWatcher:
         self._note_changes()
         began = monotonic_ns()
         try:
-            is_same = space.nsid is not None and self._inside(
-                inode, lambda: attached_programs.is_unchanged(place, history.attached, self._elsewhere)
+            is_same = space.nsid is not None and netns.inside_inode(
+                inode, self._own, lambda: attached_programs.is_unchanged(place, history.attached, self._elsewhere)
             )
         except Exception:  # then all of the namespace is read, which says what is wrong
             return False
@@ -200,7 +200,7 @@ class ProgramWatcher:
             began = monotonic_ns()
             try:
                 found, nsid = (
-                    self._inside(inode, lambda: attached_programs.read(self._catalog, self._elsewhere)),
+                    netns.inside_inode(inode, self._own, lambda: attached_programs.read(self._catalog, self._elsewhere)),
                     self._number(inode),
                 )
             except (OSError, LookupError) as e:
@@ -245,10 +245,6 @@ class ProgramWatcher:
         if ANY_INTERFACE in changed:
             space.first = ended
         space.last = began
-
-    def _inside(self, inode: int, work: Callable[[], T]) -> T:
-        """As the function of that name."""
-        return _inside(self._own, inode, work)
 
     def _elsewhere(self, number: int, work: Callable[[], T]) -> T:
         """Calls `work` in the tracer's own namespace, if it is the one with this number in this thread's namespace.
@@ -313,7 +309,7 @@ def is_any_attached(seconds: float = START_SECONDS) -> bool:
         if inode != own and monotonic_ns() > until:
             break
         with suppress(OSError, LookupError):
-            found = _inside(own, inode, attached_programs.read_numbers)
+            found = netns.inside_inode(inode, own, attached_programs.read_numbers)
             if has_programs(found):
                 return True
     return False
@@ -322,22 +318,6 @@ def is_any_attached(seconds: float = START_SECONDS) -> bool:
 def has_programs(found: Mapping[Place, Attached]) -> bool:
     """Whether there is an eBPF program among what is attached."""
     return any(program.number for attached in found.values() for program in attached.programs)
-
-
-def _inside(own: int, inode: int, work: Callable[[], T]) -> T:
-    """Calls `work` in a namespace. own: that of this thread.
-
-    Raises:
-        OSError: It cannot be entered or read.
-        LookupError: It does not exist any more.
-    """
-    if inode == own:
-        return work()
-    fd = netns.open_path(netns.find(inode), inode)
-    try:
-        return netns.inside(fd, work)
-    finally:
-        os.close(fd)
 
 
 def _listener() -> ChangeListener | None:

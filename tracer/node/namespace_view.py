@@ -7,7 +7,6 @@ namespace may have been removed before its packet ended.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -70,14 +69,7 @@ class NamespaceReader:
 
     def _read_inside(self, name: Netns, look: Callable[[], T], otherwise: T) -> T:
         with suppress(OSError, LookupError, ValueError, TraceError):
-            inode = self._namespaces.find(name)
-            if inode == self._namespaces.own:
-                return look()
-            fd = netns.open_path(netns.find(inode), inode)
-            try:
-                return netns.inside(fd, look)
-            finally:
-                os.close(fd)
+            return netns.inside_inode(self._namespaces.find(name), self._namespaces.own, look)
         return otherwise
 
 

@@ -61,6 +61,27 @@ def inside(fd: int, work: Callable[[], T]) -> T:
     return _Call(lambda: _checked(_libc.setns(fd, CLONE_NEWNET), "setns"), work)()
 
 
+def inside_inode(inode: int, own: int, work: Callable[[], T]) -> T:
+    """Calls `work` in the namespace with an inode; in this thread if it is the own one.
+
+    Args:
+        inode: Inode of the namespace.
+        own: Inode of this thread's namespace.
+        work: What to call.
+
+    Raises:
+        OSError: It cannot be entered or read.
+        LookupError: It does not exist any more.
+    """
+    if inode == own:
+        return work()
+    fd = open_path(find(inode), inode)
+    try:
+        return inside(fd, work)
+    finally:
+        os.close(fd)
+
+
 @contextmanager
 def entered(path: Path) -> Iterator[None]:
     """Moves the calling thread, and no other, to the namespace of a file for the block.

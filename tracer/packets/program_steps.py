@@ -18,18 +18,18 @@ from tracer.util.octets import c_text
 NO_PLACE = "where it ran is not known"
 REWRITTEN = "rewritten"
 """Kind of a rewrite that is no translation by conntrack."""
-_POINTS = {
+_POINTS: dict[int, tuple[AttachPoint, ...]] = {
     ProgramPlace.PLACE_UNKNOWN: (AttachPoint.TC_INGRESS, AttachPoint.TC_EGRESS, AttachPoint.NETKIT),
     ProgramPlace.PLACE_TC_INGRESS: (AttachPoint.TC_INGRESS,),
     ProgramPlace.PLACE_TC_EGRESS: (AttachPoint.TC_EGRESS,),
     ProgramPlace.PLACE_XDP: (AttachPoint.XDP,),
 }
-"""Where programs that redirect a packet may be attached."""
-_REWRITES = {
+"""Where programs that redirect a packet may be attached, by ProgramPlace."""
+_REWRITES: dict[int, tuple[AttachPoint, ...]] = {
     ProgramPlace.PLACE_TC_INGRESS: (AttachPoint.TC_INGRESS, AttachPoint.XDP),
     ProgramPlace.PLACE_TC_EGRESS: (AttachPoint.TC_EGRESS,),
 }
-"""Where programs that rewrite a packet between the two places at which it was seen may be attached."""
+"""Where programs that rewrite a packet between the two places at which it was seen may be attached, by ProgramPlace."""
 _OUTSIDE = frozenset({ProgramKind.XDP_NATIVE, ProgramKind.XDP_HARDWARE, ProgramKind.NETKIT_POLICY})
 """Kinds that run before a packet is seen first, or do nothing of this."""
 _HELPERS = (
@@ -45,7 +45,7 @@ Question = tuple[int, int, AttachPoint]
 def questions(e: Event) -> list[Question]:
     """What is asked about the programs of a REDIRECT or REWRITE event."""
     ifindex = e.out_ifindex if e.state == ProgramPlace.PLACE_TC_EGRESS else e.in_ifindex
-    points = (_REWRITES if e.kind == Kind.EVENT_REWRITE else _POINTS).get(ProgramPlace(e.state), ()) if e.state < 4 else ()
+    points = (_REWRITES if e.kind == Kind.EVENT_REWRITE else _POINTS).get(e.state, ())
     # A packet of a VLAN has come to another interface meanwhile, and may have met the programs of both.
     interfaces = (ifindex, e.accept_len) if e.kind == Kind.EVENT_REWRITE else (ifindex,)
     return [(e.netns, each, point) for each in interfaces if each for point in points]

@@ -243,7 +243,7 @@ def test_namespaces_and_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(program_watcher, "PLACES_KEPT", 8)
     monkeypatch.setattr(program_watcher, "_named", list)
     place = {(2, AttachPoint.XDP): Attached((AttachedProgram("XDP generic", 7),))}
-    monkeypatch.setattr(ProgramWatcher, "_inside", lambda self, inode, work: place)
+    monkeypatch.setattr("tracer.node.netns.inside_inode", lambda inode, own, work: place)
     with ProgramWatcher(listens=False) as watcher:
         for inode in range(20):
             assert watcher.periods(inode, 2, AttachPoint.XDP, 5)[-1].programs == (AttachedProgram("XDP generic", 7),)
