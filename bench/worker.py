@@ -9,8 +9,8 @@ ready; then reads one command per line from stdin, and answers each with one lin
     times        run time of each program since it was loaded: {name: [ns, runs]} (needs kernel.bpf_stats_enabled)
     off          probes off; {events, lost, why} since they went on
 
-Between commands it works as tracer/pipeline/live_source.py: it drains the ring, here into FILE, and reads the loss counters
-every POLL_SECONDS. Events are counted in FILE after `off`.
+Between commands it works as tracer/pipeline/live_source.py: it drains the ring, writes what came to FILE, and reads the loss
+counters every POLL_SECONDS. Events are counted in FILE after `off`.
 Compiling takes longer than measuring, so `off` only detaches, and the next `port` or `everything` attaches again.
 """
 
@@ -86,7 +86,7 @@ class Worker:
 
     def turn(self) -> None:
         """One iteration of the tracer's loop."""
-        self._session.drain_to(self._out)
+        self._out.write(self._session.drain().data)
         for loss in self._session.losses():
             self._lost += loss.count
             self._why[loss.why] = self._why.get(loss.why, 0) + loss.count

@@ -53,8 +53,8 @@ MOST_PAUSE_SECONDS = 2.0
 TRIES = 3
 """Readings in a row that a change may disturb."""
 LATE = (
-    "eBPF programs are attached to interfaces, and none was found when this run began: which packets they redirect or rewrite is"
-    " not shown. Start again to see it."
+    "eBPF programs are attached to interfaces, and none was found when this run began: which packets they redirect or rewrite"
+    " is not shown. Start again to see it."
 )
 END_SECONDS = 1.0
 """Longest wait at the end of a run for the thread, s."""

@@ -6,13 +6,12 @@ kernel offers the data twice in a row, so that no record wraps; only the first o
 both would count as this process's memory. A record is a header (u32 length with bit 31 = still being written and bit 30 =
 discarded, u32 page offset) and its data, padded to 8 bytes. All records here fill one or more slots of one size, and begin
 every further slot with eight zero bytes (bpf/records/event.h). So the data between the two positions is an array of slots: it
-is copied at once, or written to a file without a copy, the position advances, and tracer/events/record.py decodes the events.
+is copied at once, the position advances, and tracer/events/record.py decodes the events.
 """
 
 from __future__ import annotations
 
 import mmap
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,6 @@ from tracer.util.ring_level import ring_level
 
 PAGE = mmap.PAGESIZE
 _BUSY = 1 << 31
-WRITTEN_BYTES = 1 << 16
-"""Most bytes that are written to a file at a time: before each page the kernel touches all further pages of the same write."""
 
 
 def _complete(lengths: npt.NDArray[np.uint32]) -> int:
@@ -67,37 +64,10 @@ class RingBuffer:
         Returns:
             The slots, oldest first, as an array of shape (n, slot); n = 0 if there are none.
         """
-        length = self._complete_bytes()
-        if not length:
-            return self._nothing
-        parts = self._parts(length)
-        taken = parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
-        self._advance(length)
-        return taken.reshape(-1, self._slot)
-
-    def drain_to(self, file: BinaryIO) -> int:
-        """Writes all complete records to a file, out of the ring's memory, and takes them out of the ring. They are as drain()
-        returns them.
-
-        Args:
-            file: A file whose write() takes all bytes; without a buffer there is no further copy.
-
-        Returns:
-            Number of bytes written.
-        """
-        length = self._complete_bytes()
-        for part in self._parts(length):
-            for at in range(0, len(part), WRITTEN_BYTES):
-                file.write(part[at : at + WRITTEN_BYTES].data)
-        self._advance(length)
-        return length
-
-    def _complete_bytes(self) -> int:
-        """Length of the complete records from the consumer's position on, bytes."""
         start, end = int(self._consumer[0]), int(self._producer[0])
         ring_level.share = (end - start) / self._size
         if start == end:
-            return 0
+            return self._nothing
         at, length = start & (self._size - 1), end - start
         # The lengths of records are read before their data, because others become complete meanwhile. Lengths do not wrap:
         # the size and the slot are multiples of 8.
@@ -107,22 +77,20 @@ class RingBuffer:
         if count == len(before) < length // self._slot:
             first = at // 4 + count * step - self._size // 4
             count += _complete(self._words[first : end_of_lengths - self._size // 4 : step])
-        return count * self._slot
-
-    def _parts(self, length: int) -> list[npt.NDArray[np.uint8]]:
-        """The next bytes of the ring, as views of its memory: two where they continue at its beginning, none of length 0."""
-        at = int(self._consumer[0]) & (self._size - 1)
-        here = min(length, self._size - at)
-        return [part for part in (self._data[at : at + here], self._data[: length - here]) if len(part)]
-
-    def _advance(self, length: int) -> None:
-        """Gives the memory of the next bytes back to the programs."""
-        self._consumer[0] += np.uint64(length)
-        self._fill["taken"] += length
+        taken = self._copy(at, count * self._slot)
+        self._consumer[0] = start + len(taken)
+        self._fill["taken"] += len(taken)
+        return taken.reshape(count, self._slot)
 
     def set_detail(self, detail: Detail) -> None:
         """Tells the programs how much to write about packets that begin from now on."""
         self._fill["detail"] = detail
+
+    def _copy(self, at: int, length: int) -> npt.NDArray[np.uint8]:
+        """A copy of the data from an offset on; it continues at the beginning of the ring."""
+        if at + length <= self._size:
+            return self._data[at : at + length].copy()
+        return np.concatenate((self._data[at:], self._data[: at + length - self._size]))
 
     @property
     def waiting(self) -> int:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 from tracer.errors import NoProbe
 from tracer.events import record
@@ -286,10 +285,6 @@ class Session:
     def drain(self) -> Slots:
         """The ring slots written since the last call; record.unpack decodes them."""
         return self._ring.drain()
-
-    def drain_to(self, file: BinaryIO) -> int:
-        """Writes the ring slots that came since the last call to a file; returns the number of bytes."""
-        return self._ring.drain_to(file)
 
     def events(self) -> EventArray:
         """All events written since the last call, as an array of `struct event` (bpf/records/event.h)."""

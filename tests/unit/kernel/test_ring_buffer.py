@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 import struct
@@ -156,32 +155,6 @@ def test_records_across_the_end_of_the_data(start: int, ring: RingBuffer, writer
         writer.write(whole(n))
     assert numbers(ring.drain()) == [1, 2, 3, 4]
     assert writer.positions[0] == start + 8 * SLOT
-
-
-@pytest.mark.parametrize("start", [0, SIZE - 24, SIZE - 8, 7 * SIZE - 48, (1 << 40) - 24])
-def test_a_file_gets_what_drain_returns(start: int, ring: RingBuffer, writer: Writer) -> None:
-    other = Writer()
-    for each in (writer, other):
-        each.start(start)
-        for n in range(1, 5):
-            each.write(whole(n) if n % 2 else short(n))
-        each.write(short(9), BUSY)
-    file, copies = io.BytesIO(), RingBuffer(other.fd, SIZE, SLOT)
-    expected = copies.drain()
-    assert ring.drain_to(file) == expected.nbytes == 6 * SLOT
-    assert file.getvalue() == expected.tobytes()
-    assert numbers(expected) == [1, 2, 3, 4]
-    assert writer.positions == other.positions
-    assert (ring.drain_to(file), ring.waiting) == (0, SLOT)
-    copies.close()
-    os.close(other.fd)
-
-
-def test_what_a_file_refuses_stays_in_the_ring(ring: RingBuffer, writer: Writer) -> None:
-    writer.write(short(1))
-    with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="No space"):
-        ring.drain_to(full)
-    assert numbers(ring.drain()) == [1]
 
 
 def test_a_full_ring(ring: RingBuffer, writer: Writer) -> None:
