@@ -23,12 +23,12 @@ from tracer.kube.owners import kube_network_policies
 from tracer.kube.policies.evaluation import end_at
 from tracer.kube.policies.policy_candidates import candidates
 from tracer.model.finding import Finding
-from tracer.model.hop import DecisionDetail, DropHop
+from tracer.model.hop import DecisionDetail
 from tracer.model.kube import Owner
 from tracer.model.packet import Outcome, Packet
 from tracer.packets import queue_details
 from tracer.packets.queue_details import ENDED, INTERFACE_DOWN, PROCESS, RULES_REMOVED
-from tracer.packets.queue_drops import UNKNOWN, queue_drop
+from tracer.packets.queue_drops import UNKNOWN, drop_of_packet
 from tracer.rules import operator_commands
 from tracer.util.endpoint_format import format_protocol
 
@@ -42,12 +42,10 @@ _EMPTIED = {
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    hops = [hop for hop in packet.hops if not hop.clone] if packet.outcome is Outcome.DROPPED else []
-    drop = next((hop for hop in reversed(hops) if isinstance(hop, DropHop)), None)
-    queued = queue_drop(hops, drop) if drop else None
-    if not drop or not queued or queued.cause not in (UNKNOWN, PROCESS, *_EMPTIED):
+    queued = drop_of_packet(packet) if packet.outcome is Outcome.DROPPED else None
+    if not queued or queued.cause not in (UNKNOWN, PROCESS, *_EMPTIED):
         return None
-    found = queueing_rule(packet, drop.netns)
+    found = queueing_rule(packet, queued.netns)
     if not found:
         return None
     hop, hit, rule = found

@@ -12,7 +12,6 @@ from __future__ import annotations
 from tracer.findings.context import FindingContext
 from tracer.findings.proofs import packet_proof, queue_proof, queueing_rule, rule_proof
 from tracer.model.finding import Finding
-from tracer.model.hop import DropHop, alike_of
 from tracer.model.kube import Owner
 from tracer.model.packet import Outcome, Packet
 from tracer.packets import queue_details
@@ -22,11 +21,10 @@ from tracer.rules import operator_commands
 
 
 def find(packet: Packet, context: FindingContext) -> Finding | None:
-    drops = alike_of(packet.hops, DropHop) if packet.outcome is Outcome.DROPPED else []
-    queued = drop_of_packet(packet) if drops else None
+    queued = drop_of_packet(packet) if packet.outcome is Outcome.DROPPED else None
     if not queued or not queued.detail or queued.cause not in (QUEUE_FULL, BUFFER_FULL):
         return None
-    found = queueing_rule(packet, drops[-1].netns)
+    found = queueing_rule(packet, queued.netns)
     owner = (found[0].owner if found else None) or Owner("unknown")
     number = queued.detail.number("queue")
     who = f"a rule of {(owner.program or owner.text) if owner.known else 'an unknown program'}"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracer.model.hop import QUEUE_ANSWER, QUEUE_REFUSED, DecisionDetail, DetailHop, DropHop, Hop, RuleHop, verdict_of
+from tracer.model.namespace_name import Netns
 from tracer.model.netfilter import Hook, Verdict
 from tracer.model.packet import Packet
 from tracer.packets import queue_details
@@ -35,11 +36,13 @@ class QueueDrop:
     """The drop of a packet at a queue.
 
     Attributes:
+        netns: Where.
         cause: Why it was freed: a constant of this module or of queue_details.
         hook: The hook of the queue; NONE = not known.
         detail: What the queue did; None = not seen.
     """
 
+    netns: Netns
     cause: str
     hook: Hook = Hook.NONE
     detail: DecisionDetail | None = None
@@ -58,18 +61,17 @@ def queue_drop(hops: Sequence[Hop], drop: DropHop) -> QueueDrop | None:
     before = [hop for hop in hops[:at] if hop.netns == drop.netns]
     hook = next((hop.hook for hop in reversed(before) if hop.hook), Hook.NONE)
     seen = _last_detail(before)
-    what = seen.what if seen else ""
     is_held = bool(before) and hops[at - 1].netns == drop.netns and verdict_of(hops[at - 1]) in (Verdict.QUEUE, Verdict.STOLEN)
-    match drop.drop.function.partition(".")[0]:
-        case function if function in FUNCTIONS and seen and what == QUEUE_ANSWER:
-            passed = queue_details.verdict_of(seen) is not Verdict.DROP
-            return QueueDrop(LATER_FUNCTION if passed else queue_details.reason_of(seen), hook, seen)
-        case function if function in FUNCTIONS and is_held:
-            return QueueDrop(UNKNOWN, hook)
-        case function if function == ENQUEUEING and seen and what == QUEUE_REFUSED:
-            return QueueDrop(queue_details.reason_of(seen) or OTHER_ERROR, hook, seen)
-        case function if function == SEGMENTING and is_held:
-            return QueueDrop(SEGMENTED, hook)
+    function = drop.drop.function.partition(".")[0]
+    if function in FUNCTIONS and seen and seen.what == QUEUE_ANSWER:
+        passed = queue_details.verdict_of(seen) is not Verdict.DROP
+        return QueueDrop(drop.netns, LATER_FUNCTION if passed else queue_details.reason_of(seen), hook, seen)
+    if function in FUNCTIONS and is_held:
+        return QueueDrop(drop.netns, UNKNOWN, hook)
+    if function == ENQUEUEING and seen and seen.what == QUEUE_REFUSED:
+        return QueueDrop(drop.netns, queue_details.reason_of(seen) or OTHER_ERROR, hook, seen)
+    if function == SEGMENTING and is_held:
+        return QueueDrop(drop.netns, SEGMENTED, hook)
     return None
 
 
@@ -103,15 +105,14 @@ def format_queue_drop(drop: QueueDrop) -> str:
     if drop.cause == UNKNOWN or detail is None:
         return SENTENCE if drop.cause == UNKNOWN else ""
     queue = f"{queue_details.format_queue(detail)} (NFQUEUE)"
-    match drop.cause:
-        case cause if cause == PROCESS:
-            return f"behind {queue}: {queue_details.format_process(detail)} answered DROP"
-        case cause if cause in _KERNEL_EMPTIED:
-            return f"behind {queue}: {_KERNEL_EMPTIED[cause]}"
-        case cause if cause == QUEUE_FULL:
-            return f"at {queue}, which is {queue_details.format_detail(detail)}"
-        case cause if cause in (BUFFER_FULL, NO_PROCESS, OTHER_ERROR):
-            return f"at {queue}: {queue_details.format_detail(detail)}"
-        case cause if cause == LATER_FUNCTION:
-            return f"{f'in {drop.hook} ' * bool(drop.hook)}after {queue}, which let it pass: by a later function of the hook"
+    if drop.cause == PROCESS:
+        return f"behind {queue}: {queue_details.format_process(detail)} answered DROP"
+    if drop.cause in _KERNEL_EMPTIED:
+        return f"behind {queue}: {_KERNEL_EMPTIED[drop.cause]}"
+    if drop.cause == QUEUE_FULL:
+        return f"at {queue}, which is {queue_details.format_detail(detail)}"
+    if drop.cause in (BUFFER_FULL, NO_PROCESS, OTHER_ERROR):
+        return f"at {queue}: {queue_details.format_detail(detail)}"
+    if drop.cause == LATER_FUNCTION:
+        return f"{f'in {drop.hook} ' * bool(drop.hook)}after {queue}, which let it pass: by a later function of the hook"
     return ""
