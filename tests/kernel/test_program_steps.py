@@ -105,16 +105,8 @@ def test_tc_egress_to_another_interface(watch: Watch, target: int) -> None:
 
 def test_tcx(watch: Watch, target: int) -> None:
     program = loaded(bpf_programs.redirecting(target), attach_type=bpf_syscall.TCX_INGRESS)
-    try:
-        link = bpf_programs.attach_tcx(POD.host_end, program)
-    except OSError as e:
-        program.close()
-        pytest.skip(f"this kernel has no tcx: {e}")
-    try:
+    with bpf_programs.attached_by_tcx(POD.host_end, program):
         check_redirected(traced(watch), program, f"to {TARGET}, by " + NAMED.format(program.number, "tc ingress"))
-    finally:
-        os.close(link)
-        program.close()
 
 
 def test_as_received_by_another_interface(watch: Watch, target: int) -> None:

@@ -154,18 +154,10 @@ def check_candidate(packets: list[Packet], program: TestProgram, point: AttachPo
 @pytest.mark.matrix
 def test_tcx(watch: Watch) -> None:
     program = bpf_programs.load("cil_from_netdev", SCHED_CLS, PORT, attach_type=bpf_syscall.TCX_INGRESS)
-    try:
-        link = bpf_programs.attach_tcx(POD.host_end, program)
-    except OSError as e:
-        program.close()
-        pytest.skip(f"this kernel has no tcx: {e}")
-    try:
+    with bpf_programs.attached_by_tcx(POD.host_end, program):
         check_named(
             traced(watch), program, "by eBPF program cil_from_netdev (id {}) at tc ingress of veth-a, named as by Cilium"
         )
-    finally:
-        os.close(link)
-        program.close()
 
 
 @pytest.mark.matrix

@@ -12,8 +12,12 @@ import ctypes
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from tests.support.builders import BtfBuilder
 from tracer.kernel import bpf_syscall
@@ -239,6 +243,21 @@ def attach_tcx(iface: str, program: TestProgram, attach_type: int = bpf_syscall.
     """Attaches a program by a link of tcx; returns the descriptor that keeps it. Raises OSError: this kernel has no tcx."""
     index = socket.if_nametoindex(iface)
     return bpf_syscall._bpf(LINK_CREATE, struct.pack("=IIII", program.fd, index, attach_type, 0) + bytes(48))
+
+
+@contextmanager
+def attached_by_tcx(iface: str, program: TestProgram) -> Iterator[None]:
+    """Attaches a program at ingress by tcx for the block, and closes it then. Without tcx the test is skipped."""
+    try:
+        link = attach_tcx(iface, program)
+    except OSError as e:
+        program.close()
+        pytest.skip(f"this kernel has no tcx: {e}")
+    try:
+        yield
+    finally:
+        os.close(link)
+        program.close()
 
 
 def load_passing(name: str, kind: int, attach_type: int) -> int:
