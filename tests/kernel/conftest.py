@@ -8,6 +8,7 @@ filter it needs on the running probes. The scene, a node with kube-proxy's rules
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ from tests.kernel.watching import NOTHING, Watch  # noqa: E402
 from tracer.kernel.session import Announcements, Kernel, Session  # noqa: E402
 
 TRIES = 3
+_, MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+# A test may open a tracer beside that of all tests and that of its module: a tracer counts its own files only.
+resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_FILES, MOST_FILES))
 
 
 @pytest.fixture(scope="session")
