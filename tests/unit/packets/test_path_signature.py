@@ -15,7 +15,7 @@ from tracer.events.nft_trace import HIT_DTYPE
 from tracer.events.record import Flag, Kind
 from tracer.packets import path_signature
 from tracer.packets.open_packet import OpenPacket
-from tracer.packets.path_signature import PathSignature, signatures
+from tracer.packets.path_signature import PathSignature, digests_of, signatures
 
 
 def signed(*trails: Trail) -> list[PathSignature | None]:
@@ -162,3 +162,17 @@ def test_every_signed_kind_has_a_mask() -> None:
     masks = path_signature._MASKS
     assert {kind for kind in Kind if masks[kind].any()} == set(path_signature.SIGNED_KINDS)
     assert np.all((masks == 0) | (masks == 255))
+
+
+@pytest.mark.parametrize("bit", [0, 24, 31, 32, 48, 56, 63])
+def test_rows_that_differ_in_few_bits_have_different_digests(bit: int) -> None:
+    """For all multipliers that a process may choose, as far as chance can show it."""
+    random = np.random.default_rng(bit)
+    rows = np.zeros((64, 40), np.uint64)
+    changes = random.integers(0, min(256, 1 << (64 - bit)), rows[:, :3].shape, np.uint64)
+    rows[:, [2, 17, 39]] = np.unique(changes, axis=0)[random.integers(0, len(np.unique(changes, axis=0)), 64)] << np.uint64(bit)
+    different = len(np.unique(rows, axis=0))
+    assert different > 4
+    for _ in range(400):
+        multipliers = random.integers(0, 1 << 64, (2, 40), np.uint64, endpoint=False) | np.uint64(1)
+        assert len(np.unique(digests_of(rows, multipliers))) == different
