@@ -198,8 +198,8 @@ def signatures(packets: Sequence[OpenPacket]) -> list[PathSignature | None]:
 def digests_of(rows: _Words, multipliers: _Words) -> _Words:
     """A digest of each row: multiples of its words, added.
 
-    A product loses the upper bits of a word: rows that differ in the upper bytes of two words would often have equal digests. So
-    the upper halves are multiplied a second time, as numbers of their own.
+    A product loses the upper bits of a word: rows that differ in the upper bytes of two words would often have equal
+    digests. So the upper halves are multiplied a second time, as numbers of their own.
 
     Args:
         rows: Words, an array of shape (rows, words).
