@@ -50,7 +50,7 @@ _WORDS = _SIZE // 8
 assert _WORDS * 8 == _SIZE
 _Bytes = npt.NDArray[np.uint8]
 _Words = npt.NDArray[np.uint64]
-_MULTIPLIERS: _Words = np.array([[secrets.randbits(64) | 1 for _ in range(_WORDS + 1)] for _ in range(2)], np.uint64)
+_MULTIPLIERS: _Words = np.array([secrets.randbits(64) | 1 for _ in range(_WORDS + 1)], np.uint64)
 """Random numbers that make digests of rows, new in each process: nothing that is sent can be made to have the same digest."""
 _HALF = np.uint64(32)
 """Half of a word, bits."""
@@ -199,14 +199,13 @@ def digests_of(rows: _Words, multipliers: _Words) -> _Words:
     """A digest of each row: multiples of its words, added.
 
     A product loses the upper bits of a word: rows that differ in the upper bytes of two words would often have equal
-    digests. So the upper halves are multiplied a second time, as numbers of their own.
+    digests. So the upper half of each word is folded into its lower half before.
 
     Args:
         rows: Words, an array of shape (rows, words).
-        multipliers: Odd random numbers, an array of shape (2, words).
+        multipliers: Odd random numbers, one for each word.
     """
-    digests: _Words = np.einsum("ij,j->i", rows, multipliers[0])
-    digests += np.einsum("ij,j->i", rows >> _HALF, multipliers[1])
+    digests: _Words = np.einsum("ij,j->i", rows ^ (rows >> _HALF), multipliers)
     return digests
 
 

@@ -174,5 +174,15 @@ def test_rows_that_differ_in_few_bits_have_different_digests(bit: int) -> None:
     different = len(np.unique(rows, axis=0))
     assert different > 4
     for _ in range(400):
-        multipliers = random.integers(0, 1 << 64, (2, 40), np.uint64, endpoint=False) | np.uint64(1)
+        multipliers = random.integers(0, 1 << 64, 40, np.uint64, endpoint=False) | np.uint64(1)
         assert len(np.unique(digests_of(rows, multipliers))) == different
+
+
+def test_halves_of_a_word_that_change_alike() -> None:
+    """As the numbers of two interfaces in one word: their folded difference is in the upper half alone."""
+    random, numbers = np.random.default_rng(1), np.arange(256, dtype=np.uint64)
+    rows = np.zeros((256, 40), np.uint64)
+    rows[:, 3] = numbers | numbers << np.uint64(32)
+    for _ in range(400):
+        multipliers = random.integers(0, 1 << 64, 40, np.uint64, endpoint=False) | np.uint64(1)
+        assert len(np.unique(digests_of(rows, multipliers))) == len(rows)
