@@ -8,7 +8,7 @@ from itertools import chain
 
 from tracer.model.endpoints import Endpoints
 from tracer.model.evidence import Evidence
-from tracer.model.hop import HandshakeHop, Hop, RewriteHop, SocketHop, alike, places_of
+from tracer.model.hop import HandshakeHop, RewriteHop, SocketHop, alike, alike_of, places_of
 from tracer.model.namespace_name import Netns, in_netns
 from tracer.model.other_host import for_another_host
 from tracer.model.packet import Packet
@@ -89,7 +89,8 @@ class ConnectionAttempt:
 
         Without such an ACK: the last namespace of the SYN in which it was not a copy for another host.
         """
-        last = next((h for h in self._accepting_hops if isinstance(h, HandshakeHop)), None)
+        made = self._accepted
+        last = alike_of(made.hops, HandshakeHop)[-1] if made else None
         own = (h for h in reversed(alike(self.syn.hops)) if h.netns and not h.clone and not for_another_host(h))
         return last.netns if last else next((h.netns for h in own), self.syn.netns)
 
@@ -99,16 +100,17 @@ class ConnectionAttempt:
         return in_netns(self.place)
 
     @property
-    def _accepting_hops(self) -> list[Hop]:
-        """Hops alike, newest first, of the ACK that made the connection; empty if that was not seen."""
-        made = [p for p in self.acks if p.handshake and p.handshake.stage == "ACK" and p.handshake.accepted]
-        return [h for h in reversed(alike(made[0].hops)) if not h.clone] if made else []
+    def _accepted(self) -> Packet | None:
+        """The ACK that made the connection; None = it was not seen."""
+        shakes = ((packet, packet.handshake) for packet in self.acks)
+        return next((packet for packet, shake in shakes if shake and shake.stage == "ACK" and shake.accepted), None)
 
     @property
     def process(self) -> str:
         """The listener's process: "http-proxy (pid 219)"; "a listener" if the process was not found."""
         of_syn = (h.socket for h in reversed(alike(self.syn.hops)) if isinstance(h, SocketHop))
-        own = chain(of_syn, (h.socket for h in self._accepting_hops if isinstance(h, SocketHop)))
+        made = self._accepted
+        own = chain(of_syn, (h.socket for h in reversed(alike_of(made.hops, SocketHop) if made else ())))
         found = next((socket for socket in own if socket.pid), None)
         return f"{found.command} (pid {found.pid})" if found else "a listener"
 

@@ -483,8 +483,11 @@ OwnedHop: TypeAlias = DecidingHop | RewriteHop
 _OWNED, _TRACED, _JUDGED = (DecidingHop, RewriteHop), (RuleHop, NatHop), (VerdictHop, HandshakeHop)
 
 
-class SharedHops(Sequence[Hop]):
-    """The hops of a packet on the path of an earlier packet. Each one is made when it is looked at."""
+class SharedHops:
+    """The hops of a packet on the path of an earlier packet, a sequence. Each one is made when it is looked at.
+
+    No abstract class itself: asking whether an object is an instance of one takes ten times as long.
+    """
 
     __slots__ = ()
 

@@ -90,7 +90,7 @@ class SharedPath:
         return SharedPath(tuple(p._replace(hop=hop) for p, hop in zip(self.hops, hops, strict=True)), self.ends)
 
 
-class PathHops(SharedHops):
+class PathHops(SharedHops, Sequence[Hop]):
     """The hops of one packet on a shared path.
 
     Args:
