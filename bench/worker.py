@@ -30,6 +30,9 @@ from tracer.model.filter import Filter
 from tracer.pipeline.live_source import POLL_SECONDS
 from tracer.rules.nftables.trace_key import TraceSwitch
 
+PART = 1 << 16
+"""Bytes of one write: for each page of a write to a file in memory Linux 6.12 touches the pages of all that is left of it."""
+
 
 class Worker:
     """Serves the commands. file: gets the events of `everything`; it is emptied each time the probes go on."""
@@ -86,7 +89,9 @@ class Worker:
 
     def turn(self) -> None:
         """One iteration of the tracer's loop."""
-        self._out.write(self._session.drain().data)
+        events = self._session.drain().ravel().data
+        for at in range(0, len(events), PART):
+            self._out.write(events[at : at + PART])
         for loss in self._session.losses():
             self._lost += loss.count
             self._why[loss.why] = self._why.get(loss.why, 0) + loss.count
