@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -123,19 +124,22 @@ def native(module: str, needs: str, *arguments: str, repeats: int = REPEATS, war
 
 
 def _native(module: str, needs: str, arguments: tuple[str, ...], environment: dict[str, str], runs: int) -> list[Any]:
+    python, found = interpreter(needs), []
+    for _ in range(runs if python else 0):
+        command = [python, "-m", module, *arguments]
+        done = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+        if done.returncode == 0:
+            found.append(json.loads(done.stdout))
+    return found
+
+
+@cache
+def interpreter(needs: str) -> str:
+    """A Python of this machine that can import these modules, "" = none. needs: modules, with commas between."""
     for python in (sys.executable, "/usr/bin/python3"):
-        can = [python, "-c", f"import {needs}"]
-        if subprocess.run(can, env=environment, check=False, capture_output=True).returncode:
-            continue
-        found = []
-        for _ in range(runs):
-            done = subprocess.run(
-                [python, "-m", module, *arguments], env=environment, cwd=ROOT, stdout=subprocess.PIPE, check=False
-            )
-            if done.returncode == 0:
-                found.append(json.loads(done.stdout))
-        return found
-    return []
+        if not subprocess.run([python, "-c", f"import {needs}"], check=False, capture_output=True).returncode:
+            return python
+    return ""
 
 
 def medians(runs: list[dict[str, float]]) -> dict[str, float]:
@@ -143,25 +147,28 @@ def medians(runs: list[dict[str, float]]) -> dict[str, float]:
     return {name: median(run[name] for run in runs) for name in runs[0]} if runs else {}
 
 
+NEEDS = "bcc, click, numpy, pyroute2, rich, yaml"
+"""What the tracer imports: the packages of the README, which `make bench` installs. There is no bcc but for the distribution's
+Python, so the command runs with that one, and that one is measured."""
+
+
 def explained() -> dict[str, Any]:
     """Packets explained natively per CPU second, by recorded scene and output format."""
     found = {}
     for path in sorted((ROOT / OUT / "goals").glob("*.k8st")):
-        runs = native("bench.explain", "numpy", str(path), repeats=1)
+        runs = native("bench.explain", NEEDS, str(path), repeats=1)
         if runs:
             found[path.stem] = runs[0]
     return found
 
 
 def native_machine() -> str:
-    """This machine: processor, number of CPUs, Python."""
+    """This machine: processor, number of CPUs, and the Python that explains and starts natively."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
-    return f"{model}, {os.cpu_count()} CPUs, Python {platform.python_version()}"
-
-
-NEEDS = "bcc, click, numpy, pyroute2, rich, yaml"
-"""What the tracer imports: the packages of the README, which `make bench` installs."""
+    python = interpreter(NEEDS)
+    version = subprocess.run([python, "--version"], check=True, capture_output=True, text=True).stdout.strip() if python else ""
+    return ", ".join(filter(None, (model, f"{os.cpu_count()} CPUs", version)))
 
 
 def native_starts(kernel: Path) -> dict[str, dict[str, float]]:
