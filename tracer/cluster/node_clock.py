@@ -18,9 +18,11 @@ DRIFT_PPM = 100
 
 @dataclass(frozen=True)
 class _Sample:
+    """An answered ping. asked: when it was sent, the client's clock, ns: the clocks drift apart from then on."""
+
     offset: int
     round_trip: int
-    time: int
+    asked: int
 
 
 class NodeClock:
@@ -64,7 +66,7 @@ class NodeClock:
         drift = (sent - received) * DRIFT_PPM // 1_000_000 + 1
         round_trip = now - asked - (sent - received)
         if round_trip >= -drift:
-            self._samples.append(_Sample((asked + now - received - sent) // 2, max(0, round_trip) + 2 * drift, now))
+            self._samples.append(_Sample((asked + now - received - sent) // 2, max(0, round_trip) + 2 * drift, asked))
 
     def read(self, now: int) -> tuple[int | None, int]:
         """Offset of the node's packets and its largest error, ns; (None, 0) = not known. now: the client's clock, ns."""
@@ -81,4 +83,4 @@ class NodeClock:
 
 
 def _error(sample: _Sample, now: int) -> int:
-    return sample.round_trip // 2 + (now - sample.time) * DRIFT_PPM // 1_000_000 + 1
+    return sample.round_trip // 2 + (now - sample.asked) * DRIFT_PPM // 1_000_000 + 1
