@@ -332,7 +332,7 @@ class ClusterRun:
             case bytes() if self._captures:
                 self._captures.feed(node, content, *agent.stream.clock.read(self._now()))
             case Packet():
-                self._offsets[node] = offset, error = agent.stream.clock.read(self._now())
+                self._offsets[node] = offset, error = agent.stream.clock.of_packet(content.time)
                 self._show_clock(node, offset, error)
                 self._stage.feed(NodeView(node, content, offset, error))
                 self._outputs.feed(node)
@@ -353,7 +353,7 @@ class ClusterRun:
 
     def _advance(self, agent: AgentProcess, until: int) -> None:
         """An agent has sent all packets up to a time, ns, CLOCK_MONOTONIC of its node."""
-        shift, error = agent.stream.clock.shift(self._now())
+        shift, error = agent.stream.clock.shift(until)
         if shift is not None:
             reached = until + shift - error
             self._horizon.advance(agent.node, reached)
@@ -362,10 +362,12 @@ class ClusterRun:
 
     def _note_loss(self, agent: AgentProcess, since: int, until: int) -> None:
         """Informs the stage; since, until: the node's CLOCK_MONOTONIC, ns, 0 = not known."""
-        shift, error = agent.stream.clock.shift(self._now())
-        began, end = 0, self._now()
-        if shift is not None:
-            began, end = since + shift - error if since else 0, until + shift + error if until else end
+        clock, began, end = agent.stream.clock, 0, self._now()
+        (first, first_error), (last, last_error) = clock.shift(since), clock.shift(until)
+        if since and first is not None:
+            began = since + first - first_error
+        if until and last is not None:
+            end = until + last + last_error
         self._stage.note_loss(agent.node, began, end)
         if self._findings:
             self._findings.context.nodes.note_loss(agent.node, began, end)

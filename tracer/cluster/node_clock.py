@@ -68,19 +68,24 @@ class NodeClock:
         if round_trip >= -drift:
             self._samples.append(_Sample((asked + now - received - sent) // 2, max(0, round_trip) + 2 * drift, asked))
 
-    def read(self, now: int) -> tuple[int | None, int]:
-        """Offset of the node's packets and its largest error, ns; (None, 0) = not known. now: the client's clock, ns."""
+    def read(self, at: int) -> tuple[int | None, int]:
+        """Offset of the node's packets and its largest error, ns; (None, 0) = not known. at: time by the client's clock, ns."""
         if self.packets is None or not self._samples:
             return None, 0
-        best = min(self._samples, key=lambda each: _error(each, now))
-        return best.offset - self.packets, _error(best, now)
+        best = min(self._samples, key=lambda each: _error(each, at))
+        return best.offset - self.packets, _error(best, at)
 
-    def shift(self, now: int) -> tuple[int | None, int]:
+    def of_packet(self, time: int) -> tuple[int | None, int]:
+        """The same at the time of a packet, which may be older than the pings that are kept. time: ns, by the node's clock."""
+        offset, _ = self.read(time)
+        return self.read(time + (offset or 0))
+
+    def shift(self, time: int) -> tuple[int | None, int]:
         """What is added to the node's CLOCK_MONOTONIC to get the client's clock, and its largest error, ns; (None, 0) = not
-        known. now: the client's clock, ns."""
-        offset, error = self.read(now)
+        known. time: the node's CLOCK_MONOTONIC, ns."""
+        offset, error = self.of_packet(time + (self.packets or 0))
         return (None, 0) if offset is None or self.packets is None else (offset + self.packets, error)
 
 
-def _error(sample: _Sample, now: int) -> int:
-    return sample.round_trip // 2 + (now - sample.asked) * DRIFT_PPM // 1_000_000 + 1
+def _error(sample: _Sample, at: int) -> int:
+    return sample.round_trip // 2 + abs(at - sample.asked) * DRIFT_PPM // 1_000_000 + 1

@@ -36,10 +36,14 @@ class RecordedClock:
     def answer(self, number: int, received: int, sent: int, now: int) -> None:
         """Its answer says nothing about the node."""
 
-    def read(self, now: int) -> tuple[int | None, int]:
+    def read(self, at: int) -> tuple[int | None, int]:
         """As NodeClock.read."""
         return self._offset, self._error
 
-    def shift(self, now: int) -> tuple[int | None, int]:
+    def of_packet(self, time: int) -> tuple[int | None, int]:
+        """As NodeClock.of_packet."""
+        return self._offset, self._error
+
+    def shift(self, time: int) -> tuple[int | None, int]:
         """As NodeClock.shift. A clock that was not compared with another one is taken for the reference clock."""
         return (None, 0) if self.packets is None else (self.packets + (self._offset or 0), self._error)

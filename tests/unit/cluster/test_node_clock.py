@@ -14,10 +14,11 @@ TRIPS = st.lists(
 )
 
 
-@example(0, 81, [(0, 0, 234604939)])  # the clocks also drift apart during the round trip
-@given(st.integers(-10 * SECOND, 10 * SECOND), st.integers(-90, 90), TRIPS)
-def test_the_true_offset_is_within_the_error(ahead: int, drift_ppm: int, trips: list[tuple[int, int, int]]) -> None:
-    """ahead: client minus node at the start; trips: time to the node, in it, and back, each ping a second after the other."""
+@example(0, 81, [(0, 0, 234604939)], 0)  # the clocks also drift apart during the round trip
+@given(st.integers(-10 * SECOND, 10 * SECOND), st.integers(-90, 90), TRIPS, st.integers(0, 300 * SECOND))
+def test_the_true_offset_is_within_the_error(ahead: int, drift_ppm: int, trips: list[tuple[int, int, int]], lag: int) -> None:
+    """ahead: client minus node at the start; trips: time to the node, in it, and back, each ping a second after the other; lag:
+    how old a packet is, which may have passed before the first ping."""
     clock, now = NodeClock(), 1000 * SECOND
     began = now
     clock.packets = 7 * SECOND
@@ -35,6 +36,10 @@ def test_the_true_offset_is_within_the_error(ahead: int, drift_ppm: int, trips: 
     true_offset = now - (of_node(now) + 7 * SECOND)
     assert offset is not None and abs(offset - true_offset) <= error
     assert error >= min(there + back for there, _, back in trips) // 2
+    passed = of_node(now - lag)
+    offset, error = clock.of_packet(passed + 7 * SECOND)
+    assert offset is not None and abs(offset - (now - lag - passed - 7 * SECOND)) <= error
+    assert clock.shift(passed) == (offset + 7 * SECOND, error)
 
 
 def test_the_shortest_round_trip_decides() -> None:
