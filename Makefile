@@ -30,7 +30,7 @@
 # make real-proxy KERNEL=6.12
 #              the real kube-proxy in each mode and the real portmap, with a test double as API server: the owner of each request,
 #              the findings; REAL_PROXY=DIR has kube-proxy-VERSION.xz, without them it is skipped; ONLY=ipvs for some modes;
-#              NATIVE=1: without probes, on this machine's own kernel, as root
+#              NATIVE=1: without probes, on this machine's own kernel, as root, with iptables, nft, ipset, ipvsadm and conntrack
 # make policies KERNEL=6.12 SETS=40 SEED=1
 #              random NetworkPolicies, written as Calico and kube-router write them, and random packets: outcome, policy and number
 #              of the rule, compared with the kernel and with the meaning of the policies. ONLY=nftables for some writers; NATIVE=1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,9 @@ MODULES = """nf_tables nft_compat nft_chain_nat nft_numgen nft_fib_ipv4 nft_fib_
     ip_vs_wrr ip_vs_sh ip_set_hash_ipportnet xt_ipvs"""
 """Modules that kube-proxy's modes and portmap need, in addition to those of the incidents."""
 
+TOOLS = ("ip", "iptables", "ip6tables", "nft", "ipset", "ipvsadm", "conntrack")
+"""Commands that the requests and kube-proxy's modes need; the lab's machine has them."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser()
@@ -46,6 +50,8 @@ def main() -> int:
     if absent:
         print(f"real-proxy skipped: {absent} The rules that were recorded of it stand in.")
         return 0
+    if options.native and (missing := [tool for tool in TOOLS if not shutil.which(tool)]):
+        parser.error(f"not installed: {', '.join(missing)}")
     modules.load(f"{modules.RANDOM_RULES} {modules.INCIDENTS} {MODULES}", anywhere=options.native)
     if options.native and INSIDE not in os.environ:
         # Own namespaces, also for the names of namespaces: the machine itself is not changed.
