@@ -83,8 +83,10 @@ class NodeClock:
     def shift(self, time: int) -> tuple[int | None, int]:
         """What is added to the node's CLOCK_MONOTONIC to get the client's clock, and its largest error, ns; (None, 0) = not
         known. time: the node's CLOCK_MONOTONIC, ns."""
-        offset, error = self.of_packet(time + (self.packets or 0))
-        return (None, 0) if offset is None or self.packets is None else (offset + self.packets, error)
+        if self.packets is None:
+            return None, 0
+        offset, error = self.of_packet(time + self.packets)
+        return (None, 0) if offset is None else (offset + self.packets, error)
 
 
 def _error(sample: _Sample, at: int) -> int:

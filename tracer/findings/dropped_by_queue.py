@@ -3,8 +3,8 @@
 
 kube-network-policies, and kindnet with it, carry out NetworkPolicies in this way. No rule shows what the process decides by, so
 the policy is unknown; those that select the pods are candidates. That the process decided is certain where its answer was seen.
-Without it
-(no probe on the queue, captures of earlier versions) the same drop has other causes, too (tracer/packets/queue_drops.py).
+Without it (no probe on the queue, captures of earlier versions) the same drop has other causes, too
+(tracer/packets/queue_drops.py).
 """
 
 from __future__ import annotations
