@@ -30,13 +30,13 @@ struct observation {
     u8 raw[RAW_BYTES] __attribute__((aligned(8)));
 };
 
-/* Observations are too large for a program's stack of 512 bytes. One for each row and CPU is enough: the kernel never runs a
- * program recursively (kprobes: bpf_prog_active; fentry: prog->active, since kernel commit ca06f55b9002), it counts a miss. */
-BPF_PERCPU_ARRAY(observations, struct observation, COUNTER_ROWS);
+/* Observations are too large for a program's stack of 512 bytes. One for each row and CPU is enough where the kernel never runs a
+ * program within itself, but counts a miss (kprobes: bpf_prog_active; fentry: begin_call in core/probe.h); else there are two. */
+BPF_PERCPU_ARRAY(observations, struct observation, OBSERVATIONS);
 
 static __always_inline struct observation *observation_of(struct call *c)
 {
-    int number = c->number;
+    int number = c->number + c->inner;
     return observations.lookup(&number);
 }
 

@@ -89,7 +89,7 @@ LAYOUTS = (
     StructLayout("nftables_pernet", "base_seq", "nf_tables", needed=False),
     StructLayout("hlist_head", "first", needed=False),
     StructLayout("hlist_node", "next", needed=False),
-    StructLayout("bpf_prog", "aux", needed=False),
+    StructLayout("bpf_prog", "aux active", needed=False),
     StructLayout("bpf_prog_aux", "id", needed=False),
     # Where a program redirects a packet to: of the running task since 6.11, kernel commit 401cb7dae813 ("net: Reference
     # bpf_redirect_info via task_struct on PREEMPT_RT."); before, of the CPU.

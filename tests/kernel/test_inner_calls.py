@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that an interrupt's packet meets while it runs: where it is run again, no packet gets the events of another one."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from scenes import load, topology, traffic
+from tests.kernel import modules
+from tests.kernel.watching import Watch
+from tracer.model.filter import Filter
+from tracer.model.hop import HookHop
+
+RATE, SECONDS, REQUESTS = 8_000, 20.0, 60
+QDISC = ("tc", "-n", "client", "qdisc")
+PATH = "OUTPUT client, POSTROUTING client, PREROUTING node, FORWARD node, POSTROUTING node"
+"""The hooks of a packet from the client to beyond the node."""
+
+
+@contextmanager
+def sent_by_a_timer() -> Iterator[None]:
+    """The client's packets go on in the softirq of a timer, which also interrupts the client while it sends further ones."""
+    modules.load("sch_netem")
+    subprocess.run([*QDISC, "add", "dev", "eth0", "root", "netem", "delay", "300us", "100us"], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*QDISC, "del", "dev", "eth0", "root"], check=True)
+
+
+@pytest.mark.matrix
+def test_no_packet_gets_the_events_of_another_one(watch: Watch) -> None:
+    if watch.kernel.types.vmlinux.field("bpf_prog", "active"):
+        pytest.skip("this kernel skips a program that is running, and counts that")
+    with sent_by_a_timer():
+        stream = load.udp_stream(RATE, SECONDS)
+        with watch(Filter(hosts=())) as seen:
+            for _ in range(REQUESTS):
+                assert traffic.udp_ask().outcome == "answered"
+        stream.kill()
+    from_client = [p for p in seen.packets if p.endpoints.src == topology.CLIENT4 and p.complete]
+    paths = Counter(", ".join(f"{h.hook} {h.netns}" for h in p.hops if isinstance(h, HookHop)) for p in from_client)
+    print(paths)
+    # The first packets were under way when the filter was set, the last ones when it was taken away.
+    assert paths[PATH] > 10 * REQUESTS and all(path in PATH for path in paths)
