@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,7 +27,6 @@ with suppress(ImportError):  # the virtual machines of the kernel tests do not h
 
 
 os.environ["K8SNET_COMPARED_EVERY"] = "1"  # every packet on a shared path is explained in both ways, and compared
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which the tests may run, has it ignored, and processes inherit that
 
 
 @pytest.fixture(autouse=True)

@@ -47,12 +47,17 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def started(capture: Path, terminal: PseudoTerminal, text: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The command on a terminal, when the screen shows a text; it is killed at the end of the block."""
+    """The command on a terminal, when the screen shows a text; it is killed at the end of the block.
+
+    It does not ignore SIGHUP, also where the tests do, because they run under nohup.
+    """
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     process = subprocess.Popen(
         [sys.executable, "-m", "tracer", "ui", "-r", str(capture), *words],
         stdin=terminal.fd, stdout=terminal.fd, stderr=terminal.fd,
         cwd=ROOT, env=os.environ | {"TERM": "xterm-256color"}, start_new_session=True,
     )  # fmt: skip
+    signal.signal(signal.SIGHUP, before)
     try:
         until = time.monotonic() + SECONDS
         while text not in terminal.text:
