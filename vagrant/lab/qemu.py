@@ -17,6 +17,8 @@ KERNEL_OPTIONS = (
     "loglevel=4",
     "panic=-1",
     "oops=panic",
+    "softlockup_panic=1",  # vagrant/README.md, "Traps": an emulated CPU that runs an instruction for ever
+    "watchdog_thresh=20",  # s, half the length of a soft lockup; RCU's message, each 63 s, begins the time anew
     "mitigations=off",
     "nokaslr",
     "no5lvl",
