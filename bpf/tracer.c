@@ -26,6 +26,7 @@
 #include "records/filter.h"
 #include "core/observation.h"
 #include "core/negative_cache.h"
+#include "core/nested_call.h"
 #include "core/skb_tracking.h"
 #include "core/payload.h"
 #include "core/emit.h"

@@ -25,7 +25,27 @@ struct negative_cache {
     u8 spare[2];
 };
 
-BPF_PERCPU_ARRAY(negative_caches, struct negative_cache, 1);
+/* The calls of a row that are under way on a CPU: see core/nested_call.h. */
+struct row_calls {
+    u64 handled[2]; /* contexts of calls that the second program has handled, until the first one meets them; 0 = none */
+    u8 had_second;  /* 1 = the second program has handled a call */
+    u8 is_running;  /* 1 = the second program is running; before 5.12: the single one */
+    u8 spare[6];
+};
+
+/* What a CPU keeps from one call to the next. */
+struct cpu_state {
+    struct negative_cache rejected;
+    struct row_calls calls[MOST_ROWS];
+};
+
+BPF_PERCPU_ARRAY(cpu_states, struct cpu_state, 1);
+
+static __always_inline struct cpu_state *cpu_state_here(void)
+{
+    int zero = 0;
+    return cpu_states.lookup(&zero);
+}
 
 enum { PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING, NO_HOOK = 255 };
 
@@ -44,14 +64,14 @@ static __always_inline u32 place_of(u64 nfct)
 
 static __always_inline struct negative_cache *negative_cache_here(void)
 {
-    int zero = 0;
-    return negative_caches.lookup(&zero);
+    struct cpu_state *here = cpu_state_here();
+    return here ? &here->rejected : 0;
 }
 
 /* 1 if this CPU has just rejected this connection. nfct: skb->_nfct. */
-static __always_inline int in_negative_cache(u64 nfct)
+static __always_inline int in_negative_cache(struct call *c, u64 nfct)
 {
-    struct negative_cache *u = negative_cache_here();
+    struct negative_cache *u = c->here ? &c->here->rejected : negative_cache_here();
     u32 place = place_of(nfct);
     return u && nfct & NFCT_POINTER && u->connection[place].nfct == nfct && bpf_jiffies64() <= u->connection[place].until;
 }

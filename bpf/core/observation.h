@@ -30,13 +30,13 @@ struct observation {
     u8 raw[RAW_BYTES] __attribute__((aligned(8)));
 };
 
-/* Observations are too large for a program's stack of 512 bytes. One for each row and CPU is enough where the kernel never runs a
- * program within itself, but counts a miss (kprobes: bpf_prog_active; fentry: begin_call in core/probe.h); else there are two. */
-BPF_PERCPU_ARRAY(observations, struct observation, OBSERVATIONS);
+/* Observations are too large for a program's stack of 512 bytes. Two for each row and CPU are enough: one for a call, one for a
+ * call within that one (core/nested_call.h). Programs at kprobes are never run within each other (bpf_prog_active). */
+BPF_PERCPU_ARRAY(observations, struct observation, MOST_ROWS + COUNTER_ROWS);
 
 static __always_inline struct observation *observation_of(struct call *c)
 {
-    int number = c->number + c->inner;
+    int number = c->number + c->nested;
     return observations.lookup(&number);
 }
 

@@ -49,12 +49,15 @@ static __always_inline u64 load_constant(u64 constant)
     return constant;
 }
 
+struct cpu_state;
+
 struct call {
     u64 arg[5]; /* the arguments of the row, in its order */
     u64 ret;    /* return value, only after the function returned */
     int number; /* number of the row */
     int direct; /* the verifier knows the types of the arguments */
-    u32 inner;  /* COUNTER_ROWS in a call within another one of this program, else 0 */
+    u64 nested; /* MOST_ROWS in a second program, and in a call within another one, else 0: see core/nested_call.h */
+    struct cpu_state *here; /* 0 = not looked up */
 };
 
 /* Read a field of a kernel structure; the structures have their real offsets, from BTF.
@@ -145,57 +148,22 @@ static __always_inline int copy_words(struct call *c, u64 *to, u64 bytes, u64 fr
 #endif
 #define FUNCTION(name) DIRECT_FUNCTION(name) COPIED_FUNCTION(name)
 
-/* ---- a call within another one
- *
- * When an interrupt comes while a program runs, the packets of its softirq may meet the same program. Since kernel commit ca06f55b9002
- * ("bpf: Add per-program recursion prevention mechanism", 5.12) the kernel skips it then. Before, it runs the program again, and the
- * inner call needs an observation of its own. No branch depends on it: the verifier would follow the whole program twice. */
-#ifdef HAVE_bpf_prog_active
-#define OBSERVATIONS COUNTER_ROWS
-static __always_inline u32 begin_call(u32 row)
-{
-    return 0;
-}
-
-static __always_inline void end_call(u32 row, u32 inner)
-{
-}
-#else
-#define OBSERVATIONS (2 * COUNTER_ROWS)
-BPF_PERCPU_ARRAY(running, u32, COUNTER_ROWS);
-
-/* Returns COUNTER_ROWS while another call of the row's program runs on this CPU, else 0. */
-static __always_inline u32 begin_call(u32 row)
-{
-    volatile u32 *is_running = running.lookup(&row);
-    u32 inner = 0;
-
-    if (is_running) {
-        inner = (*is_running & 1) * COUNTER_ROWS;
-        *is_running = 1;
-    }
-    return inner;
-}
-
-/* If this was an inner call, the outer one still runs. */
-static __always_inline void end_call(u32 row, u32 inner)
-{
-    volatile u32 *is_running = running.lookup(&row);
-    if (is_running)
-        *is_running = inner / COUNTER_ROWS;
-}
-#endif
-
 /* ---- at function entry */
 #define PROBE_ENTRY(row) CAT(ENTRY_, WAY_##row)(row)
 #define ENTRY_OFF(row)
 #define ENTRY_FENTRY(row)                                                                                              \
     int PROGRAM_##row(u64 *ctx)                                                                                        \
     {                                                                                                                  \
-        struct call call = {.arg = ARGS_##row(GET_SLOT, ctx), .number = NUMBER_##row, .direct = DIRECT_##row,          \
-                            .inner = begin_call(NUMBER_##row)};                                                        \
-        row##_entered(&call);                                                                                          \
-        end_call(NUMBER_##row, call.inner);                                                                            \
+        u64 nested = NESTED_ROWS;                                                                                      \
+        struct cpu_state *here = 0;                                                                                    \
+                                                                                                                       \
+        if (begin_call(NUMBER_##row, ctx, &nested, &here)) {                                                           \
+            struct call call = {.arg = ARGS_##row(GET_SLOT, ctx), .number = NUMBER_##row, .direct = DIRECT_##row,      \
+                                .nested = nested, .here = here};                                                       \
+                                                                                                                       \
+            row##_entered(&call);                                                                                      \
+            end_call(NUMBER_##row, nested, here);                                                                      \
+        }                                                                                                              \
         return 0;                                                                                                      \
     }
 #define ENTRY_RAWTP(row) ENTRY_FENTRY(row)
@@ -252,11 +220,17 @@ static __always_inline int take_kept(u64 stack, int row, struct call *call)
 #define RETURN_WAY_FEXIT(row)                                                                                          \
     int PROGRAM_##row(u64 *ctx)                                                                                        \
     {                                                                                                                  \
-        struct call call = {.arg = ARGS_##row(GET_SLOT, ctx), .number = NUMBER_##row, .direct = DIRECT_##row,          \
-                            .inner = begin_call(NUMBER_##row)};                                                        \
-        call.ret = GET_SLOT(ctx, RETURN_##row);                                                                        \
-        row##_returned(&call);                                                                                         \
-        end_call(NUMBER_##row, call.inner);                                                                            \
+        u64 nested = NESTED_ROWS;                                                                                      \
+        struct cpu_state *here = 0;                                                                                    \
+                                                                                                                       \
+        if (begin_call(NUMBER_##row, ctx, &nested, &here)) {                                                           \
+            struct call call = {.arg = ARGS_##row(GET_SLOT, ctx), .number = NUMBER_##row, .direct = DIRECT_##row,      \
+                                .nested = nested, .here = here};                                                       \
+                                                                                                                       \
+            call.ret = GET_SLOT(ctx, RETURN_##row);                                                                    \
+            row##_returned(&call);                                                                                     \
+            end_call(NUMBER_##row, nested, here);                                                                      \
+        }                                                                                                              \
         return 0;                                                                                                      \
     }
 #define RETURN_WAY_KRETPROBE(row)                                                                                      \
@@ -272,7 +246,7 @@ static __always_inline int take_kept(u64 stack, int row, struct call *call)
         struct call call = {};                                                                                         \
         if (!take_kept(STACK_AT_RETURN(ctx), NUMBER_##row, &call))                                                     \
             return 0;                                                                                                  \
-        call.number = NUMBER_##row, call.direct = DIRECT_##row, call.inner = 0; /* constants again */                  \
+        call.number = NUMBER_##row, call.direct = DIRECT_##row, call.nested = 0, call.here = 0; /* constants */        \
         call.ret = PT_REGS_RC(ctx);                                                                                    \
         return row##_returned(&call);                                                                                  \
     }

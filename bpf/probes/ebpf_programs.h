@@ -243,7 +243,7 @@ static __always_inline int transmit_entered(struct call *c)
     struct observation *s = observation_of(c);
     struct tracked_skb *e;
 
-    if (!s || !holds_ip(c, skb) || in_negative_cache(READ(c, skb, _nfct)))
+    if (!s || !holds_ip(c, skb) || in_negative_cache(c, READ(c, skb, _nfct)))
         return 0;
     e = track_outside_hook(c, skb, s, PARSED);
     if (e)

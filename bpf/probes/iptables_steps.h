@@ -82,7 +82,7 @@ static __always_inline int table_begin_entered(struct call *c)
     u32 free = RUNS - 1;
     struct run *r;
 
-    if (in_negative_cache(nfct))
+    if (in_negative_cache(c, nfct))
         return 0;
     runs = runs_here();
     if (!runs)

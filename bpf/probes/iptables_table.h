@@ -6,7 +6,7 @@
 static __always_inline int table_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !in_negative_cache(READ(c, skb, _nfct));
+    return !in_negative_cache(c, READ(c, skb, _nfct));
 }
 
 /* The nat table has none of its own: 0. */
@@ -80,7 +80,7 @@ static __always_inline int table_returned(struct call *c)
     if (verdict != NF_STOLEN) {
         u64 nfct = READ(c, skb, _nfct);
 
-        if (in_negative_cache(nfct))
+        if (in_negative_cache(c, nfct))
             return 0; /* so the program at its entry has not begun a run */
         cpu = write_table(c, nfct, cpu);
     }

@@ -152,7 +152,7 @@ static __always_inline struct reserved begin_refusal(struct tracked_skb *e, u8 a
 static __always_inline int ipvs_schedule_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[1];
-    return !in_negative_cache(READ(c, skb, _nfct));
+    return !in_negative_cache(c, READ(c, skb, _nfct));
 }
 
 static __always_inline int ipvs_schedule_returned(struct call *c)
@@ -172,7 +172,7 @@ static __always_inline int ipvs_nat4_entered(struct call *c)
     struct observation *s;
     u8 act;
 
-    if (in_negative_cache(READ(c, skb, _nfct)))
+    if (in_negative_cache(c, READ(c, skb, _nfct)))
         return 0;
     act = take_choice(c->arg[0]) == c->arg[1] ? IPVS_CHOSEN : IPVS_KNOWN;
     s = observation_of(c);
@@ -198,7 +198,7 @@ static __always_inline int ipvs_reply_entered(struct call *c)
     struct observation *s = observation_of(c);
     struct tracked_skb *e = find_tracked(c->arg[0]);
 
-    if (in_negative_cache(READ(c, skb, _nfct)) || (only_drops() && !(e && e->opens)))
+    if (in_negative_cache(c, READ(c, skb, _nfct)) || (only_drops() && !(e && e->opens)))
         return 0;
     e = track_ipvs(c, skb, cp, c->arg[2], s);
     return e && !drops_only_excludes(e, s->nfct) ? write_ipvs(c, e, skb, cp, s, IPVS_REPLY, 2) : 0;

@@ -71,7 +71,7 @@ static __always_inline int nat_entered(struct call *c)
     struct reserved r;
     struct observation *s;
 
-    if (in_negative_cache(nfct))
+    if (in_negative_cache(c, nfct))
         return 0;
     s = observation_of(c);
     if (!s)
@@ -114,7 +114,7 @@ PROBE_ENTRY(nat)
 static __always_inline int nat_hook_keep(struct call *c)
 {
     struct sk_buff *skb = (void *)c->arg[0];
-    return !in_negative_cache(READ(c, skb, _nfct));
+    return !in_negative_cache(c, READ(c, skb, _nfct));
 }
 
 static __always_inline int nat_hook_returned(struct call *c)

@@ -134,7 +134,7 @@ static __always_inline int hook_keep(struct call *c)
     struct nf_hook_state *state = (void *)c->arg[1];
     struct sk_buff *skb = (void *)c->arg[0];
 
-    return is_ip(READ(c, state, pf)) && !in_negative_cache(READ(c, skb, _nfct));
+    return is_ip(READ(c, state, pf)) && !in_negative_cache(c, READ(c, skb, _nfct));
 }
 
 /* 1 for a packet that can show what its socket asked for. */
@@ -164,7 +164,7 @@ static __always_inline int hook_returned(struct call *c)
         return 0;
     }
     nfct = READ(c, skb, _nfct);
-    if (in_negative_cache(nfct))
+    if (in_negative_cache(c, nfct))
         return 0;
     s = observation_of(c);
     step = observe_hook(c, skb, state, pf, nfct, 1, s);

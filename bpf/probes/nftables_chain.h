@@ -43,7 +43,7 @@ static __always_inline int chain_keep(struct call *c)
 {
     struct nft_pktinfo *pkt = (void *)c->arg[0];
     struct sk_buff *skb = READ(c, pkt, skb);
-    return !in_negative_cache(READ(c, skb, _nfct));
+    return !in_negative_cache(c, READ(c, skb, _nfct));
 }
 
 /* The open runs of chains on this CPU, see probes/nftables_rule.h. info: trace info of each, 0 = free. until: jiffies, time
@@ -162,7 +162,7 @@ static __always_inline int chain_returned(struct call *c)
 #ifdef WATCHES_PROGRAMS
     forget_before((u64)skb, READ(c, state, pf));
 #endif
-    if (in_negative_cache(READ(c, skb, _nfct)))
+    if (in_negative_cache(c, READ(c, skb, _nfct)))
         return 0;
     s = observation_of(c);
     if (s)

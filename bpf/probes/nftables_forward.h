@@ -54,7 +54,7 @@ static __always_inline int nft_fwd_entered(struct call *c)
     struct observation *s;
     struct hook_step step;
 
-    if (in_negative_cache(READ(c, skb, _nfct)))
+    if (in_negative_cache(c, READ(c, skb, _nfct)))
         return 0;
     state = CHAIN_STATE(c, pkt);
     s = observation_of(c);

@@ -240,7 +240,7 @@ static __always_inline int nft_rule_entered(struct call *c)
         pkt = READ(c, info, pkt);
 #endif
     skb = READ(c, pkt, skb);
-    if (in_negative_cache(READ(c, skb, _nfct)))
+    if (in_negative_cache(c, READ(c, skb, _nfct)))
         return 0;
 #ifdef HAVE_nft_traceinfo_verdict
     if (!verdict)

@@ -3,34 +3,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from scenes import load, topology, traffic
-from tests.kernel import modules
+from tests.kernel.interrupts import sent_by_a_timer
 from tests.kernel.watching import Watch
 from tracer.model.filter import Filter
 from tracer.model.hop import HookHop
 
 RATE, SECONDS, REQUESTS = 8_000, 20.0, 60
-QDISC = ("tc", "-n", "client", "qdisc")
 PATH = "OUTPUT client, POSTROUTING client, PREROUTING node, FORWARD node, POSTROUTING node"
 """The hooks of a packet from the client to beyond the node."""
-
-
-@contextmanager
-def sent_by_a_timer() -> Iterator[None]:
-    """The client's packets go on in the softirq of a timer, which also interrupts the client while it sends further ones."""
-    modules.load("sch_netem")
-    subprocess.run([*QDISC, "add", "dev", "eth0", "root", "netem", "delay", "300us", "100us"], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([*QDISC, "del", "dev", "eth0", "root"], check=True)
 
 
 @pytest.mark.matrix

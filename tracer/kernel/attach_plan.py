@@ -47,6 +47,9 @@ def abilities(library: BccLibrary, symbols: Symbols) -> KernelAbilities:
     return KernelAbilities(fentry, fentry and library.module_fentry)
 
 
+_NUMBERS = {probe.name: number for number, probe in enumerate(PROBES)}
+
+
 @dataclass(frozen=True)
 class PlannedProbe:
     """A row that can run on this kernel.
@@ -84,7 +87,7 @@ class PlannedProbe:
 
     @property
     def number(self) -> int:
-        return PROBES.index(self.probe)
+        return _NUMBERS[self.probe.name]
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,9 @@ def _position(argument: str, parameters: list[tuple[str, str]]) -> int | None:
     return None
 
 
+NESTED, PAIRED = "nested", "paired"
+"""Names of constants: MOST_ROWS in the second program of a pair, else 0; 1 in both programs of a pair, else 0
+(bpf/core/nested_call.h)."""
 FUNCTIONS = ("parse_header", "track_by_header")
 """Functions of the text that programs call, instead of containing a copy: FUNCTION of bpf/core/probe.h."""
 QUEUE_CALLERS = {"queue_verdict", "queue_verdicts", "queue_emptied", "queue_device", "queue_unhooked"}
@@ -257,6 +263,8 @@ def header(planned: list[PlannedProbe], ring_pages: int, cpus: int) -> str:
             lines.append(f"#define NUMBER_{name} {given}\n#define PROGRAM_{name} {row.program}")
             lines.append(f"#define ARGS_{name}(GET, ctx) {{ {args} }}")
             lines.append(f"#define RETURN_{name} {row.parameters + 1}\n#define DIRECT_{name} {int(row.is_direct)}")
+    lines.append(f"#define NESTED_ROWS load_constant({load_constant(NESTED):#x}ULL)")
+    lines.append(f"#define IS_PAIRED load_constant({load_constant(PAIRED):#x}ULL)")
     lines.append(f"#define RULE_STEPS {int('table4_begin' in rows or 'table6_begin' in rows)}")
     lines.append(f"#define SYNACK_SEEN {int('synack4' in rows)}")
     lines.append(f"#define QUEUE_CALLERS_SEEN {int(rows.keys() >= QUEUE_CALLERS)}")

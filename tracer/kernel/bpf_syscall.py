@@ -297,6 +297,14 @@ class MissCounters:
             call(*arguments)
         return self._counts.tolist()
 
+    def read_one(self, place: int) -> int:
+        """The number of one program now. place: of the program, from 0."""
+        answer, _, length = self._cleared
+        size = length // len(self._calls)
+        ctypes.memset(_address(answer) + place * size, 0, size)
+        _LIBC.syscall(*self._calls[place])
+        return self._counts[place]
+
 
 _MISSES_AT = 208
 """Offset of bpf_prog_info.recursion_misses, bytes."""

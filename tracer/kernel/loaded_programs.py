@@ -10,14 +10,17 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum, IntEnum
 from types import TracebackType
 from typing import Any
 
 from tracer.errors import CompileFailed, NoProbe
+from tracer.events import cstruct
 from tracer.kernel import bpf_syscall, kernel_memory
-from tracer.kernel.attach_plan import PlannedProbe, UnavailableProbe
+from tracer.kernel.attach_plan import NESTED, PAIRED, PlannedProbe, UnavailableProbe
 from tracer.kernel.bpf_syscall import BpfMap, MissCounters, ProgramTarget, Refused
 from tracer.kernel.btf import FUNC, TYPEDEF, KernelTypes
 from tracer.kernel.bytecode import LICENCE, Bytecode, linked
@@ -25,6 +28,8 @@ from tracer.kernel.xt_extensions import PlannedExtension
 
 _log = logging.getLogger(__name__)
 
+TRAMPOLINES = frozenset({"FENTRY", "FEXIT"})
+"""Ways of attaching in which the program that was attached last runs first, as pairs of programs need it."""
 ATTACH_TYPES = {"BTFTP": bpf_syscall.TRACEPOINT_BTF, "FENTRY": bpf_syscall.FENTRY, "FEXIT": bpf_syscall.FEXIT}
 
 MAX_THREADS = 8
@@ -32,8 +37,31 @@ MAX_THREADS = 8
 
 Row = PlannedProbe | PlannedExtension
 
-_Key = tuple[str, ProgramTarget, int]
-"""A program's name, what it is loaded for, and the number of its row."""
+ROWS = cstruct.define("records/loss_counters.h", "MOST_ROWS")
+"""The value of the constant NESTED in second programs, and the number of rows in the map of the pairs."""
+
+CALL_SECONDS = 0.05
+"""Wait for the calls that are under way when a program is detached, s: it still runs at their end."""
+
+
+class Part(Enum):
+    """The programs of a row: a single one, or a pair. The values are the ends of their titles."""
+
+    SINGLE = ""
+    FIRST = ", first of a pair"
+    SECOND = ", second of a pair"
+
+
+class PairState(IntEnum):
+    """As enum pair_state of bpf/core/nested_call.h."""
+
+    OFF = 0
+    REPLACES = 1
+    ON = 2
+
+
+_Key = tuple[str, ProgramTarget, int, Part]
+"""A program's name, what it is loaded for, the number of its row, and which of the row's programs it is."""
 
 
 class LoadedPrograms:
@@ -66,7 +94,8 @@ class LoadedPrograms:
         self._programs: dict[_Key, int] = {}
         self._failures: dict[_Key, OSError] = {}
         self._names: dict[str, int] = {}
-        self._links: dict[tuple[str, str], int] = {}
+        self._links: dict[tuple[str, str, Part], int] = {}
+        self._pairs: frozenset[int] = frozenset()
         self._btf: dict[str, int] = {}
         try:
             for definition in code.maps:
@@ -95,12 +124,66 @@ class LoadedPrograms:
                 if row.probe.needed:
                     raise NoProbe(f"Tracing needs {row.symbol}, but {why}.") from e
                 refused.append(UnavailableProbe(row.probe, why))
+        self._set_pairs(PairState.ON, self._pairs)
         return attached, refused
 
     def watch(self, rows: list[PlannedExtension]) -> list[PlannedExtension]:
         """Attaches to functions of matches and targets; returns the attached ones. A match by kprobe needs entry and return."""
         self.load(rows)
         return [row for row in rows if self._watch(row)]
+
+    def attach_pairs(self, rows: Iterable[PlannedProbe]) -> dict[int, int]:
+        """Attaches pairs of programs, which handle no call before they are used (bpf/core/nested_call.h).
+
+        A row without one, because it has no trampoline or the kernel refuses it, keeps its single program.
+
+        Args:
+            rows: Attached rows.
+
+        Returns:
+            The descriptor of the second program of each row that has a pair, by number of the row.
+        """
+        rows = [row for row in rows if row.way in TRAMPOLINES] if "program_pairs" in self.maps else []
+        for part in (Part.FIRST, Part.SECOND):
+            self.load(rows, part=part)
+        found = {}
+        for row in rows:
+            with suppress(OSError):
+                self._attach_one(row, row.program, row.way, Part.FIRST)
+                found[row.number] = self._attach_one(row, row.program, row.way, Part.SECOND)
+        return found
+
+    def use_pairs(self, rows: Iterable[PlannedProbe]) -> None:
+        """Detaches the single programs of rows with a pair, and lets the pairs handle the calls.
+
+        Calls in between are counted as lost: `unhandled` in bpf/records/loss_counters.h.
+        """
+        rows = list(rows)
+        self._pairs = frozenset(row.number for row in rows)
+        self._set_pairs(PairState.REPLACES, self._pairs)
+        for row in rows:
+            self._detach_one(row, row.program, Part.SINGLE)
+        time.sleep(CALL_SECONDS)
+        self._set_pairs(PairState.ON, self._pairs)
+
+    def use_single_programs(self, rows: Iterable[PlannedProbe]) -> None:
+        """Attaches the single programs of rows with a pair again, and lets them handle the calls.
+
+        Raises:
+            OSError: The kernel refused one. Its row handles no call, and counts all as lost.
+        """
+        self._set_pairs(PairState.REPLACES, self._pairs)
+        time.sleep(CALL_SECONDS)
+        for row in rows:
+            if row.number in self._pairs:
+                self._attach_one(row, row.program, row.way, Part.SINGLE)
+        self._pairs = frozenset()
+        self._set_pairs(PairState.OFF, self._pairs)
+
+    def _set_pairs(self, state: PairState, rows: Collection[int]) -> None:
+        """Sets the state of the pairs of these rows; all others are off. rows: their numbers."""
+        if "program_pairs" in self.maps:
+            self.maps["program_pairs"][bytes(4)] = bytes(state if number in rows else PairState.OFF for number in range(ROWS))
 
     def _watch(self, row: PlannedExtension) -> bool:
         try:
@@ -111,21 +194,34 @@ class LoadedPrograms:
 
     def _attach(self, row: Row) -> int:
         """Attaches all programs of a row; returns the descriptor of the first program."""
-        first, *_ = [self._attach_one(row, name, way) for name, way in row.programs]
+        is_paired = isinstance(row, PlannedProbe) and row.number in self._pairs
+        parts = (Part.FIRST, Part.SECOND) if is_paired else (Part.SINGLE,)
+        first, *_ = [self._attach_one(row, name, way, part) for name, way in row.programs for part in parts]
         return first
 
-    def _attach_one(self, row: Row, name: str, way: str) -> int:
-        program = self._program(row, name, way)
+    def _attach_one(self, row: Row, name: str, way: str, part: Part) -> int:
+        program = self._program(row, name, way, part)
         if way in ATTACH_TYPES:
             link = bpf_syscall.open_tracing(program)
         elif way == "RAWTP":
             link = bpf_syscall.open_tracing(program, row.symbol)
         else:
             link = bpf_syscall.open_kprobe(program, row.symbol, at_return=way == "KRETPROBE")
-        self._links[row.module + ":" + row.symbol, name] = link
+        self._links[row.module + ":" + row.symbol, name, part] = link
         return program
 
-    def load(self, rows: Iterable[Row], report: Callable[[int, int], None] = lambda done, count: None) -> None:
+    def _detach_one(self, row: Row, name: str, part: Part) -> None:
+        """Detaches a program of a row if it is attached."""
+        link = self._links.pop((row.module + ":" + row.symbol, name, part), None)
+        if link is not None:
+            os.close(link)
+
+    def load(
+        self,
+        rows: Iterable[Row],
+        report: Callable[[int, int], None] = lambda done, count: None,
+        part: Part = Part.SINGLE,
+    ) -> None:
         """Loads the programs of these rows, several at a time: the verifier takes longer than anything else of a warm start.
 
         A program that is refused is reported when its row is attached.
@@ -133,6 +229,7 @@ class LoadedPrograms:
         Args:
             rows: Rows to attach afterwards.
             report: Called with the number of programs that are loaded, and of all of them.
+            part: Which of their programs are loaded.
         """
         from concurrent.futures import ThreadPoolExecutor
 
@@ -140,7 +237,7 @@ class LoadedPrograms:
         for row in rows:
             for name, way in row.programs:
                 with suppress(OSError):  # no such function: as above
-                    key = self._key(row, name, way)
+                    key = self._key(row, name, way, part)
                     if key not in self._programs and key not in self._failures:
                         wanted[key] = row
         if not wanted:
@@ -150,33 +247,33 @@ class LoadedPrograms:
                 report(done, len(wanted))
 
     def _load_one(self, key: _Key, row: Row) -> None:
-        name, target, number = key
+        name, target, number, part = key
         fds = [self.maps[definition.name].fd for definition in self._code.maps]
-        constants, programs = self._constants | {"row": number}, self._code.programs
+        of_part = {"row": number, NESTED: ROWS if part is Part.SECOND else 0, PAIRED: int(part is not Part.SINGLE)}
+        constants, programs = self._constants | of_part, self._code.programs
+        title = f"{name} for {row.symbol}{part.value}"
         code = linked(programs.get(name, b""), fds, constants, programs, self._of_kernel)
         try:
-            self._programs[key] = self._names[f"{name} for {row.symbol}"] = bpf_syscall.load_program(
-                row.symbol, code, LICENCE, target
-            )
+            self._programs[key] = self._names[title] = bpf_syscall.load_program(row.symbol, code, LICENCE, target)
         except Refused as e:
             if e.errno != errno.EPERM:  # EPERM: this process may not load it, whatever is in it
-                self.refused.add(f"{name} for {row.symbol}")
-            _log.debug("program %s for %s refused: %s\n%s", name, row.symbol, e.strerror, e.log)
+                self.refused.add(title)
+            _log.debug("program %s refused: %s\n%s", title, e.strerror, e.log)
             self._failures[key] = e
 
-    def _program(self, row: Row, name: str, way: str) -> int:
+    def _program(self, row: Row, name: str, way: str, part: Part) -> int:
         """The descriptor of a loaded program.
 
         Raises:
             OSError: The kernel refused it, or there is no such function.
         """
-        key = self._key(row, name, way)
+        key = self._key(row, name, way, part)
         if key in self._failures:
             raise self._failures[key]
         return self._programs[key]
 
-    def _key(self, row: Row, name: str, way: str) -> _Key:
-        return name, self._target(row, way), row.number if isinstance(row, PlannedProbe) else 0
+    def _key(self, row: Row, name: str, way: str, part: Part) -> _Key:
+        return name, self._target(row, way), row.number if isinstance(row, PlannedProbe) else 0, part
 
     def _target(self, row: Row, way: str) -> ProgramTarget:
         """What the kernel has to know about the attached function before it verifies the program."""
@@ -197,9 +294,11 @@ class LoadedPrograms:
 
     def detach(self, rows: Iterable[Row]) -> None:
         """Detaches the programs of these rows; they stay loaded."""
+        self._set_pairs(PairState.OFF, ())
         for row in rows:
             for name, _ in row.programs:
-                os.close(self._links.pop((row.module + ":" + row.symbol, name)))
+                for part in Part:
+                    self._detach_one(row, name, part)
 
     def miss_counters(self, programs: Sequence[int]) -> MissCounters:
         """Counts how often the kernel skipped programs because one was running on that CPU. programs: their descriptors."""

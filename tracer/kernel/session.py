@@ -28,6 +28,7 @@ from tracer.kernel.kallsyms import Symbols
 from tracer.kernel.loaded_programs import LoadedPrograms
 from tracer.kernel.loss_counters import Loss, LossCounters
 from tracer.kernel.program_cache import ProgramCache
+from tracer.kernel.program_pairs import ProgramPairs
 from tracer.kernel.program_source import ProgramSource
 from tracer.kernel.ring_buffer import PAGE, RingBuffer
 from tracer.kernel.struct_layouts import LAYOUTS
@@ -176,6 +177,7 @@ class Session:
         extensions: The matches and targets of iptables that these functions belong to.
         compile_seconds: Time to compile, s; 0 = the programs were in the cache.
         attach_seconds: Time to load and attach, s.
+        pairs: The pairs of programs, for calls for which single ones are skipped.
     """
 
     def __init__(
@@ -203,7 +205,7 @@ class Session:
             planned, refused = choose(kernel, supported, verbose, only, rules, lookups, programs)
             watched = xt_extensions.plan(kernel.types, kernel.symbols, supported) if rules else []
             needed = [*(row.programs for row in planned), *(row.programs for row in watched)]
-            require_descriptors(FILES + 2 * sum(map(len, needed)))
+            require_descriptors(FILES + 2 * sum(map(len, needed)) + 4 * len(planned))
             texts = headers(kernel.types, kernel.symbols, planned, watched, ring_bytes // PAGE, cpus, snaplen)
             modules = {row.module for row in planned} | {row.module for row in watched} | {row.module for row in LAYOUTS}
             source = ProgramSource(texts, kernel.types.digests(modules), library, cache, says.warn, says.report)
@@ -231,6 +233,7 @@ class Session:
             maps = self._programs.maps
             self._ring = RingBuffer(maps["events"].fd, ring_bytes, record.SLOT, maps["fills"].fd)
             self._counters = LossCounters(self._programs, self.planned, cpus)
+            self.pairs = ProgramPairs(self._programs, self.planned, self._counters)
         except BaseException:
             self._programs.close()
             raise
@@ -292,13 +295,21 @@ class Session:
 
     def losses(self) -> list[Loss]:
         """Losses since the last call."""
-        return self._counters.read()
+        new = self._counters.read()
+        self.pairs.note()
+        return new
+
+    @property
+    def nested_calls(self) -> int:
+        """Number of calls for which second programs were skipped, and that first ones handled."""
+        return sum(self._counters.nested())
 
     def poll_losses(self) -> None:
         """Reads the loss counters when the interval is over; losses() returns the result."""
         self._counters.poll()
 
     def close(self) -> None:
+        self.pairs.close()
         self._ring.close()
         self._counters.close()
         self._programs.close()

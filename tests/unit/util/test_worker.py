@@ -77,7 +77,7 @@ def test_every_thread_is_a_worker() -> None:
         "rules/iptables/table_reader.py", "util/queued_stream.py", "connections/conntrack_events.py",
         "commands/start_notes.py", "analysis/top/keyboard.py", "agent/stream.py", "cluster/cluster_run.py",
         "metrics/endpoint.py", "cluster/endpoint_readings.py", "store/store_writer.py", "kernel/program_watcher.py",
-        "pipeline/sending_thread.py",
+        "pipeline/sending_thread.py", "kernel/program_pairs.py",
     }  # fmt: skip
 
 
