@@ -27,6 +27,8 @@ from tracer.model.hop import SocketHop
 from tracer.model.packet import Packet
 
 CONNECTIONS, SECONDS = 30, 10.0
+TRIES = 4
+"""Most times that the connections are made until a segment has come too late: on a busy machine the race may not happen."""
 
 
 @pytest.fixture
@@ -77,12 +79,17 @@ def came_too_late(packet: Packet) -> bool:
 
 
 def test_a_late_segment_is_not_dropped(watch: Watch, slow_handshake: None, two_processors: None) -> None:
-    with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
-        replies = [connect_and_send() for _ in range(CONNECTIONS)]
-    assert any(reply.startswith(b"HTTP/1.1 200 OK") for reply in replies)
-    assert not seen.losses
-    late = [p for p in seen.packets if came_too_late(p)]
-    print(f"{len(seen.packets)} packets, {len(late)} came too late")
-    # Not all: the delayed last ACK has an older timestamp than the data, and the connection may drop it for that.
-    assert any("delivered to" in p.verdict for p in late)
-    assert not [p.verdict for p in seen.packets if "no reason seen" in p.verdict]
+    delivered: list[Packet] = []
+    for _ in range(TRIES):
+        with watch(Filter(ports=(traffic.NODEPORT_HTTP,))) as seen:
+            replies = [connect_and_send() for _ in range(CONNECTIONS)]
+        assert any(reply.startswith(b"HTTP/1.1 200 OK") for reply in replies)
+        assert not seen.losses
+        late = [p for p in seen.packets if came_too_late(p)]
+        print(f"{len(seen.packets)} packets, {len(late)} came too late")
+        assert not [p.verdict for p in seen.packets if "no reason seen" in p.verdict]
+        # Not all: the delayed last ACK has an older timestamp than the data, and the connection may drop it for that.
+        delivered = [p for p in late if "delivered to" in p.verdict]
+        if delivered:
+            break
+    assert delivered
