@@ -149,7 +149,8 @@ class LossCounters:
 
     @property
     def is_doubtful(self) -> bool:
-        return sum(self._twice) > max(MOST_TWICE, sum(self.nested()) / 2)
+        twice = sum(self._twice)
+        return twice > MOST_TWICE and twice > sum(self.nested()) / 2
 
     def nested(self) -> list[int]:
         """Number of calls for which second programs were skipped, and that first ones handled, by number of the row."""
