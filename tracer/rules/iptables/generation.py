@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tracer.events.table_trace import TableReplaced
 from tracer.model.rule import Ruleset
+from tracer.rules.iptables.request_queue import SentRequests
 from tracer.rules.iptables.table_reader import TableSnapshot
 from tracer.util.evictions import evictions
 from tracer.util.lazy import Lazy
@@ -41,6 +42,7 @@ class Generation:
         ruleset: Its rules as a Ruleset, None = not made yet.
         why: Why it could not be read, "" = no failure.
         requests: How often it was requested.
+        sent: The requests for its table that were under way when it was replaced, None = none. They may have read it before.
         is_shed: Whether it stands for a generation that was given up.
     """
 
@@ -51,6 +53,7 @@ class Generation:
     ruleset: Ruleset | None = None
     why: str = ""
     requests: int = 0
+    sent: SentRequests | None = None
     is_shed: bool = False
 
     @property
@@ -90,16 +93,17 @@ class GenerationLog:
         self._end(generation, time)
         return self._begin(generation.object, time)
 
-    def replace(self, change: TableReplaced) -> None:
-        """Ends the generation that was replaced, and begins the new one."""
-        before = self._current(change.before)
-        self._end(before or self._begin(change.before, 0), change.time)
+    def replace(self, change: TableReplaced) -> Generation:
+        """Ends the generation that was replaced, and begins the new one. Returns the one that was replaced."""
+        before = self._current(change.before) or self._begin(change.before, 0)
+        self._end(before, change.time)
         current = self._current(change.object)
         if current and current.snapshot and current.snapshot.ended < change.time:
             self._end(current, change.time)  # its table was removed with its namespace, which no event reports
             current = None
         if not current:
             self._begin(change.object, change.time)
+        return before
 
     def read(self, generation: Generation, snapshot: TableSnapshot) -> None:
         """Stores the rules that were read."""

@@ -68,10 +68,12 @@ class TableGenerations:
             self._lookups.clear()
 
     def _replace(self, change: TableReplaced) -> None:
-        self._log.replace(change)
+        replaced = self._log.replace(change)
         lookup = self._lookups.last(change.thread)
         if lookup:
-            self._requests.request_again(TableRequest(lookup.netns, lookup.family, lookup.table))
+            request = TableRequest(lookup.netns, lookup.family, lookup.table)
+            replaced.sent = self._requests.under_way(request)
+            self._requests.request_again(request)
 
     def _take(self, snapshot: TableSnapshot) -> None:
         request = snapshot.request
@@ -112,12 +114,18 @@ class TableGenerations:
         """Whether the rules of a TABLE event are being read."""
         generation = self._generation_of(e)
         self.request_for(e)
-        return not generation.snapshot and not generation.until and _request_of(e) in self._requests
+        if generation.snapshot or generation.until:
+            return self._is_coming(generation)
+        return _request_of(e) in self._requests
 
     def is_settled(self, e: Event) -> bool:
         """Whether the rules of a TABLE event have been read, or can no longer be read."""
         generation = self._generation_of(e)
-        return bool(generation.snapshot or generation.until)
+        return bool(generation.snapshot or generation.until) and not self._is_coming(generation)
+
+    def _is_coming(self, generation: Generation) -> bool:
+        """Whether the snapshot of a replaced generation may still arrive: a reading may have begun before the replacement."""
+        return not generation.snapshot and generation.sent is not None and not self._requests.are_answered(generation.sent)
 
     @property
     def changes(self) -> int:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 from tracer.rules.iptables.table_reader import TableRequest, TableSnapshot
 from tracer.util.evictions import evictions
@@ -30,6 +31,35 @@ class TableSource(Protocol):
         """Ends the reading."""
 
 
+class SentRequests(NamedTuple):
+    """The requests for a table that had been sent at one time and not all answered.
+
+    Attributes:
+        request: The table.
+        period: Number of the period in which the table has requests without an answer.
+        sent: How many had been sent in that period.
+    """
+
+    request: TableRequest
+    period: int
+    sent: int
+
+
+@dataclass
+class _Period:
+    """A time in which a table has requests without an answer.
+
+    Attributes:
+        number: Number of the period, counted for all tables.
+        sent: Requests sent in it.
+        answered: Requests answered in it, in the order in which they were sent.
+    """
+
+    number: int
+    sent: int = 0
+    answered: int = 0
+
+
 class RequestQueue:
     """The requests to the reader of tables.
 
@@ -40,7 +70,8 @@ class RequestQueue:
 
     def __init__(self, reader: TableSource, shed: Counter[str]) -> None:
         self._reader, self._shed = reader, shed
-        self._pending: Counter[TableRequest] = Counter()
+        self._pending: dict[TableRequest, _Period] = {}
+        self._periods = 0
         self._failures: LruDict[TableRequest, str] = LruDict(TABLES_KEPT, "tables that were not read")
         self._tables_read: LruDict[TableRequest, None] = LruDict(TABLES_KEPT, "tables that were read")
         self._waiting_snapshots: list[TableSnapshot] = []
@@ -61,13 +92,24 @@ class RequestQueue:
     def request_again(self, request: TableRequest) -> None:
         """Requests a table that was replaced, if it was requested before."""
         # One request may be under way; a second one reads the table as it is after this change.
-        if request in self._tables_read and self._pending[request] < 2:
+        period = self._pending.get(request)
+        if request in self._tables_read and (not period or period.sent - period.answered < 2):
             self._start(request)
 
     def expect(self, request: TableRequest) -> None:
         """Announces a snapshot that was requested elsewhere. Beyond MAX_REQUESTS tables it is not waited for."""
         if request in self._pending or len(self._pending) < MAX_REQUESTS:
-            self._pending[request] += 1
+            self._add(request)
+
+    def under_way(self, request: TableRequest) -> SentRequests | None:
+        """The requests for a table that are not answered, None = none."""
+        period = self._pending.get(request)
+        return SentRequests(request, period.number, period.sent) if period else None
+
+    def are_answered(self, sent: SentRequests) -> bool:
+        """Whether the snapshots of these requests have arrived."""
+        period = self._pending.get(sent.request)
+        return not period or period.number != sent.period or period.answered >= sent.sent
 
     def read(self) -> list[TableSnapshot]:
         """The snapshots that had been read at the previous call. So the look-ups of their readings have been drained."""
@@ -75,11 +117,16 @@ class RequestQueue:
         return snapshots
 
     def answer(self, request: TableRequest) -> None:
-        """Ends one request for a table: its snapshot has arrived."""
-        if self._pending[request] > 1:
-            self._pending[request] -= 1
-        else:
-            del self._pending[request]
+        """Ends one request for a table: its snapshot has arrived.
+
+        The reader answers requests in order. So while one for all tables of a namespace is under way, the snapshots that come
+        are its own, and not those of tables that were requested after it.
+        """
+        period, all_tables = self._pending.get(request), self._pending.get(replace(request, table=""))
+        if period and (period is all_tables or not all_tables or period.number < all_tables.number):
+            period.answered += 1
+            if period.answered >= period.sent:
+                del self._pending[request]
         if request.table:
             self._tables_read[request] = None
 
@@ -100,6 +147,13 @@ class RequestQueue:
             self._shed["tables to read"] += 1
             evictions.add("tables to read")
             return False
-        self._pending[request] += 1
+        self._add(request)
         self._reader.request(request)
         return True
+
+    def _add(self, request: TableRequest) -> None:
+        period = self._pending.get(request)
+        if not period:
+            self._periods += 1
+            period = self._pending[request] = _Period(self._periods)
+        period.sent += 1

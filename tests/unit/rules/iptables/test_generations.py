@@ -135,6 +135,41 @@ def test_an_address_that_stood_for_other_rules_between_two_look_ups_proves_nothi
     assert isinstance(verdicts(node, table(300)), str)
 
 
+def test_rules_that_were_read_just_before_they_were_replaced() -> None:
+    """The snapshot arrives after the replacement: the run of iptables-save takes long."""
+    node, reader = new_generations()
+    e = table(190)
+    assert node.is_waiting_for(e)
+    node.add_changes([lookup(110), lookup(195, OLD, thread=5), TableReplaced(196, 5, OLD, NEW)])
+    assert node.is_waiting_for(e) and not node.is_settled(e)
+    finish(node, reader, reading(R("ACCEPT"), ended=150))
+    assert node.is_settled(e) and verdicts(node, e) == ["ACCEPT"]
+
+
+def test_a_packet_does_not_wait_for_a_reading_after_the_replacement() -> None:
+    node, reader = new_generations()
+    assert node.is_waiting_for(table())
+    node.add_changes([lookup(105, OLD, thread=5), TableReplaced(106, 5, OLD, NEW)])
+    finish(node, reader, reading(R(""), R("ACCEPT"), began=110), lookup(111, NEW))
+    e = table(104)
+    assert not node.is_waiting_for(e) and node.is_settled(e)
+    assert verdicts(node, e) == GONE and verdicts(node, table(107, NEW)) == ["", "ACCEPT"]
+
+
+def test_the_snapshots_of_all_tables_answer_no_later_request() -> None:
+    """All tables are requested at the start of a run, and the first packet requests its table before they have been read."""
+    node, reader = new_generations()
+    all_tables = TableRequest(NODE, "ip", "")
+    node.request(all_tables)
+    node.request_for(table())
+    reader.ready += [reading(R("ACCEPT")), TableSnapshot(all_tables, 0, 0, 0)]
+    node.add_changes([])
+    node.add_changes([lookup(110), lookup(310)])
+    assert node.is_reading and verdicts(node, table()) == ["ACCEPT"]
+    finish(node, reader, reading(R(""), R("ACCEPT"), began=300, ended=400))
+    assert not node.is_reading and verdicts(node, table()) == ["", "ACCEPT"], "its look-ups were kept"
+
+
 def test_rules_that_were_replaced_before_they_were_read() -> None:
     node, _ = new_generations()
     node.add_changes([TableReplaced(1000, 5, OLD, NEW)])
