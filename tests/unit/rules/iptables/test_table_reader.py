@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ TEXT = ":INPUT ACCEPT\n-A INPUT -j DROP\n"
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A machine's rules; a list has the results of successive readings."""
-    known: dict[str, object] = {"tables": ["filter"], "rules": [[R("DROP")]], "text": TEXT}
+    known: dict[str, object] = {"tables": ["filter"], "rules": [[R("DROP")]], "text": TEXT, "printed": 0}
 
     def read(family: str, table: str, room: int = 0) -> sockopt.RawTable:
         found = known["rules"]
@@ -33,6 +34,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return sockopt.RawTable(bytearray(blob.data), blob.hooks, blob.underflows)
 
     def save(family: str, table: str, watch: object) -> object:
+        known["printed"] = int(str(known["printed"])) + 1
         if known["text"] is OSError:
             raise OSError("no")
         return known["text"]
@@ -84,23 +86,44 @@ def test_all_tables_that_are_there(node: dict[str, object]) -> None:
     assert [r.request for r in read_tables(everything)] == [everything]
 
 
-def test_rules_that_changed_meanwhile_are_read_again(node: dict[str, object]) -> None:
-    node["rules"] = [[R("ACCEPT")], [R("DROP")], [R("DROP")]]
+def test_rules_that_change_while_they_are_printed_are_known(node: dict[str, object]) -> None:
+    """The text may be that of the later rules, so it is made of the rules that were read before."""
+    node["rules"] = [[R("ACCEPT")], [R("DROP")]]
+    before = time.monotonic_ns()
     (snapshot,) = read_tables(FILTER)
-    assert [r.target for r in snapshot.rules.values()] == ["DROP"]
+    assert [(r.target, r.text) for r in snapshot.rules.values()] == [("ACCEPT", "-j ACCEPT")] and not snapshot.why
+    assert before < snapshot.began < snapshot.ended and node["printed"] == 1
 
 
-def test_rules_that_change_all_the_time(node: dict[str, object]) -> None:
-    node["rules"] = [[R("DROP")], [R("ACCEPT")]] * table_reader.TRIES
-    (snapshot,) = read_tables(FILTER)
-    assert (snapshot.table, snapshot.why) == (None, "they changed while they were read")
+def test_rules_that_change_often_are_read_without_the_tool(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "UNPRINTED_TIMES", 1_000_000)
+    node["rules"] = [[R("DROP")], [R("ACCEPT")], [R("RETURN")], [R("DROP")]]
+    snapshots = read_tables(FILTER, FILTER, FILTER, count=3)
+    texts = [[r.text for r in snapshot.rules.values()] for snapshot in snapshots]
+    assert (texts, node["printed"]) == ([["-j DROP"], ["-j RETURN"], ["-j DROP"]], 1)
+
+
+def test_the_tool_is_used_again_later(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "UNPRINTED_TIMES", 0)
+    node["rules"] = [[R("ACCEPT")], [R("DROP")]]
+    read_tables(FILTER, FILTER, count=2)
+    assert node["printed"] == 2
+
+
+def test_rules_that_only_the_tool_can_print(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_reader, "UNPRINTED_TIMES", 1_000_000)
+    node["rules"] = [[R("LOG")], [R("LOG", src="10.0.0.0/8")]]
+    node["text"] = ":INPUT ACCEPT\n-A INPUT -s 10.0.0.0/8 -j LOG\n"
+    snapshots = read_tables(FILTER, FILTER, count=2)
+    texts = [[r.text for r in snapshot.rules.values()] for snapshot in snapshots]
+    assert (texts, node["printed"]) == ([[""], ["-s 10.0.0.0/8 -j LOG"]], 2)
 
 
 @pytest.mark.parametrize("text", [None, OSError, ":INPUT ACCEPT\n-A INPUT -j ACCEPT\n"])
 def test_without_a_text_the_rules_are_still_known(node: dict[str, object], text: object) -> None:
     node["text"] = text
     (snapshot,) = read_tables(FILTER)
-    assert [(r.target, r.text) for r in snapshot.rules.values()] == [("DROP", "")]
+    assert [(r.target, r.text) for r in snapshot.rules.values()] == [("DROP", "-j DROP")]
 
 
 def test_missing_namespaces_and_tables(node: dict[str, object]) -> None:
