@@ -247,7 +247,7 @@ def test_snapshots_that_a_run_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_evicted_rules_are_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reading thread still has the rules, and does not read them again."""
-    monkeypatch.setattr(nftables_snapshot, "read_new", lambda fd, space, known: (1, None if 1 in known else snapshot(1)))
+    monkeypatch.setattr(nftables_snapshot, "read_new", lambda _, space, known, prints: (1, None if 1 in known else snapshot(1)))
     own = Path("/proc/self/ns/net").stat().st_ino
     with RulesetWatcher(pause=0.01) as watch:
         watch.poll(own, PATIENCE)

@@ -178,7 +178,7 @@ def test_the_watch_of_nftables(monkeypatch: pytest.MonkeyPatch, warnings: Warnin
     fails = threading.Event()
     fails.set()
 
-    def read_new(fd: int, inode: int, known: object = ()) -> tuple[int, Snapshot | None]:
+    def read_new(fd: int, inode: int, known: object = (), prints: bool = True) -> tuple[int, Snapshot | None]:
         if fails.is_set():
             raise Unforeseen("a name")
         return 5, Snapshot(Ruleset("nft", inode, "5", {}), 5, {}, {})

@@ -121,8 +121,11 @@ def _queue(body: Json) -> str:
 
 
 def _xt(body: Json) -> str:
-    """A match or target of iptables-nft; nft before 1.0.6 does not say which."""
-    return "xt" if body is None else f'xt {member(body, "type")} "{member(body, "name")}"'
+    """A match or target of iptables-nft; nft before 1.0.6 does not say which. Its options are known where nft was not used."""
+    if body is None:
+        return "xt"
+    options = as_object(body).get("options")
+    return f'xt {member(body, "type")} "{member(body, "name")}"' + f" {options}" * bool(options)
 
 
 _EXPRESSIONS: dict[str, Callable[[Json], str]] = {

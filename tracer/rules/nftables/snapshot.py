@@ -45,8 +45,10 @@ class Snapshot:
         chains: Chain names by handle of the table and of the chain.
         lookups: Of rules with a verdict map, by handles: the map, and the byte of the registers at which the key begins.
         tables: Table names by handle.
-        taken: Time when it had been read, ns, CLOCK_MONOTONIC, 0 = not known.
+        taken: A time when it was in force, after it had been read, ns, CLOCK_MONOTONIC, 0 = not known.
         hotdrop_matches: Matches of iptables in a rule that may set hotdrop, by handles.
+        is_unprinted: Whether no tool has printed the rules while they were in force: then their texts are the kernel's
+            description.
     """
 
     ruleset: Ruleset
@@ -57,6 +59,7 @@ class Snapshot:
     tables: Mapping[int, str] = field(default_factory=dict)
     taken: int = 0
     hotdrop_matches: Mapping[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    is_unprinted: bool = False
 
     @cached_property
     def objects(self) -> int:
@@ -157,20 +160,35 @@ def _retrying() -> Iterator[None]:
         pass
 
 
-def _joined(dump: Dump, inode: int) -> Snapshot:
-    """The snapshot of a dump, in its network namespace."""
+def _read(nfnetlink: Nfnetlink, inode: int, prints: bool) -> Snapshot:
+    """The rules in force, in their network namespace. prints: whether tools print them.
+
+    Raises:
+        DumpInterrupted: The rules changed during the dump; try again.
+        TooManyMessages: There are too many rules or elements.
+        OSError: The kernel refused.
+    """
+    dump = netlink_dump.read(nfnetlink)
+    if netlink_dump.generation(nfnetlink) != dump.generation:
+        raise DumpInterrupted
+    taken = time.monotonic_ns()
     listings, elements = listing.Listings(len(dump.sets)), SetElements(dump.generation)
-    snapshot = join(dump, inode, listings, listing.SaveTexts(), RuleTexts(dump, elements).text)
+    decode = RuleTexts(dump, elements).text
+    snapshot = join(dump, inode, listings, listing.SaveTexts(), decode) if prints else None
+    if snapshot and netlink_dump.generation(nfnetlink) == dump.generation:
+        taken = time.monotonic_ns()
+    else:
+        snapshot = replace(join(dump, inode, lambda *_: {}, lambda *_: {}, decode), is_unprinted=True)
     if listings.why_unused:
         user_warnings.add(SENTENCE.format(why=listings.why_unused), "nft is not used")
-        if not dump.has_many_sets:
-            elements.read_unnamed(dump.sets)
+    if (listings.why_unused or not prints) and not dump.has_many_sets:
+        elements.read_unnamed(dump.sets)
     # Texts are decoded on demand, in another network namespace.
     elements.close()
-    return snapshot
+    return replace(snapshot, taken=taken)
 
 
-def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
+def read_here(space: int, known: Container[int], prints: bool = True) -> tuple[int, Snapshot | None]:
     """As read_new, in this thread's network namespace."""
     inode, cookie = netns.inode_of(space), space >> 32
     if cookie and netns_cookie.cookie() not in (0, cookie):
@@ -182,25 +200,28 @@ def read_here(space: int, known: Container[int]) -> tuple[int, Snapshot | None]:
                 if now in known:
                     return now, None
                 try:
-                    snapshot = _joined(netlink_dump.read(nfnetlink), inode)
+                    snapshot = _read(nfnetlink, inode, prints)
                 except TooManyMessages as e:
                     e.generation = now
                     raise
-                if netlink_dump.generation(nfnetlink) == snapshot.number:
-                    return snapshot.number, replace(snapshot, taken=time.monotonic_ns())
+                return snapshot.number, snapshot
     raise RulesetChanging
 
 
-def read_new(fd: int, space: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+def read_new(fd: int, space: int, known: Container[int] = (), prints: bool = True) -> tuple[int, Snapshot | None]:
     """Reads the rules of a network namespace unless their generation is known.
+
+    If the rules change while the tools print them, the snapshot has the kernel's description as their texts: the tools take
+    seconds on a large node, and rules may be replaced more often than that.
 
     Args:
         fd: Descriptor of the namespace.
         space: netns.identity of the namespace.
         known: Generations that are not read again.
+        prints: Whether tools print the rules.
 
     Returns:
-        (generation in force, its snapshot; None = it is a known one).
+        (generation that was in force, its snapshot; None = it is a known one).
 
     Raises:
         RulesetChanging: The rules changed during each attempt.
@@ -208,4 +229,4 @@ def read_new(fd: int, space: int, known: Container[int] = ()) -> tuple[int, Snap
         LookupError: Another namespace has its inode by now.
         TooManyMessages: There are too many rules or elements.
     """
-    return netns.inside(fd, lambda: read_here(space, known))
+    return netns.inside(fd, lambda: read_here(space, known, prints))

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ END_SECONDS = 1.0
 """Longest wait at the end of a run for a snapshot being read, s; the thread ends with the process."""
 CHANGES_KEPT = 4096
 """Most updates that wait to be taken. A run takes them many times a second."""
+UNPRINTED_TIMES = 10
+"""Rules that changed while the tools printed them are read without the tools for this many times as long."""
 RETRY_SECONDS = 10.0
 """Pause before a namespace is read again after an unexpected error, s."""
 
@@ -74,7 +77,7 @@ class _Namespace:
         self.seen = self.requested = 0
         self._path: Path | None = None
         self._too_many: TooManyMessages | None = None
-        self._next_read = self._retry_at = 0.0
+        self._next_read = self._retry_at = self._print_at = 0.0
 
     @property
     def stays(self) -> bool:
@@ -86,7 +89,13 @@ class _Namespace:
 
     def has_current(self, generation: int) -> bool:
         """Whether nothing has to be read. generation: the one in force; 0 = not known."""
-        return generation > 0 and generation == self.seen and generation in self.snapshots and not self.gone
+        return generation > 0 and generation == self.seen and generation in self._known and not self.gone
+
+    @property
+    def _known(self) -> Set[int]:
+        """The generations that are not read again."""
+        is_print_due = time.monotonic() >= self._print_at
+        return {number for number, known in self.snapshots.items() if not (known.is_unprinted and is_print_due)}
 
     def fail(self, pause: float) -> None:
         """Marks the rules as unreadable; they are read again after `pause` seconds."""
@@ -118,6 +127,8 @@ class _Namespace:
                 if snapshot:
                     self.snapshots.add(snapshot)
                     took = time.monotonic() - began
+                    if snapshot.is_unprinted and began >= self._print_at:
+                        self._print_at = time.monotonic() + UNPRINTED_TIMES * took
                     _log.debug(
                         "generation %d of namespace %d read in %.1f ms", self.seen, netns.inode_of(self.space), took * 1e3
                     )
@@ -129,9 +140,8 @@ class _Namespace:
         """As snapshot.read_new. Rules that were too many are not read again while they are of the same generation."""
         before = self._too_many
         try:
-            found = nftables_snapshot.read_new(
-                fd, self.space, {*self.snapshots, before.generation} if before else self.snapshots
-            )
+            known = {*self._known, before.generation} if before else self._known
+            found = nftables_snapshot.read_new(fd, self.space, known, time.monotonic() >= self._print_at)
         except TooManyMessages as e:
             self._too_many = e if e.generation else None
             raise
@@ -223,7 +233,7 @@ class RulesetWatcher:
     def _refresh(self, space: _Namespace) -> None:
         if space.has_current(self._own.of(space.space)):
             return
-        before = space.seen, bool(space.snapshots), space.gone
+        before, had = (space.seen, space.gone), space.snapshots.get(space.seen)
         try:
             with rules_read.reading():
                 space.refresh()
@@ -241,7 +251,7 @@ class RulesetWatcher:
             # These rules are not waited for meanwhile; other namespaces are read as before.
             user_warnings.add_failure(f"reading the nftables rules of network namespace {netns.inode_of(space.space)}", e)
             space.fail(RETRY_SECONDS)
-        if space.gone or (space.seen, bool(space.snapshots), space.gone) != before:
+        if space.gone or (space.seen, space.gone) != before or space.snapshots.get(space.seen) is not had:
             self._publish(RulesetUpdate(space.space, space.seen, space.gone, space.snapshots.get(space.seen)))
             self._limit(space.space)
 

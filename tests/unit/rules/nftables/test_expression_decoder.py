@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import Any
 
 import pytest
 
 from tests.support.nft_messages import compared, expression, payload, verdict
 from tracer.node.nfnetlink import attribute
-from tracer.rules.nftables import expression_decoder
+from tracer.rules.nftables import expression_decoder, format
 from tracer.rules.nftables.expressions.registers import has_unknown
 from tracer.rules.nftables.netlink_sets import SetDefinition, UnreadElements
 
@@ -37,6 +38,23 @@ def test_the_test_of_the_protocol_is_shown_only_where_no_field_implies_it() -> N
     assert decode(payload(1, TRANSPORT, 2, 2), compared(1, b"\0\x50")) == [
         match({"payload": {"protocol": "th", "field": "dport"}}, 80)
     ]
+
+
+def of_iptables(kind: str, name: str, revision: int, data: bytes) -> bytes:
+    return expression(kind, attribute(1, name), attribute(2, revision), attribute(3, data))
+
+
+def test_matches_and_targets_of_iptables_have_their_options() -> None:
+    """nft prints their names only; a rule of kube-proxy would not show where it sends a packet."""
+    local = of_iptables("match", "addrtype", 1, struct.pack("<HHI", 0, 4, 0))
+    mark = of_iptables("target", "MARK", 2, struct.pack("<II", 0x4000, 0x4000))
+    found = decode(local, of_iptables("match", "comment", 0, b"x\0"), mark)
+    assert [format.expression(each) for each in found] == [
+        'xt match "addrtype" --dst-type LOCAL', 'xt match "comment"', 'xt target "MARK" --set-xmark 0x4000/0x4000',
+    ]  # fmt: skip
+    unknown = decode(of_iptables("match", "addrtype", 9, bytes(8)), of_iptables("target", "MARK", 2, b""))
+    assert [format.expression(each) for each in unknown] == ['xt match "addrtype"', 'xt target "MARK"']
+    assert decode(local, family="inet") == [{"xt": {"type": "match", "name": "addrtype"}}]
 
 
 def test_fields_that_were_loaded_at_once_are_two_matches() -> None:

@@ -79,7 +79,9 @@ def test_the_newest_rules_of_the_polled_namespace_stay_although_they_are_too_man
 
 def test_the_user_reads_that_rules_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespace_snapshots, "OBJECTS_KEPT", 100)
-    monkeypatch.setattr(nftables_snapshot, "read_new", lambda fd, space, known: (1, None if 1 in known else snapshot(1, 80)))
+    monkeypatch.setattr(
+        nftables_snapshot, "read_new", lambda fd, space, known, prints: (1, None if 1 in known else snapshot(1, 80))
+    )
     monkeypatch.setattr(nftables_watcher._Namespace, "_open", lambda self: os.open(os.devnull, os.O_RDONLY))
     monkeypatch.setattr(user_warnings, "_keys", set())
     user_warnings.read()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,16 @@ from tracer.rules.nftables.snapshot import RulesetChanging
 from tracer.util.worker import Warnings
 
 SERVICE = ("ip", "kube-proxy", "service-2QRHZV4L-default/kubernetes/tcp/https")
+
+
+class Printed:
+    """A tool that prints "printed" for each rule."""
+
+    def __init__(self, sets: int) -> None:
+        self.why_unused = ""
+
+    def __call__(self, family: str, table: str) -> Mapping[int, str]:
+        return dict.fromkeys(range(1000), "printed")
 
 
 @pytest.fixture
@@ -69,3 +80,32 @@ def test_rules_that_change_are_read_again_a_few_times(kernel: RecordedNfnetlink)
     with pytest.raises(RulesetChanging):
         snapshot.read_here(0, ())
     assert len(kernel.faults) == 50 - snapshot.TRIES
+
+
+def test_rules_that_change_while_the_tools_print_them(kernel: RecordedNfnetlink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tool printed may be of the later rules, so the rules that were dumped have the kernel's description."""
+    monkeypatch.setattr(listing, "Listings", Printed)
+    now, printed = snapshot.read_here(0, ())
+    kernel.generations = [now] * 3 + [now + 1]
+    number, changed = snapshot.read_here(0, ())
+    assert printed and changed and (number, changed.number) == (now, now) and not kernel.generations
+    before, after = ({rule.text for rule in found.rules.values()} for found in (printed, changed))
+    assert before == {"printed"} and not printed.is_unprinted
+    assert "ip daddr . meta l4proto . th dport vmap @service-ips" in after and changed.is_unprinted
+
+
+def test_rules_are_dumped_again_if_they_change_during_the_dump(kernel: RecordedNfnetlink) -> None:
+    """Each part of a dump is consistent, but the rules may change between two parts."""
+    now, _ = snapshot.read_here(0, ())
+    kernel.generations = [now - 1, now - 1, now]
+    number, found = snapshot.read_here(0, ())
+    assert found and number == now and not kernel.generations
+
+
+def test_without_tools_nothing_is_printed(kernel: RecordedNfnetlink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "Listings", Printed)
+    _, found = snapshot.read_here(0, (), prints=False)
+    of_nft = json_parser.parse(recording("kube-proxy-1.36").listed).ruleset
+    assert found and found.is_unprinted
+    for key, rules in of_nft.chains.items():
+        assert [rule.text for rule in found.ruleset.chains[key]] == [rule.text for rule in rules]

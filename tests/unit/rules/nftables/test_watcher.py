@@ -28,7 +28,8 @@ class Kernel:
     def __init__(self) -> None:
         self.generation, self.readings, self.looks, self.always_changing = 1, 0, 0, False
         self.too_large = self.asked = 0
-        self.answers_at_once = False
+        self.answers_at_once = self.changes_while_printed = False
+        self.printed: list[bool] = []
 
     def of(self, space: int) -> int:
         self.asked += 1
@@ -37,7 +38,7 @@ class Kernel:
     def close(self) -> None:
         """Nothing is open."""
 
-    def read_new(self, fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+    def read_new(self, fd: int, inode: int, known: Container[int] = (), prints: bool = True) -> tuple[int, Snapshot | None]:
         self.looks += 1
         if self.always_changing:
             raise RulesetChanging
@@ -48,8 +49,10 @@ class Kernel:
             error = TooManyMessages("there are more than 200000 of them")
             error.generation = self.too_large
             raise error
-        snapshot = Snapshot(Ruleset("nft", inode, str(self.generation), {}), self.generation, {}, {})
-        return self.generation, snapshot
+        self.printed.append(prints)
+        is_unprinted = self.changes_while_printed or not prints
+        ruleset = Ruleset("nft", inode, str(self.generation), {})
+        return self.generation, Snapshot(ruleset, self.generation, {}, {}, is_unprinted=is_unprinted)
 
 
 @pytest.fixture
@@ -193,7 +196,7 @@ def test_a_long_reading_in_vain_is_followed_by_a_pause(monkeypatch: pytest.Monke
     """Rules of 44,000 Services take seconds, and may change meanwhile each time: reading must not use a processor alone."""
     times: list[tuple[float, float]] = []
 
-    def read_new(fd: int, inode: int, known: Container[int] = ()) -> tuple[int, Snapshot | None]:
+    def read_new(fd: int, inode: int, known: Container[int] = (), prints: bool = True) -> tuple[int, Snapshot | None]:
         began = time.monotonic()
         time.sleep(0.1)
         times.append((began, time.monotonic()))
@@ -204,3 +207,34 @@ def test_a_long_reading_in_vain_is_followed_by_a_pause(monkeypatch: pytest.Monke
     until(lambda: len(times) >= 4)
     pauses = [(after[0] - before[1], before[1] - before[0]) for before, after in pairwise(times[:4])]
     assert all(pause >= 0.9 * took for pause, took in pauses), pauses
+
+
+def test_rules_that_change_often_are_read_without_the_tools(
+    kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "UNPRINTED_TIMES", 10**9)
+    kernel.changes_while_printed = True
+    watch.poll(OWN, PATIENCE)
+    for kernel.generation in (2, 3):
+        until(lambda: watch.find(OWN, kernel.generation))
+    looks = kernel.looks
+    until(lambda: kernel.looks > looks + 3)
+    assert kernel.printed == [True, False, False], "and the same rules once"
+
+
+def test_rules_that_no_longer_change_are_printed(
+    kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run takes the printed rules in the place of the others."""
+    monkeypatch.setattr(watcher, "UNPRINTED_TIMES", 0)
+    kernel.changes_while_printed = True
+    watch.poll(OWN, PATIENCE)
+    kernel.changes_while_printed = False
+
+    def is_printed() -> bool:
+        return any(change.snapshot and not change.snapshot.is_unprinted for change in watch.changes())
+
+    until(is_printed)
+    readings, looks = kernel.readings, kernel.looks
+    until(lambda: kernel.looks > looks + 3)
+    assert kernel.readings == readings and all(kernel.printed)

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tracer.node.nfnetlink import attributes, items, number, text
 from tracer.rules.nftables import data_types
 from tracer.rules.nftables.data_types import ICMP_CODE, ICMPV6_CODE, ICMPX_CODE, IPV4, IPV6, PORT
 from tracer.rules.nftables.expressions.decoded_rule import FAMILIES, DecodedRule, Row
 from tracer.rules.nftables.expressions.registers import json_of, unknown
+from tracer.rules.xt_options import match_options, target_options
 from tracer.util.json_value import Json, JsonObject
 
 _NAT_FLAGS = ((0x4, "random"), (0x8, "persistent"), (0x10, "fully-random"))
@@ -191,11 +192,23 @@ def tproxy(rule: DecodedRule, data: Mapping[int, bytes]) -> None:
 
 
 def match_of_iptables(rule: DecodedRule, data: Mapping[int, bytes]) -> None:
-    rule.add({"xt": {"type": "match", "name": text(data.get(1))}})
+    _add_of_iptables(rule, "match", data, match_options)
 
 
 def target_of_iptables(rule: DecodedRule, data: Mapping[int, bytes]) -> None:
-    rule.add({"xt": {"type": "target", "name": text(data.get(1))}})
+    _add_of_iptables(rule, "target", data, target_options)
+
+
+def _add_of_iptables(
+    rule: DecodedRule, kind: str, data: Mapping[int, bytes], options_of: Callable[[str, int, bytes, str], str | None]
+) -> None:
+    """Adds a match or target of iptables-nft. nft does not print its options; of a comment it prints the text."""
+    name = text(data.get(1))
+    body: JsonObject = {"type": kind, "name": name}
+    options = options_of(name, number(data.get(2)), data.get(3, b""), rule.family) if rule.family in FAMILIES.values() else None
+    if options and name != "comment":
+        body["options"] = options
+    rule.add({"xt": body})
 
 
 def _bytes(count: int) -> tuple[int, str]:
