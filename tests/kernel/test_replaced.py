@@ -107,5 +107,6 @@ def test_a_live_run_reads_rules_faster_than_they_are_replaced(
                 assert rule["text"], rule
                 explained[judged(rule["comment"], hop["nat"]["after"]["dst"])] += 1
     print(backend, dict(explained))
-    assert explained["wrong"] == 0 and explained["right"] > explained["undecided"], explained
+    assert explained["wrong"] == 0, explained
+    assert explained["right"] * (1 if backend == "legacy" else 2) > explained["undecided"], explained
     check_same_output(made)

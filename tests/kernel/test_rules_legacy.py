@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,7 +21,11 @@ from tracer.model.evidence import Evidence
 from tracer.model.filter import Filter
 from tracer.model.hop import Hop, RewriteHop, TableHop, decision_of, is_from_conntrack, trace_of, verdict_of
 from tracer.model.packet import Packet
+from tracer.rules.iptables import sockopt
+from tracer.rules.iptables.blob import BlobTable
+from tracer.rules.iptables.entry_text import rule_text
 from tracer.rules.iptables.generations import GONE
+from tracer.rules.iptables.save_join import SavedRules
 from tracer.rules.rule_resolver import DECIDED_EARLIER
 from tracer.util.endpoint_format import format_endpoint
 
@@ -58,6 +64,28 @@ def test_the_tracer_agrees_with_the_kernels_trace(watch: Watch, restored: None) 
     assert all(why.startswith("the header that rule ") for why in result.undecided), result.undecided
     assert result.undecided.total() <= PACKETS // 20, result.undecided
     assert result.hotdrop and result.rules > PACKETS and result.evidence["observed"] and result.evidence["derived"], str(result)
+
+
+@pytest.mark.matrix
+def test_texts_made_of_the_blob_are_those_of_the_tool(restored: None) -> None:
+    """Of random rules, on the kernel's own structures and with this machine's iptables."""
+    compared: Counter[str] = Counter()
+    differences = []
+    with legacy.Truth() as truth:
+        truth.prepare()
+        for seed in range(3):
+            truth.restore(Random(seed))
+            for family in ("ip", "ip6"):
+                for name in sockopt.present(family):
+                    table = BlobTable(family, name, *sockopt.read(family, name))
+                    saved = SavedRules(table, sockopt.save(family, name))
+                    for at, rule in saved.items():
+                        own = rule_text(family, table.entry(at), table.target_name(at))
+                        compared["equal" if own == rule.text else "different" if own else "none"] += 1
+                        differences += [(own, rule.text)] if own and own != rule.text else []
+    print(dict(compared))
+    assert not differences, differences[:5]
+    assert compared["equal"] > compared["none"], compared
 
 
 @pytest.mark.matrix

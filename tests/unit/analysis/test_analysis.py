@@ -147,7 +147,7 @@ def test_differences_are_shown(run: Any, capture: Path, tmp_path: Path, monkeypa
     found = tables(run, "diff", capture, other)
     assert status == 1
     assert [row["rule"] for row in found["Rules only in a.k8st"]] == ["-p tcp -j DROP"]
-    assert [row["rule"] for row in found["Rules only in b.k8st"]] == ["ACCEPT"]
+    assert [row["rule"] for row in found["Rules only in b.k8st"]] == ["-p udp -j ACCEPT"]
     assert found["Outcomes that differ"] == [
         {"asked for": "TCP 192.168.56.10:8080", "a.k8st": "dropped 10", "b.k8st": "not seen"}
     ]
