@@ -51,6 +51,24 @@ def test_rules_sets_and_maps_are_those_of_nft(name: str, monkeypatch: pytest.Mon
     assert not any(has_unknown(body) for body in found.expressions.values())
 
 
+def test_a_text_has_the_counter_that_nft_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that only counts would have no text."""
+    recorded = recording("expressions")
+    kernel = RecordedNfnetlink(recorded)
+    monkeypatch.setattr(netlink_dump, "Nfnetlink", lambda: kernel)
+    dump = netlink_dump.read(cast("Nfnetlink", kernel))
+    texts = netlink_listing.RuleTexts(dump, SetElements(dump.generation))
+    counted = 0
+    for (*key, handle), body in json_parser.parse(recorded.listed).expressions.items():
+        family, table, chain = key
+        of_chain = (family, table, chain)
+        text = texts.text(of_chain, list(dump.chains[of_chain].handles).index(handle))
+        is_shown = any("counter" in each for each in body)
+        assert ("counter" in text.split(' comment "')[0].split()) == is_shown, text
+        counted += is_shown
+    assert counted > 1
+
+
 def test_what_is_not_decoded_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = listing(recording("undecoded"), monkeypatch)
     rules = {rule.text for key in found.ruleset.chains for rule in found.ruleset.chains[key]}
