@@ -147,10 +147,12 @@ def _mark(data: bytes, family: str) -> Printed:
 
 def _addrtype(data: bytes, family: str) -> Printed:
     source, destination, flags = struct.unpack_from("<HHI", data)
+    if (source | destination) >> len(_TYPES) or flags >> 4:
+        return None
     words = [
-        f"{inverted_by(flags & bit)}{name} {types}"
+        f"{inverted_by(flags & bit)}{name} {_types(found)}"
         for name, found, bit in (("--src-type", source, 1), ("--dst-type", destination, 2))
-        if found and (types := _types(found))
+        if found
     ]
     words += ["--limit-iface-in"] * bool(flags & 4) + ["--limit-iface-out"] * bool(flags & 8)
     return " ".join(words) if words else None

@@ -6,6 +6,7 @@ The tables and what iptables-save printed of them are recorded: tests/support/ip
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
 import pytest
@@ -51,6 +52,13 @@ def test_a_counter_of_nfacct() -> None:
     everything = TableHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
     entry = Entry(0, 0, everything, (name,), Extension("", 0, 0, b"\0" * 4), False, "KUBE-NODEPORTS", 1)
     assert rule_text("ip", entry, "KUBE-EXT-A") == "-m nfacct --nfacct-name  localhost_nps_accepted_pkts -j KUBE-EXT-A"
+
+
+def test_a_condition_that_is_not_known_is_not_left_out() -> None:
+    """A text without it would be that of another rule."""
+    kinds = xt_options.match_options("addrtype", 1, struct.pack("<HHI", 1 << 12, 4, 0), "ip")
+    flags = xt_options.match_options("addrtype", 1, struct.pack("<HHI", 0, 4, 16), "ip")
+    assert kinds is None and flags is None
 
 
 def test_a_table_with_an_extension_that_has_no_text() -> None:
