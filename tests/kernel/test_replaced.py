@@ -22,7 +22,7 @@ from tracer.model.hop import RewriteHop, decision_of, is_from_conntrack, trace_o
 PORT = 30777
 TIMES = 100 if os.environ.get("K8SNET_THOROUGH") else 25
 PAUSE = 0.02
-"""Between two requests, s: thousands of packets that wait for rules leave no time to read them."""
+"""Between two requests, s. The events are taken after the last one, so each further packet costs time only."""
 OTHER_RULES = 3000
 PODS = {"to-a": topology.PODS[0].addr4, "to-b": topology.PODS[1].addr4}
 

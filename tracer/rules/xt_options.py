@@ -109,21 +109,25 @@ def _icmp(option: str) -> Printer:
     return printed
 
 
-def _multiport(data: bytes, family: str) -> Printed:
-    kind, count = data[0], data[1]
-    ports, is_range, inverted = struct.unpack_from("<15H", data, 2), data[32:47], data[47]
-    name = {0: "--sports", 1: "--dports", 2: "--ports"}.get(kind)
-    if name is None or count > len(ports):
-        return None
-    words, at = [], 0
+def multiport_parts(data: bytes) -> list[tuple[int, ...]]:
+    """What match multiport compares a port with: one port, or the lowest and the highest port of a range."""
+    count, ports, is_range = min(data[1], _MOST_PORTS), struct.unpack_from(f"<{_MOST_PORTS}H", data, 2), data[32:47]
+    at, found = 0, list[tuple[int, ...]]()
     while at < count:
-        if is_range[at] and at + 1 < count:
-            words.append(f"{ports[at]}:{ports[at + 1]}")
-            at += 1
-        else:
-            words.append(str(ports[at]))
-        at += 1
-    return f"{inverted_by(inverted)}{name} {','.join(words)}"
+        size = 2 if is_range[at] and at + 1 < count else 1
+        found.append(ports[at : at + size])
+        at += size
+    return found
+
+
+_MOST_PORTS = 15
+
+
+def _multiport(data: bytes, family: str) -> Printed:
+    name = {0: "--sports", 1: "--dports", 2: "--ports"}.get(data[0])
+    if name is None or data[1] > _MOST_PORTS:
+        return None
+    return f"{inverted_by(data[47])}{name} {','.join(':'.join(map(str, part)) for part in multiport_parts(data))}"
 
 
 def _comment(data: bytes, family: str) -> Printed:
@@ -168,27 +172,23 @@ def _types(found: int) -> str:
     return ",".join(name for bit, name in enumerate(_TYPES) if found >> bit & 1)
 
 
-def _states(state: int, with_nat: bool) -> Printed:
-    """The states of match conntrack or state, in the order in which iptables prints them."""
-    names = {1: "INVALID", 8: "NEW", 4: "RELATED", 2: "ESTABLISHED", 1 << 8: "UNTRACKED"}
-    names |= {1 << 6: "SNAT", 1 << 7: "DNAT"} if with_nat else {}
-    if not state or state & ~sum(names):
-        return None
-    return ",".join(name for bit, name in names.items() if state & bit)
+_STATES = {
+    1 << 0: "INVALID", 1 << 3: "NEW", 1 << 2: "RELATED", 1 << 1: "ESTABLISHED", 1 << 8: "UNTRACKED", 1 << 6: "SNAT",
+    1 << 7: "DNAT",
+}  # fmt: skip
+"""Names of the states of match conntrack, in the order in which iptables prints them."""
+_CONNTRACK_STATE = 1
+"""XT_CONNTRACK_STATE, the option of the match that tests the state."""
+CONNTRACK_OPTIONS_AT = 146
+"""Offset of match_flags in struct xt_conntrack_mtinfo1 to 3."""
 
 
 def _conntrack(data: bytes, family: str) -> Printed:
     """Only a test of the state: that of other fields has no text here."""
-    match_flags, invert_flags, state = struct.unpack_from("<HHH", data, _CONNTRACK_FLAGS)
-    states = _states(state, with_nat=True)
-    if match_flags != _CONNTRACK_STATE or invert_flags & ~_CONNTRACK_STATE or states is None:
+    used, inverted, state = struct.unpack_from("<HHH", data, CONNTRACK_OPTIONS_AT)
+    if used != _CONNTRACK_STATE or inverted & ~_CONNTRACK_STATE or not state or state & ~sum(_STATES):
         return None
-    return f"{inverted_by(invert_flags)}--ctstate {states}"
-
-
-_CONNTRACK_STATE = 1
-_CONNTRACK_FLAGS = 8 * 16 + 2 * 4 + 2 + 4 * 2
-"""struct xt_conntrack_mtinfo2: four addresses with masks, expire_min and _max, the protocol and four ports before."""
+    return f"{inverted_by(inverted)}--ctstate {','.join(name for bit, name in _STATES.items() if state & bit)}"
 
 
 def _statistic(data: bytes, family: str) -> Printed:
@@ -226,36 +226,36 @@ _PHYSDEV_NAMES = 1 | 2
 # ---- targets
 
 
-def _nat_range(family: str, flags: int, low: bytes, high: bytes, ports: tuple[int, int]) -> Printed:
-    """Addresses and ports of a translation."""
-    size = 4 if family == "ip" else 16
-    text = ""
+_MAP_ADDRESSES, _MAP_PORTS, _RANDOM, _PERSISTENT, _FULLY_RANDOM = 1, 2, 4, 8, 16
+"""NF_NAT_RANGE_*."""
+
+
+def _translation(option: str, family: str, flags: int, low: bytes, high: bytes, ports: tuple[int, int]) -> Printed:
+    """The options of DNAT or SNAT to a range of addresses and ports."""
+    known = _MAP_ADDRESSES | _MAP_PORTS | _RANDOM | _PERSISTENT | _FULLY_RANDOM
+    if flags & ~known or not flags & (_MAP_ADDRESSES | _MAP_PORTS):
+        return None
+    where, size = "", 4 if family == "ip" else 16
     if flags & _MAP_ADDRESSES:
         first, last = (format_address(family, int.from_bytes(raw[:size], "big")) for raw in (low, high))
-        text = first if first == last else f"{first}-{last}"
+        where = first if first == last else f"{first}-{last}"
         if family == "ip6" and flags & _MAP_PORTS:
-            text = f"[{text}]"
-    return text + f":{_range(*ports, '-')}" if flags & _MAP_PORTS else text
+            where = f"[{where}]"
+    if flags & _MAP_PORTS:
+        where += f":{_range(*ports, '-')}"
+    return " ".join([f"{option} {where}", *_random_words(flags), *["--persistent"] * bool(flags & _PERSISTENT)])
 
 
-_MAP_ADDRESSES, _MAP_PORTS, _RANDOM, _PERSISTENT, _FULLY_RANDOM, _OFFSET = 1, 2, 4, 8, 16, 32
-
-
-def _nat_words(option: str, where: str, flags: int) -> Printed:
-    if flags & ~(_MAP_ADDRESSES | _MAP_PORTS | _RANDOM | _PERSISTENT | _FULLY_RANDOM) or not where:
-        return None
-    words = [f"{option} {where}"]
-    words += ["--random"] * bool(flags & _RANDOM) + ["--random-fully"] * bool(flags & _FULLY_RANDOM)
-    return " ".join(words + ["--persistent"] * bool(flags & _PERSISTENT))
+def _random_words(flags: int) -> list[str]:
+    return ["--random"] * bool(flags & _RANDOM) + ["--random-fully"] * bool(flags & _FULLY_RANDOM)
 
 
 def _nat(option: str) -> Printer:
-    """Target DNAT of revision 2, and SNAT and DNAT of revision 1: struct nf_nat_range."""
+    """Targets DNAT and SNAT of revision 1, and DNAT of revision 2: struct nf_nat_range."""
 
     def printed(data: bytes, family: str) -> Printed:
         flags = int.from_bytes(data[:4], "little")
-        ports = struct.unpack_from(">HH", data, 36)
-        return _nat_words(option, _nat_range(family, flags, data[4:20], data[20:36], ports) or "", flags)
+        return _translation(option, family, flags, data[4:20], data[20:36], struct.unpack_from(">HH", data, 36))
 
     return printed
 
@@ -271,26 +271,22 @@ def _nat4(option: str) -> Printer:
 
     def printed(data: bytes, family: str) -> Printed:
         found = _one_range(data)
-        return _nat_words(option, _nat_range("ip", *found) or "", found[0]) if found and family == "ip" else None
+        return _translation(option, family, *found) if found and family == "ip" else None
 
     return printed
 
 
-def _masquerade(data: bytes, family: str) -> Printed:
-    found = _local_range(data, family)
-    if found is None or found[0] & ~(_MAP_PORTS | _RANDOM | _FULLY_RANDOM):
-        return None
-    flags, ports = found
-    words = [f"--to-ports {_range(*ports, '-')}"] * bool(flags & _MAP_PORTS)
-    return " ".join(words + ["--random"] * bool(flags & _RANDOM) + ["--random-fully"] * bool(flags & _FULLY_RANDOM))
+def _to_ports(known: int) -> Printer:
+    """Targets MASQUERADE and REDIRECT. known: the flags that iptables prints of it."""
 
+    def printed(data: bytes, family: str) -> Printed:
+        found = _local_range(data, family)
+        if found is None or found[0] & ~known:
+            return None
+        flags, ports = found
+        return " ".join([*[f"--to-ports {_range(*ports, '-')}"] * bool(flags & _MAP_PORTS), *_random_words(flags)])
 
-def _redirect(data: bytes, family: str) -> Printed:
-    found = _local_range(data, family)
-    if found is None or found[0] & ~(_MAP_PORTS | _RANDOM):
-        return None
-    flags, ports = found
-    return " ".join([f"--to-ports {_range(*ports, '-')}"] * bool(flags & _MAP_PORTS) + ["--random"] * bool(flags & _RANDOM))
+    return printed
 
 
 def _local_range(data: bytes, family: str) -> tuple[int, tuple[int, int]] | None:
@@ -359,8 +355,8 @@ _TARGETS: Printers = {
     ("DNAT", 2): _nat("--to-destination"),
     ("SNAT", 0): _nat4("--to-source"),
     ("SNAT", 1): _nat("--to-source"),
-    ("MASQUERADE", 0): _masquerade,
-    ("REDIRECT", 0): _redirect,
+    ("MASQUERADE", 0): _to_ports(_MAP_PORTS | _RANDOM | _FULLY_RANDOM),
+    ("REDIRECT", 0): _to_ports(_MAP_PORTS | _RANDOM),
     ("MARK", 2): _set_mark,
     ("CONNMARK", 2): _connmark,
     ("REJECT", 0): _reject,

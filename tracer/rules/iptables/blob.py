@@ -141,7 +141,7 @@ class BlobTable(Table):
     def target_name(self, at: int) -> str:
         place = self._index(at)
         target = int(self._targets[place])
-        name = self._blob[target + 2 : target + EXTENSION.size - 1].split(b"\0", 1)[0]
+        name = self._blob[target + _NAME_AT : target + EXTENSION.size - 1].split(b"\0", 1)[0]
         if name:
             return decoded(name)
         (verdict,) = struct.unpack_from("<i", self._blob, target + EXTENSION.size)

@@ -24,6 +24,7 @@ from tracer.events import cstruct, record
 from tracer.events.record import Event
 from tracer.events.table_trace import SHAPE_AT, SHAPE_MASK, STATUS_CHANGED, WATCHED, Shape
 from tracer.rules.packet_view import ConnectionEnds, ConnectionView, PacketView
+from tracer.rules.xt_options import CONNTRACK_OPTIONS_AT
 
 _INVALID, _SNAT, _DNAT, _UNTRACKED = 1 << 0, 1 << 6, 1 << 7, 1 << 8
 """XT_CONNTRACK_STATE_*, the bits of --ctstate."""
@@ -81,8 +82,8 @@ _ADDRESSES = (1 << 2, 1 << 3, 1 << 4, 1 << 5)
 _PORTS = (1 << 8, 1 << 9, 1 << 10, 1 << 11)
 """XT_CONNTRACK_ORIGSRC_PORT, ORIGDST_PORT, REPLSRC_PORT, REPLDST_PORT."""
 _KNOWN_OPTIONS = _STATE | _PROTOCOL | sum(_ADDRESSES) | _STATUS_OPTION | sum(_PORTS) | _DIRECTION | _ALIAS
-_PORTS_AT, _OPTIONS_AT, _HIGH_PORTS_AT = 138, 146, 154
-"""Offsets in struct xt_conntrack_mtinfo1 to 3: of origsrc_port, of match_flags, and in the last one of origsrc_port_high."""
+_PORTS_AT, _HIGH_PORTS_AT = 138, 154
+"""Offsets in struct xt_conntrack_mtinfo1 to 3: of origsrc_port, and in the last one of origsrc_port_high."""
 _MASKS = {1: "BB", 2: "HH", 3: "HH"}
 """Format of state_mask and status_mask by revision."""
 REVISIONS = tuple(_MASKS)
@@ -98,7 +99,7 @@ class _Options(NamedTuple):
 
 
 def _options(revision: int, data: bytes) -> _Options:
-    return _Options(*struct.unpack_from("<HH" + _MASKS[revision], data, _OPTIONS_AT))
+    return _Options(*struct.unpack_from("<HH" + _MASKS[revision], data, CONNTRACK_OPTIONS_AT))
 
 
 def port_ranges(revision: int, data: bytes) -> Iterator[tuple[int, int, int]]:

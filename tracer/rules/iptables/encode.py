@@ -10,7 +10,16 @@ import struct
 from collections.abc import Callable
 from ipaddress import ip_network
 
-from tracer.rules.iptables.entry import Extension, TableHeader
+from tracer.rules.iptables.entry import (
+    INV_DST,
+    INV_FRAGMENT,
+    INV_IN,
+    INV_OUT,
+    INV_PROTOCOL,
+    INV_SRC,
+    Extension,
+    TableHeader,
+)
 from tracer.rules.iptables.rule_parser import Option, format_options
 from tracer.util.octets import encoded
 
@@ -23,8 +32,7 @@ _PROTOCOLS = {
 }  # fmt: skip
 """Numbers by the names that iptables-save prints: its own, and those of /etc/protocols of Debian and Fedora."""
 _FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32, "ALL": 63, "NONE": 0}
-_FACES = {"-i": 1, "-o": 2}
-_SRC, _DST, _FRAGMENT, _PROTOCOL = 8, 16, 32, 64
+_FACES = {"-i": INV_IN, "-o": INV_OUT}
 
 MATCH_ALL = TableHeader(0, 0, 0, 0, 0, 0, 0, 0, 0, True, False, 0)
 """The header of a rule that tests no address, interface or protocol."""
@@ -38,7 +46,7 @@ def header(options: list[Option], family: str) -> TableHeader:
         if name in net:
             network = ip_network(values[0], strict=False)
             net[name] = int(network.network_address), int(network.netmask)
-            inverted |= negated * (_SRC if name == "-s" else _DST)
+            inverted |= negated * (INV_SRC if name == "-s" else INV_DST)
         elif name in faces:
             faces[name] = _face(values[0])
             inverted |= negated * _FACES[name]
@@ -46,10 +54,10 @@ def header(options: list[Option], family: str) -> TableHeader:
             protocol = _PROTOCOLS.get(values[0].lower(), int(values[0]) if values[0].isdigit() else -1)
             if protocol < 0:
                 raise ValueError(f"protocol {values[0]}")
-            inverted |= negated * _PROTOCOL
+            inverted |= negated * INV_PROTOCOL
         elif name == "-f":
             fragment = True
-            inverted |= negated * _FRAGMENT
+            inverted |= negated * INV_FRAGMENT
         else:
             raise ValueError(name)
     return TableHeader(*net["-s"], *net["-d"], *faces["-i"], *faces["-o"], protocol, not protocol, fragment, inverted)

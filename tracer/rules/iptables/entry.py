@@ -13,6 +13,8 @@ from tracer.util.octets import c_text
 
 EXTENSION = struct.Struct("<H29sB")
 """Head of a match or a target: its length, name, revision."""
+INV_IN, INV_OUT, INV_SRC, INV_DST, INV_FRAGMENT, INV_PROTOCOL = 1, 2, 8, 16, 32, 64
+"""Inverted tests of a rule's header: IPT_INV_* and IP6T_INV_*."""
 HEADS = {"ip": (112, 88), "ip6": (168, 140)}
 """Size of a rule's address part, and position in it of the offsets of the target and the next rule, bytes."""
 
@@ -45,7 +47,7 @@ class TableHeader:
     Attributes:
         any_protocol: Whether no protocol is tested.
         fragment: Whether only fragments other than the first match (IPv4).
-        inverted: Inverted tests, bits as in the kernel, IPT_INV_*.
+        inverted: Inverted tests: INV_*, or-ed.
     """
 
     src: int

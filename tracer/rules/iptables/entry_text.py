@@ -7,7 +7,16 @@ A rule with an option that tracer/rules/xt_options.py does not know has no text,
 
 from __future__ import annotations
 
-from tracer.rules.iptables.entry import Entry, TableHeader
+from tracer.rules.iptables.entry import (
+    INV_DST,
+    INV_FRAGMENT,
+    INV_IN,
+    INV_OUT,
+    INV_PROTOCOL,
+    INV_SRC,
+    Entry,
+    TableHeader,
+)
 from tracer.rules.xt_options import format_address, inverted_by, is_word, match_options, target_options
 from tracer.util.octets import c_text
 
@@ -17,7 +26,6 @@ _NAME_BITS = 128
 _PROTOCOLS = {"ip": {1: "icmp"}, "ip6": {58: "ipv6-icmp"}}
 _COMMON_PROTOCOLS = {6: "tcp", 17: "udp", 33: "dccp", 50: "esp", 51: "ah", 132: "sctp", 136: "udplite"}
 """Names that iptables knows itself: those of all others depend on /etc/protocols."""
-_INVERTED_IN, _INVERTED_OUT, _INVERTED_SRC, _INVERTED_DST, _INVERTED_FRAGMENT, _INVERTED_PROTOCOL = 1, 2, 8, 16, 32, 64
 
 
 def rule_text(family: str, entry: Entry, target: str) -> str:
@@ -48,15 +56,15 @@ def _named(option: str, name: str, options: str | None) -> str | None:
 def _header(family: str, h: TableHeader) -> str | None:
     inv = h.inverted
     protocol = "" if h.any_protocol else (_PROTOCOLS[family] | _COMMON_PROTOCOLS).get(h.protocol)
-    if protocol is None or (h.any_protocol and inv & _INVERTED_PROTOCOL):
+    if protocol is None or (h.any_protocol and inv & INV_PROTOCOL):
         return None
     words = [
-        _network("-s", family, h.src, h.src_mask, inv & _INVERTED_SRC),
-        _network("-d", family, h.dst, h.dst_mask, inv & _INVERTED_DST),
-        _interface("-i", h.iniface, h.in_mask, inv & _INVERTED_IN),
-        _interface("-o", h.outiface, h.out_mask, inv & _INVERTED_OUT),
-        f"{inverted_by(inv & _INVERTED_PROTOCOL)}-p {protocol}" if protocol else "",
-        f"{inverted_by(inv & _INVERTED_FRAGMENT)}-f" if h.fragment else "",
+        _network("-s", family, h.src, h.src_mask, inv & INV_SRC),
+        _network("-d", family, h.dst, h.dst_mask, inv & INV_DST),
+        _interface("-i", h.iniface, h.in_mask, inv & INV_IN),
+        _interface("-o", h.outiface, h.out_mask, inv & INV_OUT),
+        f"{inverted_by(inv & INV_PROTOCOL)}-p {protocol}" if protocol else "",
+        f"{inverted_by(inv & INV_FRAGMENT)}-f" if h.fragment else "",
     ]
     return None if None in words else " ".join(word for word in words if word)
 

@@ -15,11 +15,20 @@ from typing import NamedTuple
 
 from tracer.events.table_trace import Shape
 from tracer.rules.iptables.conntrack import REVISIONS, conntrack_matches, port_ranges
-from tracer.rules.iptables.entry import Extension, TableHeader
+from tracer.rules.iptables.entry import (
+    INV_DST,
+    INV_FRAGMENT,
+    INV_IN,
+    INV_OUT,
+    INV_PROTOCOL,
+    INV_SRC,
+    Extension,
+    TableHeader,
+)
 from tracer.rules.packet_view import PacketView
+from tracer.rules.xt_options import multiport_parts
 
 TCP, UDP, ICMP, ICMPV6 = 6, 17, 1, 58
-_INV_IN, _INV_OUT, _INV_SRC, _INV_DST, _INV_FRAGMENT, _INV_PROTOCOL = 1, 2, 8, 16, 32, 64
 
 
 def ends_match(h: TableHeader, p: PacketView) -> bool | None:
@@ -27,10 +36,10 @@ def ends_match(h: TableHeader, p: PacketView) -> bool | None:
     inv = h.inverted
     is_unsure = p.changed and (("src" in p.changed and h.src_mask) or ("dst" in p.changed and h.dst_mask))
     matched = (
-        ("src" in p.changed or (p.src & h.src_mask == h.src) != bool(inv & _INV_SRC))
-        and ("dst" in p.changed or (p.dst & h.dst_mask == h.dst) != bool(inv & _INV_DST))
-        and ((p.in_face ^ h.iniface) & h.in_mask == 0) != bool(inv & _INV_IN)
-        and ((p.out_face ^ h.outiface) & h.out_mask == 0) != bool(inv & _INV_OUT)
+        ("src" in p.changed or (p.src & h.src_mask == h.src) != bool(inv & INV_SRC))
+        and ("dst" in p.changed or (p.dst & h.dst_mask == h.dst) != bool(inv & INV_DST))
+        and ((p.in_face ^ h.iniface) & h.in_mask == 0) != bool(inv & INV_IN)
+        and ((p.out_face ^ h.outiface) & h.out_mask == 0) != bool(inv & INV_OUT)
     )
     return None if matched and is_unsure else matched
 
@@ -39,13 +48,13 @@ def header_matches(h: TableHeader, p: PacketView) -> bool | None:
     """Computes ip_packet_match or ip6_packet_match; None if the protocol or an address is not known."""
     inv = h.inverted
     matched = ends_match(h, p)
-    if matched is False or (h.fragment and p.fragment == bool(inv & _INV_FRAGMENT)):
+    if matched is False or (h.fragment and p.fragment == bool(inv & INV_FRAGMENT)):
         return False
     if h.any_protocol:
         return matched
     if p.shape in (Shape.SHAPE_UNKNOWN, Shape.SHAPE_BROKEN):
         return None
-    return matched if (p.protocol == h.protocol) != bool(inv & _INV_PROTOCOL) else False
+    return matched if (p.protocol == h.protocol) != bool(inv & INV_PROTOCOL) else False
 
 
 def compute(match: Extension, p: PacketView, mark: int | None) -> bool | None:
@@ -106,16 +115,7 @@ def _multiport(data: bytes, p: PacketView, mark: int | None) -> bool | None:
 
 def _multiport_ranges(data: bytes) -> list[tuple[int, int]]:
     """The lowest and the highest port of each range."""
-    count, ports, is_range = min(data[1], 15), struct.unpack_from("<15H", data, 2), data[32:47]
-    i, found = 0, []
-    while i < count:
-        low = high = ports[i]
-        if is_range[i] and i + 1 < count:
-            i += 1
-            high = ports[i]
-        found.append((low, high))
-        i += 1
-    return found
+    return [(part[0], part[-1]) for part in multiport_parts(data)]
 
 
 class PortTest(NamedTuple):

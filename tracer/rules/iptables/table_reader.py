@@ -24,6 +24,7 @@ from tracer.rules.iptables import save_join, sockopt
 from tracer.rules.iptables.blob import BlobTable
 from tracer.rules.iptables.entry import MalformedTable
 from tracer.rules.iptables.table import Table
+from tracer.rules.unprinted_rules import print_again_at
 from tracer.rules.xt_options import has_options
 from tracer.util.lru_dict import LruDict
 from tracer.util.reading_progress import rules_read
@@ -35,8 +36,6 @@ TRIES = 3
 """Attempts to read a table."""
 TOTAL_BYTES = 256 << 20
 """Limit for the tables of all namespaces except the node's and our own, bytes, so that others cannot use up the memory."""
-UNPRINTED_TIMES = 10
-"""A table that changed while iptables-save printed it is read without that tool for this many times as long."""
 SIZES_KEPT = 8192
 """Most tables with a known size. A table of a namespace that was removed is forgotten when the room is needed."""
 MAX_CHECKED = 64
@@ -211,8 +210,7 @@ class TableReader:
         prints = began >= self._unprinted_until.get(request, 0)
         found = read_here(request, self._max_bytes(request), prints)
         if found.has_changed:
-            now = time.monotonic()
-            self._unprinted_until[request] = now + UNPRINTED_TIMES * (now - began)
+            self._unprinted_until[request] = print_again_at(began)
         return found
 
 

@@ -46,6 +46,16 @@ class RuleTexts:
 
     def rule(self, key: ChainKey, place: int) -> tuple[Rule, tuple[Expression, ...]]:
         """A rule and its expressions. `place`: from 0."""
+        return self._parsed(key, place, *self._decoded(key, place))
+
+    def text(self, key: ChainKey, place: int) -> str:
+        """The text of a rule with its comment, as for a rule from `nft -j`, and with its counter, as `nft list` prints it."""
+        body, comment = self._decoded(key, place)
+        shown: list[Expression] = [{"text": "counter"} if "counter" in each else each for each in body]
+        return self._parsed(key, place, shown, comment)[0].text
+
+    def _decoded(self, key: ChainKey, place: int) -> tuple[Sequence[Expression], str]:
+        """The expressions and the comment of a rule."""
         family, table, _ = key
         chain = self._chains[key]
         raw = attributes(chain.raws[place])
@@ -57,21 +67,16 @@ class RuleTexts:
             return self._elements.read((family, table, of))
 
         body = expression_decoder.decode(raw.get(4, b""), family, find_set, read_elements if self._are_read else None)
-        comment = comment_of(raw.get(7, b"")) or chain.rules[place].comment
-        return json_parser.parse_rule(_described(key, chain.handles[place], body, comment), place + 1, {})
+        return body, comment_of(raw.get(7, b"")) or chain.rules[place].comment
 
-    def text(self, key: ChainKey, place: int) -> str:
-        """The text of a rule with its comment, as for a rule from `nft -j`, and with its counter, as `nft list` prints it."""
-        rule, body = self.rule(key, place)
-        shown: list[Expression] = [{"text": "counter"} if "counter" in each else each for each in body]
-        return json_parser.parse_rule(_described(key, rule.handle, shown, rule.comment), place + 1, {})[0].text
-
-
-def _described(key: ChainKey, handle: int, body: Sequence[Expression], comment: str) -> JsonObject:
-    """A rule as `nft -j` gives it."""
-    family, table, chain = key
-    given: JsonObject = {"family": family, "table": table, "chain": chain, "handle": handle, "expr": list(body)}
-    return {**given, "comment": comment} if comment else given
+    def _parsed(
+        self, key: ChainKey, place: int, body: Sequence[Expression], comment: str
+    ) -> tuple[Rule, tuple[Expression, ...]]:
+        """Parses a rule as nft gives it."""
+        family, table, name = key
+        handle = self._chains[key].handles[place]
+        given: JsonObject = {"family": family, "table": table, "chain": name, "handle": handle, "expr": list(body)}
+        return json_parser.parse_rule({**given, "comment": comment} if comment else given, place + 1, {})
 
 
 def listing(dump: Dump, elements: ElementSource) -> NftListing:

@@ -26,6 +26,7 @@ from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables.namespace_snapshots import OBJECTS_KEPT, NamespaceTable, SnapshotHistory
 from tracer.rules.nftables.own_generation import OwnGeneration
 from tracer.rules.nftables.snapshot import RulesetChanging, Snapshot
+from tracer.rules.unprinted_rules import print_again_at
 from tracer.util.bounded_queue import BoundedQueue
 from tracer.util.reading_progress import rules_read
 from tracer.util.worker import Worker, user_warnings
@@ -38,8 +39,6 @@ END_SECONDS = 1.0
 """Longest wait at the end of a run for a snapshot being read, s; the thread ends with the process."""
 CHANGES_KEPT = 4096
 """Most updates that wait to be taken. A run takes them many times a second."""
-UNPRINTED_TIMES = 10
-"""Rules that changed while the tools printed them are read without the tools for this many times as long."""
 RETRY_SECONDS = 10.0
 """Pause before a namespace is read again after an unexpected error, s."""
 
@@ -94,8 +93,13 @@ class _Namespace:
     @property
     def _known(self) -> Set[int]:
         """The generations that are not read again."""
-        is_print_due = time.monotonic() >= self._print_at
-        return {number for number, known in self.snapshots.items() if not (known.is_unprinted and is_print_due)}
+        prints = self._prints
+        return {number for number, known in self.snapshots.items() if not (known.is_unprinted and prints)}
+
+    @property
+    def _prints(self) -> bool:
+        """Whether the tools print the rules now."""
+        return time.monotonic() >= self._print_at
 
     def fail(self, pause: float) -> None:
         """Marks the rules as unreadable; they are read again after `pause` seconds."""
@@ -123,12 +127,13 @@ class _Namespace:
         began = time.monotonic()
         try:
             with suppress(RulesetChanging):
-                self.seen, snapshot = self._read_new(fd)
+                prints = self._prints
+                self.seen, snapshot = self._read_new(fd, prints)
                 if snapshot:
                     self.snapshots.add(snapshot)
+                    if snapshot.is_unprinted and prints:
+                        self._print_at = print_again_at(began)
                     took = time.monotonic() - began
-                    if snapshot.is_unprinted and began >= self._print_at:
-                        self._print_at = time.monotonic() + UNPRINTED_TIMES * took
                     _log.debug(
                         "generation %d of namespace %d read in %.1f ms", self.seen, netns.inode_of(self.space), took * 1e3
                     )
@@ -136,12 +141,12 @@ class _Namespace:
             self._next_read = 2 * time.monotonic() - began
             os.close(fd)
 
-    def _read_new(self, fd: int) -> tuple[int, Snapshot | None]:
+    def _read_new(self, fd: int, prints: bool) -> tuple[int, Snapshot | None]:
         """As snapshot.read_new. Rules that were too many are not read again while they are of the same generation."""
         before = self._too_many
         try:
             known = {*self._known, before.generation} if before else self._known
-            found = nftables_snapshot.read_new(fd, self.space, known, time.monotonic() >= self._print_at)
+            found = nftables_snapshot.read_new(fd, self.space, known, prints)
         except TooManyMessages as e:
             self._too_many = e if e.generation else None
             raise

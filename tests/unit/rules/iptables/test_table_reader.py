@@ -14,6 +14,7 @@ import pytest
 from tests.support.blobs import R, build
 from tests.support.waiting import until
 from tracer.node import netns
+from tracer.rules import unprinted_rules
 from tracer.rules.iptables import sockopt, table_reader
 from tracer.rules.iptables.table_reader import TableReader, TableRequest, TableSnapshot
 from tracer.util.worker import user_warnings
@@ -96,7 +97,7 @@ def test_rules_that_change_while_they_are_printed_are_known(node: dict[str, obje
 
 
 def test_rules_that_change_often_are_read_without_the_tool(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_reader, "UNPRINTED_TIMES", 1_000_000)
+    monkeypatch.setattr(unprinted_rules, "UNPRINTED_TIMES", 1_000_000)
     node["rules"] = [[R("DROP")], [R("ACCEPT")], [R("RETURN")], [R("DROP")]]
     snapshots = read_tables(FILTER, FILTER, FILTER, count=3)
     texts = [[r.text for r in snapshot.rules.values()] for snapshot in snapshots]
@@ -104,14 +105,14 @@ def test_rules_that_change_often_are_read_without_the_tool(node: dict[str, objec
 
 
 def test_the_tool_is_used_again_later(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_reader, "UNPRINTED_TIMES", 0)
+    monkeypatch.setattr(unprinted_rules, "UNPRINTED_TIMES", 0)
     node["rules"] = [[R("ACCEPT")], [R("DROP")]]
     read_tables(FILTER, FILTER, count=2)
     assert node["printed"] == 2
 
 
 def test_rules_that_only_the_tool_can_print(node: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_reader, "UNPRINTED_TIMES", 1_000_000)
+    monkeypatch.setattr(unprinted_rules, "UNPRINTED_TIMES", 1_000_000)
     node["rules"] = [[R("LOG")], [R("LOG", src="10.0.0.0/8")]]
     node["text"] = ":INPUT ACCEPT\n-A INPUT -s 10.0.0.0/8 -j LOG\n"
     snapshots = read_tables(FILTER, FILTER, count=2)

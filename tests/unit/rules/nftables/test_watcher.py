@@ -14,6 +14,7 @@ from tests.support.waiting import PATIENCE, until
 from tracer.model.rule import Ruleset
 from tracer.node import netns, netns_cookie
 from tracer.node.nfnetlink import TooManyMessages
+from tracer.rules import unprinted_rules
 from tracer.rules.nftables import snapshot as nftables_snapshot
 from tracer.rules.nftables import watcher
 from tracer.rules.nftables.namespace_snapshots import GENERATIONS_KEPT, NAMESPACES_KEPT
@@ -212,7 +213,7 @@ def test_a_long_reading_in_vain_is_followed_by_a_pause(monkeypatch: pytest.Monke
 def test_rules_that_change_often_are_read_without_the_tools(
     kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "UNPRINTED_TIMES", 10**9)
+    monkeypatch.setattr(unprinted_rules, "UNPRINTED_TIMES", 10**9)
     kernel.changes_while_printed = True
     watch.poll(OWN, PATIENCE)
     for kernel.generation in (2, 3):
@@ -226,7 +227,7 @@ def test_rules_that_no_longer_change_are_printed(
     kernel: Kernel, watch: RulesetWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run takes the printed rules in the place of the others."""
-    monkeypatch.setattr(watcher, "UNPRINTED_TIMES", 0)
+    monkeypatch.setattr(unprinted_rules, "UNPRINTED_TIMES", 0)
     kernel.changes_while_printed = True
     watch.poll(OWN, PATIENCE)
     kernel.changes_while_printed = False
